@@ -1,0 +1,148 @@
+"""The loader that `run.prepare` gives back: the user's DataLoader, fetched lane by lane.
+
+It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it;
+iterating it evaluates: each sample once over all ranks. The samples themselves come from a stock DataLoader inside, one
+for training and one for evaluation, so that worker processes, pinning and prefetching are torch's own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from lockstep.feed.acceptance import refuse_unsupported
+from lockstep.feed.lane_dataset import DieWithRank, LaneDataset, LaneIndices
+from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
+from lockstep.layout.cut import Cut
+from lockstep.layout.stream_key import Domain, stream_key
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a loader stands; everything about the run that it needs."""
+
+    seed: int
+    number: int
+    """Which of the run's loaders it is, so that two loaders draw different augmentation."""
+    lanes: range
+    """The lanes that this rank carries."""
+    num_lanes: int
+    seed_process: Callable[[int], None]
+    per_sample: bool = False
+    """Whether each sample has a random stream of its own (`verify` compares different cuts so)."""
+
+
+@dataclass(frozen=True)
+class LanePart:
+    """The part of a step that one lane has."""
+
+    step: int
+    """Number of the step in the epoch, from 0."""
+    lane: int
+    indices: LaneIndices
+
+
+class _Assigned(Sampler[LaneIndices]):
+    """The batch sampler of an inner loader: the parts of this rank, replaced for each epoch."""
+
+    parts: Sequence[LanePart] = ()
+
+    def __iter__(self) -> Iterator[LaneIndices]:
+        return (part.indices for part in self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class PreparedLoader(DataLoader[Any]):
+    """A DataLoader whose steps are cut into lanes.
+
+    Args:
+        loader: the user's loader; it is not changed.
+        standing: where this rank stands.
+        evaluate: what plain iteration does.
+
+    Raises:
+        UsageError: when the loader cannot be cut into lanes.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        standing: Standing,
+        evaluate: Callable[[PreparedLoader], Iterator[Any]],
+    ) -> None:
+        refuse_unsupported(loader)
+        super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
+        self.standing = standing
+        self.epochs_begun = 0
+        self.evaluations_begun = 0
+        self._evaluate = evaluate
+        self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self._evaluate(self)
+
+    def plan(self, evaluation: bool) -> EpochPlan:
+        """The order of the next epoch. The process draws from the epoch's stream; the caller sets another one after."""
+        begun = self.evaluations_begun if evaluation else self.epochs_begun
+        if evaluation:
+            self.evaluations_begun += 1
+        else:
+            self.epochs_begun += 1
+        standing = self.standing
+        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, begun, int(evaluation)))
+        return plan_epoch(self)
+
+    def parts(self, plan: EpochPlan, first_step: int, evaluation: bool) -> list[LanePart]:
+        """What this rank fetches for `plan`, in order; empty lanes are left out."""
+        cut = Cut(plan.batch_size, self.standing.num_lanes)
+        found = []
+        for step, samples in enumerate(plan.steps):
+            lanes = cut.lanes_of(samples)
+            for lane in self.standing.lanes:
+                if lanes[lane]:
+                    found.append(LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation)))
+        return found
+
+    def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
+        standing = self.standing
+        place = (standing.number, step, lane, int(evaluation))
+        sample_keys = None
+        if standing.per_sample:
+            sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
+        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys)
+
+    def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Iterator[Any]:
+        """The batches of `parts`, in order, on the CPU (pinned if the user's loader pins)."""
+        inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
+        assigned.parts = parts
+        return iter(inner)
+
+    def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
+        if purpose not in self._inner:
+            assigned = _Assigned()
+            settings = _fetching(self)
+            if self.num_workers:
+                settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
+            dataset = LaneDataset(self.dataset, self.standing.seed_process)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the user's own DataLoader has said it already
+                self._inner[purpose] = (DataLoader(dataset, batch_sampler=assigned, **settings), assigned)
+        return self._inner[purpose]
+
+
+def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
+    if loader.batch_size is None:
+        return {"batch_sampler": loader.batch_sampler}
+    return {"batch_size": loader.batch_size, "sampler": undistributed(loader.sampler), "drop_last": loader.drop_last}
+
+
+def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
+    names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+    names += ("generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
+    return {name: getattr(loader, name) for name in names if hasattr(loader, name)}

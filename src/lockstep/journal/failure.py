@@ -1,0 +1,110 @@
+"""The last word of a rank that failed: what was raised, where, in which step, on which sample.
+
+Written by the rank as JSON into the run folder before it exits; read by the launcher for the one failure block.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+
+from lockstep.errors import PeerLost, UsageError
+from lockstep.layout.sample_note import SAMPLE_NOTE
+
+_SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
+_PEER = re.compile(r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.I)
+
+
+class FailureKind(StrEnum):
+    """Who has to act."""
+
+    USAGE = "usage"
+    """The script, an option or the data: one sentence, exit code 2."""
+    SCRIPT = "script"
+    """An exception of the script."""
+    PEER = "peer"
+    """A consequence of another rank's end."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One rank's failure."""
+
+    rank: int
+    kind: FailureKind
+    error: str
+    """The exception's type and message on one line, as Python prints them."""
+    traceback: str
+    """The traceback without the frames of the launcher and of runpy."""
+    file: str
+    line: int
+    """The innermost line of the user's script; empty and 0 when no frame of the script is in the traceback."""
+    sample: str | None
+    """The data-set index whose fetching raised."""
+    time_ns: int
+    """time.monotonic_ns() when it was caught."""
+
+
+def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, ...]) -> Failure:
+    """The failure record of `error`.
+
+    Args:
+        rank: the rank that failed.
+        error: what the script raised.
+        script: the user's script; frames in its folder are the user's lines.
+        hidden: folders and files whose leading frames are left out of the traceback.
+    """
+    shown = _without_leading(error.__traceback__, hidden)
+    text = "".join(traceback.format_exception(type(error), error, shown))
+    user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
+    sample = _SAMPLE.search(text)
+    return Failure(
+        rank=rank,
+        kind=_kind(error, text),
+        error=traceback.format_exception_only(error)[0].strip(),
+        traceback=text,
+        file=user[-1].filename if user else "",
+        line=(user[-1].lineno or 0) if user else 0,
+        sample=sample.group(1) if sample else None,
+        time_ns=time.monotonic_ns(),
+    )
+
+
+def _kind(error: BaseException, text: str) -> FailureKind:
+    if isinstance(error, UsageError):
+        return FailureKind.USAGE
+    if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):
+        return FailureKind.PEER
+    return FailureKind.SCRIPT
+
+
+def _without_leading(trace: TracebackType | None, hidden: tuple[Path, ...]) -> TracebackType | None:
+    while trace is not None and _is_hidden(Path(trace.tb_frame.f_code.co_filename), hidden):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
+    return "<frozen" in str(file) or any(file.is_relative_to(folder) for folder in hidden)
+
+
+def write_failure(path: Path, failure: Failure) -> None:
+    """Write atomically: a reader sees the whole record or none."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(asdict(failure)))
+    temporary.rename(path)
+
+
+def read_failure(path: Path) -> Failure | None:
+    """The record, or None when the rank wrote none (a signal killed it)."""
+    if not path.exists():
+        return None
+    data = json.loads(path.read_text())
+    return Failure(**{**data, "kind": FailureKind(data["kind"])})

@@ -1,0 +1,40 @@
+"""The gauges of a rank: where it is in its epochs and where its time went. Written once a step, read at any time."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass
+
+FORMAT = struct.Struct("<10qd")
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """A snapshot. Times are sums in nanoseconds since `lockstep.init`; samples are this rank's own."""
+
+    epoch: int = 0
+    """The epoch that is being made, counted from 1; 0 before the first."""
+    num_epochs: int = 0
+    """0 when the script does not use `run.epochs`."""
+    step: int = 0
+    """Steps finished since the start, over all epochs."""
+    step_in_epoch: int = 0
+    steps_per_epoch: int = 0
+    samples: int = 0
+    """Samples that this rank's lanes had in training."""
+    data_ns: int = 0
+    compute_ns: int = 0
+    exchange_ns: int = 0
+    update_ns: int = 0
+    loss: float = float("nan")
+    """The loss of the last step: the weighted mean over all lanes."""
+
+
+def pack(gauges: Gauges) -> bytes:
+    """The gauges as `FORMAT.size` bytes."""
+    return FORMAT.pack(*astuple(gauges))
+
+
+def unpack(data: bytes) -> Gauges:
+    """The inverse of `pack`."""
+    return Gauges(*FORMAT.unpack(data))

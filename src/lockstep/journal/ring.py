@@ -1,0 +1,178 @@
+"""The mapped ring: one file per rank, one writer, any number of readers, no locks.
+
+The page cache keeps what a killed process wrote, so the launcher reads the last record of a dead rank. Writing a
+record costs well under a microsecond beside the clock (`tests/unit/test_journal.py` prints it); nothing is flushed to
+the disk on purpose.
+
+Layout: header (4 KiB: magic, capacity, rank, pid, gauges, note), 255 texts of 128 bytes, records of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from lockstep.journal import gauges as gauge_format
+from lockstep.journal.gauges import Gauges
+from lockstep.journal.record import FORMAT, Phase, Record
+
+MAGIC = b"lkstpJ01"
+HEADER = struct.Struct("<8sIIIIQ")
+"""magic, capacity, rank, pid, number of texts, last sequence"""
+PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
+GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
+TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 4096, 128, 255
+RECORDS = TEXT_TABLE + (MAX_TEXTS + 1) * TEXT_BYTES
+CAPACITY = 1024
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+
+
+def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
+    """Make an empty ring of mode 0600. The launcher does this before the rank starts, so that it can always be read."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        os.truncate(descriptor, RECORDS + capacity * FORMAT.size)
+        os.pwrite(descriptor, HEADER.pack(MAGIC, capacity, rank, 0, 0, 0), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _map(path: Path, access: int) -> mmap.mmap:
+    with path.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as file:
+        ring = mmap.mmap(file.fileno(), 0, access=access)
+    if ring[: len(MAGIC)] != MAGIC:
+        raise ValueError(f"{path} is not a journal of this version")
+    return ring
+
+
+class JournalWriter:
+    """The rank's end. One thread writes. A process may open its ring again: it goes on where the last writer stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._ring = _map(path, mmap.ACCESS_WRITE)
+        self._capacity: int = HEADER.unpack_from(self._ring)[1]
+        self._sequence: int = HEADER.unpack_from(self._ring)[5]
+        self._texts = {_text(self._ring, number): number for number in range(HEADER.unpack_from(self._ring)[4] + 1)}
+        self._gauges_version = 0
+        self._note_version = 0
+        _U32.pack_into(self._ring, PID_OFFSET, os.getpid())
+
+    def write(self, phase: Phase, operation: str = "", step: int = 0, epoch: int = 0, file: str = "", line: int = 0) -> None:
+        """Append one record with the present time. The oldest is overwritten when the ring is full."""
+        texts = self._texts
+        operation_number = texts.get(operation)
+        if operation_number is None:
+            operation_number = self._intern(operation)
+        file_number = texts.get(file)
+        if file_number is None:
+            file_number = self._intern(file)
+        self._sequence = sequence = self._sequence + 1
+        FORMAT.pack_into(
+            self._ring,
+            RECORDS + (sequence - 1) % self._capacity * FORMAT.size,
+            sequence,
+            time.monotonic_ns(),
+            step,
+            epoch,
+            phase,
+            operation_number,
+            file_number,
+            line,
+            sequence,
+        )
+        _U64.pack_into(self._ring, LAST_OFFSET, sequence)
+
+    def gauges(self, values: Gauges) -> None:
+        """Replace the gauges."""
+        self._gauges_version = _publish(self._ring, GAUGES_OFFSET, self._gauges_version, gauge_format.pack(values))
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Replace the note: a small JSON object for people, such as the last values of `run.log`; dropped if too long."""
+        text = json.dumps(values).encode()
+        if len(text) + 4 <= NOTE_BYTES:
+            data = _U32.pack(len(text)) + text
+            self._note_version = _publish(self._ring, NOTE_OFFSET, self._note_version, data)
+
+    def _intern(self, text: str) -> int:
+        number = len(self._texts)
+        if number > MAX_TEXTS:
+            return 0
+        data = text.encode()[-(TEXT_BYTES - 1) :]
+        offset = TEXT_TABLE + number * TEXT_BYTES
+        self._ring[offset : offset + len(data)] = data
+        self._texts[text] = number
+        _U32.pack_into(self._ring, TEXTS_OFFSET, number)
+        return number
+
+
+class JournalReader:
+    """Anybody else's end. Never blocks, never fails on a half-written ring: it returns the newest whole values."""
+
+    def __init__(self, path: Path) -> None:
+        self._ring = _map(path, mmap.ACCESS_READ)
+        self._capacity: int = HEADER.unpack_from(self._ring)[1]
+
+    @property
+    def pid(self) -> int:
+        """The process id of the rank; 0 before it opened its journal."""
+        pid: int = _U32.unpack_from(self._ring, PID_OFFSET)[0]
+        return pid
+
+    def last(self) -> Record | None:
+        """The newest record, or None before the first."""
+        newest = self.tail(1)
+        return newest[-1] if newest else None
+
+    def tail(self, count: int) -> list[Record]:
+        """Up to `count` newest whole records, oldest first."""
+        last: int = _U64.unpack_from(self._ring, LAST_OFFSET)[0]
+        wanted = range(max(last - min(count, self._capacity), 0) + 1, last + 1)
+        return [record for sequence in wanted if (record := self._read(sequence)) is not None]
+
+    def gauges(self) -> Gauges:
+        """The gauges; all zero before the first step."""
+        return gauge_format.unpack(_consistent(self._ring, GAUGES_OFFSET, gauge_format.FORMAT.size))
+
+    def note(self) -> dict[str, Any]:
+        """The note; empty before the first."""
+        data = _consistent(self._ring, NOTE_OFFSET, NOTE_BYTES)
+        size: int = _U32.unpack_from(data)[0]
+        note: dict[str, Any] = json.loads(data[4 : 4 + size]) if size else {}
+        return note
+
+    def _read(self, sequence: int) -> Record | None:
+        offset = RECORDS + (sequence - 1) % self._capacity * FORMAT.size
+        first, time_ns, step, epoch, phase, operation, file, line, again = FORMAT.unpack_from(self._ring, offset)
+        if first != sequence or again != sequence:
+            return None
+        return Record(sequence, time_ns, step, epoch, Phase(phase), _text(self._ring, operation), _text(self._ring, file), line)
+
+
+
+def _text(ring: mmap.mmap, number: int) -> str:
+    offset = TEXT_TABLE + number * TEXT_BYTES
+    return ring[offset : offset + TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
+
+
+def _publish(ring: mmap.mmap, offset: int, version: int, data: bytes) -> int:
+    """Write `data` behind a version number that is odd while writing; returns the new version."""
+    _U64.pack_into(ring, offset, version + 1)
+    ring[offset + 8 : offset + 8 + len(data)] = data
+    _U64.pack_into(ring, offset, version + 2)
+    return version + 2
+
+
+def _consistent(ring: mmap.mmap, offset: int, size: int) -> bytes:
+    """The data of `_publish`; a writer that died in the middle leaves what is there after 100 tries."""
+    data = ring[offset + 8 : offset + 8 + size]
+    for _ in range(100):
+        before: int = _U64.unpack_from(ring, offset)[0]
+        data = ring[offset + 8 : offset + 8 + size]
+        if before % 2 == 0 and before == _U64.unpack_from(ring, offset)[0]:
+            break
+    return data

@@ -1,0 +1,97 @@
+"""Which rank carries which lanes.
+
+Every rank carries a contiguous range of lanes, in rank order. Among the placements whose sizes differ by at most one,
+the one whose ranks hand over the fewest subtrees wins, because the wire carries as many buffers as the worst rank has
+subtrees (8 lanes on 3 ranks: 3 + 3 + 2 lanes, 2 + 2 + 1 buffers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from lockstep.errors import UsageError
+from lockstep.layout.tree import Node, maximal_subtrees
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Lanes on ranks. Rank `r` carries the lanes `bounds[r]` up to `bounds[r + 1]`.
+
+    Invariant: the ranks' lanes are disjoint, in order, and cover all lanes.
+    """
+
+    num_lanes: int
+    bounds: tuple[int, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.bounds) - 1
+
+    def lanes(self, rank: int) -> range:
+        """The lanes that `rank` carries; empty when it has no share."""
+        return range(self.bounds[rank], self.bounds[rank + 1])
+
+    def rank_of(self, lane: int) -> int:
+        """The rank that carries `lane`."""
+        return next(rank for rank in range(self.num_ranks) if lane in self.lanes(rank))
+
+    def subtrees(self, rank: int) -> list[Node]:
+        """The maximal subtrees that `rank` hands over, in lane order."""
+        return maximal_subtrees(self.num_lanes, self.bounds[rank], self.bounds[rank + 1])
+
+    @property
+    def max_lanes(self) -> int:
+        """The most lanes that any rank carries."""
+        return max(len(self.lanes(rank)) for rank in range(self.num_ranks))
+
+
+def place(num_lanes: int, num_ranks: int) -> Placement:
+    """The even placement: sizes differ by at most one, fewest subtrees on the worst rank, then in all.
+
+    Raises:
+        UsageError: when a rank would have no lane.
+    """
+    if num_ranks < 1:
+        raise UsageError(f"The number of ranks must be at least 1, but is {num_ranks}.")
+    if num_lanes < num_ranks:
+        raise UsageError(
+            f"`lanes` must be at least the number of ranks, but is {num_lanes} with {num_ranks} ranks. "
+            f"Start with -n {max(num_lanes, 1)}, or set lanes={num_ranks}."
+        )
+    return place_shares(num_lanes, _even_shares(num_lanes, num_ranks))
+
+
+def place_shares(num_lanes: int, shares: Sequence[int]) -> Placement:
+    """The placement that gives `shares[r]` lanes to rank `r` (a slow node may get fewer, or none).
+
+    Raises:
+        UsageError: when the shares are negative or do not add up to `num_lanes`.
+    """
+    if min(shares, default=-1) < 0 or sum(shares) != num_lanes:
+        raise UsageError(f"The lanes per rank, {list(shares)}, must be 0 or more and add up to {num_lanes}.")
+    return Placement(num_lanes, (0, *accumulate(shares)))
+
+
+def _even_shares(num_lanes: int, num_ranks: int) -> tuple[int, ...]:
+    """The shares of the best even placement; on a tie the early ranks have more."""
+    size, larger = divmod(num_lanes, num_ranks)
+
+    @lru_cache(maxsize=None)
+    def best(rank: int, larger_left: int) -> tuple[int, int, tuple[int, ...]]:
+        """(subtrees of the worst rank, subtrees in all, negated shares) of ranks `rank` and later."""
+        if rank == num_ranks:
+            return (0, 0, ())
+        start = rank * size + (larger - larger_left)
+        options = []
+        for extra in (0, 1):
+            if extra > larger_left or larger_left - extra > num_ranks - rank - 1:
+                continue
+            worst, total, shares = best(rank + 1, larger_left - extra)
+            count = len(maximal_subtrees(num_lanes, start, start + size + extra))
+            options.append((max(worst, count), total + count, (-(size + extra), *shares)))
+        return min(options)
+
+    return tuple(-share for share in best(0, larger)[2])

@@ -1,0 +1,62 @@
+"""The run folder: where a run keeps its settings, journals, logs, failures, metrics and evidence.
+
+One of the two bridges between the launcher and the ranks (the other is the environment). Paths only; the launcher
+makes the folder with mode 0700.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths inside one run's folder."""
+
+    path: Path
+
+    def journal(self, rank: int) -> Path:
+        """The mapped ring of `rank`, made by the launcher before the rank starts."""
+        return self.path / "journal" / f"rank-{rank:05d}.ring"
+
+    def log(self, rank: int) -> Path:
+        """Everything that `rank` wrote to its standard output and error."""
+        return self.path / "logs" / f"rank-{rank:05d}.log"
+
+    def failure(self, rank: int) -> Path:
+        """The failure record of `rank` (JSON, `lockstep.journal.failure`); absent while nothing failed."""
+        return self.path / "failures" / f"rank-{rank:05d}.json"
+
+    def evidence(self, rank: int) -> Path:
+        """What `rank` recorded for `lockstep verify` (JSON lines)."""
+        return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
+
+    @property
+    def plan(self) -> Path:
+        """What the launcher decided (JSON): command, ranks, threads, device, lanes if given."""
+        return self.path / "plan.json"
+
+    @property
+    def decided(self) -> Path:
+        """What rank 0 decided at `lockstep.init` and `prepare` (JSON): lanes, batch size, strategy, devices."""
+        return self.path / "decided.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The values of `run.log`, one JSON object per line, written by rank 0."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """What rank 0 wrote when the script ended well (JSON): steps, samples, bits of the parameters."""
+        return self.path / "result.json"
+
+    @property
+    def store(self) -> Path:
+        """The file through which the ranks' process groups meet."""
+        return self.path / "store"
+
+    def folders(self) -> list[Path]:
+        """All folders, parents first."""
+        return [self.path, *(self.path / name for name in ("journal", "logs", "failures", "evidence"))]

@@ -1,0 +1,81 @@
+"""The lane tree: a fixed binary tree over the lanes, whose root is the step's gradient.
+
+The node [a, b) splits at a + the largest power of two below b - a. Float addition is not associative, so *where* the
+tree splits decides the bits; who computes a node does not. Therefore a rank that carries the lanes [s, e) hands over
+the values of the maximal subtrees inside [s, e), and anybody who holds the values of a disjoint cover by subtrees can
+finish the sum with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+Node = tuple[int, int]
+"""A half-open range of lanes that is a node of the tree."""
+
+
+def split(node: Node) -> int:
+    """Where a node of two or more lanes splits: start + the largest power of two below its size."""
+    start, end = node
+    return start + (1 << (end - start - 1).bit_length() - 1)
+
+
+def children(node: Node) -> tuple[Node, Node]:
+    """The two halves of a node of two or more lanes."""
+    middle = split(node)
+    return (node[0], middle), (middle, node[1])
+
+
+def maximal_subtrees(num_lanes: int, start: int, end: int) -> list[Node]:
+    """The fewest nodes of the tree over `num_lanes` lanes that cover exactly [start, end), in order.
+
+    Invariant: they are disjoint, in order, and cover [start, end); none of them is inside a larger node that is
+    itself inside [start, end).
+    """
+
+    def cover(node: Node) -> list[Node]:
+        if start <= node[0] and node[1] <= end:
+            return [node]
+        if node[1] <= start or end <= node[0]:
+            return []
+        left, right = children(node)
+        return cover(left) + cover(right)
+
+    return cover((0, num_lanes)) if start < end else []
+
+
+def fold(node: Node, values: Mapping[Node, T], add: Callable[[T, T], T]) -> T:
+    """The value of `node` from the values of any disjoint cover of it by nodes.
+
+    Invariant: for a fixed `add` on given lane values the result does not depend on the cover.
+    """
+    if node in values:
+        return values[node]
+    left, right = children(node)
+    return add(fold(left, values, add), fold(right, values, add))
+
+
+def merges_after(lane: int, subtrees: Sequence[Node]) -> list[tuple[Node, Node]]:
+    """Which pairs of finished nodes become one when `lane` is the lane that was computed last, smallest first.
+
+    The lanes of each subtree are computed in order. Doing all merges of all lanes leaves exactly `subtrees`, with at
+    most log2 of the lanes waiting at any time.
+    """
+    node = next(node for node in subtrees if node[0] <= lane < node[1])
+    merges = []
+    while node[1] - node[0] > 1:
+        left, right = children(node)
+        if node[1] == lane + 1:
+            merges.append((left, right))
+        node = left if lane < left[1] else right
+    return merges[::-1]
+
+
+def tree_sum(values: Sequence[float]) -> float:
+    """The sum of one float per lane in the tree's order; 0.0 for no lanes."""
+    if not values:
+        return 0.0
+    leaves = {(lane, lane + 1): value for lane, value in enumerate(values)}
+    return fold((0, len(values)), leaves, lambda left, right: left + right)

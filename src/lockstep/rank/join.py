@@ -1,0 +1,60 @@
+"""How a rank joins the others: alone, under `lockstep run`, or under torchrun and anything that sets RANK and WORLD_SIZE."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.layout.rank_environment import RankEnvironment
+from lockstep.layout.run_folder import RunFolder
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.contract import Transport
+from lockstep.transport.group import GroupTransport
+
+
+def join(environment: RankEnvironment, device: torch.device) -> Transport:
+    """Meet the other ranks; every rank must call it. Initialises torch.distributed when there is more than one rank.
+
+    Under `lockstep run` the ranks meet through a file in the run folder, and Gloo listens on loopback only; under
+    another launcher through the store which that launcher names. A default group that the script has made is used.
+
+    Raises:
+        UsageError: when the script's own default group has another size than the launcher said.
+        WorldError: when the ranks cannot meet.
+    """
+    position = environment.position
+    if dist.is_initialized():
+        if dist.get_world_size() != max(position.world_size, 1):
+            raise UsageError(
+                f"torch.distributed was initialised with {dist.get_world_size()} ranks, but this process was started as "
+                f"one of {position.world_size}. Let lockstep.init() initialise it."
+            )
+    elif position.world_size > 1:
+        _initialise(environment, device)
+    if position.world_size == 1:
+        return AloneTransport()
+    return GroupTransport(device)
+
+
+def _initialise(environment: RankEnvironment, device: torch.device) -> None:
+    position, settings = environment.position, environment.settings
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if settings is None:
+                dist.init_process_group(backend)
+            else:
+                store = dist.FileStore(str(RunFolder(settings.run_folder).store), position.world_size)
+                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+    except (RuntimeError, ValueError) as error:
+        raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
+
+
+def leave() -> None:
+    """Let go of torch.distributed. Not a collective; the other ranks must be done with it."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,34 @@
+"""What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+
+def set_exact_numerics(threads: int) -> None:
+    """Set this process's threads and switch to deterministic kernels. Call before the first operation.
+
+    An operation without a deterministic form raises when it is called; torch names it. Buffers are not filled with NaN,
+    which torch's switch would do and which costs time.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+
+
+def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
+    """What, besides the script and its data, the bits depend on."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": threads,
+    }

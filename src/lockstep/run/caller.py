@@ -1,0 +1,24 @@
+"""The line of the user's script that called into lockstep. Costs about half a microsecond."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def caller() -> tuple[str, int]:
+    """File and line of the innermost frame outside of this package (and of torch)."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE) or "/torch/" in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def where() -> str:
+    """`file:line` of the caller, the file without its folder."""
+    file, line = caller()
+    return f"{Path(file).name}:{line}"

@@ -1,0 +1,44 @@
+"""Plain iteration of a prepared loader: this rank's share of the samples, each once over all ranks, none padded.
+
+The cut is that of the lanes, so that a tally adds the same numbers in the same order on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.move import to_device
+from lockstep.journal.record import Phase
+from lockstep.layout.stream_key import Domain
+from lockstep.run.parts import Parts
+from lockstep.run.place import Place, Region
+
+
+def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
+    """The batches of this rank's lanes; ranks may have different numbers of them, also none."""
+    if parts.place.in_lane:
+        raise UsageError(
+            "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
+            "Evaluate between steps or after the epoch; to train, use run.steps(loader)."
+        )
+    outside = Place(parts.place.region)
+    before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
+    with parts.streams.elsewhere():
+        plan = loader.plan(evaluation=True)
+        lanes = loader.parts(plan, 0, evaluation=True)
+        parts.evaluated = []
+        fetched = loader.fetch(lanes, evaluation=True)
+        try:
+            for part in lanes:
+                batch = to_device(next(fetched), parts.device)
+                parts.place.region, parts.place.lane = Region.EVALUATION, part.lane
+                parts.place.num_samples = len(part.indices)
+                parts.evaluated.extend(part.indices)
+                parts.streams.enter(Domain.LANE, "evaluation", loader.evaluations_begun, part.step, part.lane)
+                yield batch
+        finally:
+            parts.place.region, parts.place.lane = outside.region, -1
+            parts.ledger.enter(before, "evaluated")

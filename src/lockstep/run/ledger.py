@@ -1,0 +1,74 @@
+"""Where a rank is and where its time goes: keeps the journal, and adds up the time of each phase."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lockstep.journal.gauges import Gauges
+from lockstep.journal.record import Phase
+from lockstep.journal.ring import JournalWriter
+from lockstep.run.caller import caller
+
+
+class Ledger:
+    """The rank's own account.
+
+    Args:
+        journal: the ring made by the launcher, or None when nobody watches.
+    """
+
+    def __init__(self, journal: Path | None) -> None:
+        self._journal = JournalWriter(journal) if journal is not None else None
+        self._phase = Phase.SCRIPT
+        self._since = time.perf_counter_ns()
+        self.spent_ns: dict[Phase, int] = dict.fromkeys(Phase, 0)
+        self.step = 0
+        self.epoch = 0
+        self.num_epochs = 0
+        self.step_in_epoch = 0
+        self.steps_per_epoch = 0
+        self.samples = 0
+        self.loss = float("nan")
+        self.enter(Phase.SCRIPT, "init")
+
+    def enter(self, phase: Phase, operation: str = "") -> Phase:
+        """From here on the time belongs to `phase`; returns the phase before."""
+        now = time.perf_counter_ns()
+        before, self._phase = self._phase, phase
+        self.spent_ns[before] += now - self._since
+        self._since = now
+        if self._journal is not None:
+            file, line = caller()
+            self._journal.write(phase, operation, self.step, self.epoch, file, line)
+        return before
+
+    def move(self, amount_ns: int, source: Phase, target: Phase) -> None:
+        """Time that was counted as `source` turned out to be `target`."""
+        self.spent_ns[source] -= amount_ns
+        self.spent_ns[target] += amount_ns
+
+    def publish(self) -> None:
+        """Show the gauges to the launcher; once a step."""
+        if self._journal is not None:
+            self._journal.gauges(
+                Gauges(
+                    epoch=self.epoch,
+                    num_epochs=self.num_epochs,
+                    step=self.step,
+                    step_in_epoch=self.step_in_epoch,
+                    steps_per_epoch=self.steps_per_epoch,
+                    samples=self.samples,
+                    data_ns=self.spent_ns[Phase.DATA],
+                    compute_ns=self.spent_ns[Phase.COMPUTE],
+                    exchange_ns=self.spent_ns[Phase.EXCHANGE],
+                    update_ns=self.spent_ns[Phase.UPDATE],
+                    loss=self.loss,
+                )
+            )
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Show small values to the launcher."""
+        if self._journal is not None:
+            self._journal.note(values)

@@ -1,0 +1,54 @@
+"""The parts of a run, gathered in one value that the step, the evaluation and the facade share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lockstep.feed.loader import PreparedLoader
+from lockstep.layout.placement import Placement
+from lockstep.layout.rank_environment import RankEnvironment
+from lockstep.layout.run_folder import RunFolder
+from lockstep.rank.streams import Streams
+from lockstep.run.ledger import Ledger
+from lockstep.run.metrics import MetricsFile
+from lockstep.run.place import Place
+from lockstep.run.witness import Witness
+from lockstep.strategy.contract import Strategy
+from lockstep.transport.contract import Transport
+
+
+@dataclass
+class Parts:
+    """Everything that `lockstep.init` made, and what `prepare` took."""
+
+    environment: RankEnvironment
+    folder: RunFolder | None
+    device: torch.device
+    threads: int
+    seed: int
+    placement: Placement
+    transport: Transport
+    strategy: Strategy
+    streams: Streams
+    ledger: Ledger
+    metrics: MetricsFile
+    witness: Witness | None
+    place: Place = field(default_factory=Place)
+    models: list[nn.Module] = field(default_factory=list)
+    optimizers: list[Optimizer] = field(default_factory=list)
+    loaders: list[PreparedLoader] = field(default_factory=list)
+    taken: list[Any] = field(default_factory=list)
+    """Every object that `prepare` took, in order."""
+    broken: str | None = None
+    """Why the present step has no gradient, said at `optimizer.step()`."""
+    evaluated: list[Any] = field(default_factory=list)
+    """Data-set indices of the samples that the last evaluation gave this rank."""
+    lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """What the lanes of the present pass logged: (weighted sum, weight) by name."""
+    epochs_seen: list[int] = field(default_factory=list)
+    """Samples of each finished training epoch, over all ranks."""

@@ -1,0 +1,49 @@
+"""Where in the training loop the script is, which decides what it may do there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.errors import UsageError
+
+
+class Region(StrEnum):
+    """The parts of a training script, as lockstep sees it."""
+
+    SCRIPT = "script"
+    """Outside of the steps: the same on every rank."""
+    STEP = "step"
+    """In the body of a step, outside of its lanes: the same on every rank."""
+    LANE = "lane"
+    """Inside a step's lanes: ranks carry different numbers of them."""
+    EVALUATION = "evaluation"
+    """Inside plain iteration of a prepared loader: ranks have different numbers of batches."""
+
+
+@dataclass
+class Place:
+    """The present place. Changed by the step and the evaluation, asked by everything else."""
+
+    region: Region = Region.SCRIPT
+    lane: int = -1
+    """The lane in LANE and EVALUATION."""
+    num_samples: int = 0
+    """Samples of the lane's present batch."""
+
+    @property
+    def in_lane(self) -> bool:
+        return self.region in (Region.LANE, Region.EVALUATION)
+
+    def require_same_on_every_rank(self, call: str) -> None:
+        """Raise `UsageError` where ranks do not pass equally often."""
+        if self.region is Region.LANE:
+            raise UsageError(
+                f"{call} was called inside a step's lanes, which ranks carry in different numbers, so some ranks would "
+                f"wait for ever. Call it after the inner loop; for a metric use run.tally()."
+            )
+        if self.region is Region.EVALUATION:
+            raise UsageError(
+                f"{call} was called while iterating a prepared loader, of which ranks have different numbers of "
+                f"batches, so some ranks would wait for ever. Call it after the loop; for a metric use run.tally()."
+            )

@@ -1,0 +1,154 @@
+"""`run.prepare`: take what the script made, check that it can be carried and that the ranks agree on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import LBFGS, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from lockstep.errors import UsageError
+from lockstep.feed.acceptance import leftover_of
+from lockstep.feed.loader import PreparedLoader, Standing
+from lockstep.feed.sample_hash import dataset_digest
+from lockstep.layout.cut import Cut
+from lockstep.rank.numerics import fingerprint
+from lockstep.rank.streams import seed_process
+from lockstep.run.calm import calm_module
+from lockstep.run.evaluation import evaluate
+from lockstep.run.parts import Parts
+from lockstep.run.place import Region
+from lockstep.strategy.replica import RIGHT_FORM
+
+
+def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> list[Any]:
+    """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
+    if not things:
+        raise UsageError("run.prepare needs at least one model, optimizer, scheduler or DataLoader.")
+    if parts.place.region is not Region.SCRIPT:
+        raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
+    for thing in things:
+        _refuse(parts, thing)
+    models = [thing for thing in things if isinstance(thing, nn.Module)]
+    if models:
+        _adopt(parts, models, buffers)
+    for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
+        _watch(parts, optimizer)
+    parts.taken.extend(things)
+    prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
+    _write_decisions(parts)
+    return prepared
+
+
+def _refuse(parts: Parts, thing: Any) -> None:
+    kind = type(thing).__name__
+    if any(thing is taken for taken in parts.taken) or isinstance(thing, PreparedLoader):
+        raise UsageError(f"run.prepare got the same {kind} twice. Prepare everything once, before the loop.")
+    if isinstance(thing, (DistributedDataParallel, DataParallel)):
+        raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
+    if isinstance(thing, LBFGS):
+        raise UsageError(
+            "LBFGS calls the model again inside optimizer.step(closure), which lanes cannot follow. Use an optimizer "
+            "that takes one step per gradient, such as AdamW."
+        )
+    if not isinstance(thing, (nn.Module, Optimizer, LRScheduler, DataLoader)):
+        raise UsageError(
+            f"run.prepare does not know what to do with {kind}. It takes models, optimizers, schedulers and DataLoaders; "
+            f"everything else needs no preparation."
+        )
+
+
+def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
+    parts.models.extend(models)
+    for model in models:
+        model.to(parts.device)
+        if parts.witness is not None and parts.witness.plain:
+            calm_module(model)
+    parts.strategy.set_buffer_rules(buffers)
+    parts.strategy.adopt(parts.models)
+
+
+def _watch(parts: Parts, optimizer: Optimizer) -> None:
+    """Check that the optimizer updates the prepared models, and only them; look at each of its steps."""
+    parts.optimizers.append(optimizer)
+    known = {id(parameter) for model in parts.models for parameter in model.parameters()}
+    owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in known for parameter in owned)
+    if foreign == len(owned):
+        raise UsageError(
+            f"{type(optimizer).__name__} updates no parameter of the prepared model. Make it from model.parameters() of "
+            f"the same object, after the model has its final layers, and prepare both."
+        )
+    if foreign:
+        raise UsageError(
+            f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
+            f"would not be reduced. Pass their module to run.prepare as well."
+        )
+    optimizer.register_step_pre_hook(_before_step(parts))
+
+
+def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
+    def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(callable(value) for value in [*args, *kwargs.values()]):
+            raise UsageError(
+                "optimizer.step(closure) calls the model again, which lanes cannot follow. Compute the gradient in the "
+                f"step's lanes and call optimizer.step():\n{RIGHT_FORM}"
+            )
+        if parts.place.region is Region.LANE:
+            raise UsageError(f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}")
+        if parts.broken is not None:
+            raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
+        parts.strategy.check_owned(optimizer)
+
+    return before_step
+
+
+def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
+    number = len(parts.loaders)
+    witness_plain = parts.witness is not None and parts.witness.plain
+    lanes = parts.placement.lanes(parts.environment.position.rank)
+    standing = Standing(parts.seed, number, lanes, parts.placement.num_lanes, seed_process, per_sample=witness_plain)
+    prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(parts, prepared))
+    if (said := leftover_of(loader)) and parts.environment.position.rank == 0:
+        print(f"lockstep: {said}", file=sys.stderr)
+    with parts.streams.elsewhere():
+        seed_process(parts.seed)
+        mine = [len(loader.dataset), dataset_digest(loader.dataset)]  # type: ignore[arg-type]
+    for rank, theirs in enumerate(parts.transport.all_gather_object(mine, "prepare loader")):
+        if theirs[0] != mine[0]:
+            raise UsageError(
+                f"The data set has {theirs[0]} samples on rank {rank} but {mine[0]} on rank {parts.transport.rank}. "
+                f"Give every rank the whole data set; lockstep splits it."
+            )
+        if theirs[1] != mine[1]:
+            raise UsageError(
+                f"The data set has other samples on rank {rank} than on rank {parts.transport.rank}. Read the same files "
+                f"in the same order everywhere (sort directory listings), and do not shuffle or split by rank."
+            )
+    parts.loaders.append(prepared)
+    return prepared
+
+
+def _write_decisions(parts: Parts) -> None:
+    """For the launcher's second start line, and for the record."""
+    if parts.folder is None or parts.environment.position.rank != 0 or not parts.loaders:
+        return
+    loader = parts.loaders[0]
+    batch_size = loader.batch_size or 1
+    decided = {
+        "lanes": parts.placement.num_lanes,
+        "batch_size": batch_size,
+        "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
+        "strategy": parts.strategy.name,
+        "seed": parts.seed,
+        "fingerprint": fingerprint(parts.device, parts.threads),
+    }
+    temporary = parts.folder.decided.with_suffix(".part")
+    temporary.write_text(json.dumps(decided))
+    temporary.rename(parts.folder.decided)

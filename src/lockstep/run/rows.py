@@ -1,0 +1,53 @@
+"""Gathering per-sample rows of an evaluation in data-set order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.transport.contract import Transport
+
+
+def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, where: str) -> Tensor:
+    """All ranks' rows, one per sample, in data-set order: exactly `len(dataset)` of them, on every rank.
+
+    Args:
+        rows: this rank's rows: dimension 0 has one row for each sample that the last evaluation gave this rank, in
+            the order in which they came. Any dtype and device; ranks may have different numbers of rows.
+        indices: the data-set indices of those samples.
+
+    Raises:
+        UsageError: on every rank, when a rank's rows are not as many as its samples.
+    """
+    told = transport.all_gather_object(
+        {"rows": len(rows), "indices": list(map(_number, indices)), "shape": list(rows.shape[1:]), "dtype": str(rows.dtype)},
+        "gather",
+        where,
+    )
+    for rank, other in enumerate(told):
+        if other["rows"] != len(other["indices"]):
+            raise UsageError(
+                f"run.gather got {other['rows']} rows on rank {rank}, but the last evaluation gave it "
+                f"{len(other['indices'])} samples. Collect one row per sample in `for batch in loader`, concatenate "
+                f"them, and gather after the loop."
+            )
+    shape, dtype = next(((o["shape"], o["dtype"]) for o in told if o["rows"]), (told[0]["shape"], told[0]["dtype"]))
+    if any(o["rows"] and (o["shape"], o["dtype"]) != (shape, dtype) for o in told):
+        raise UsageError("run.gather got rows of different shapes or dtypes on different ranks.")
+    longest = max(other["rows"] for other in told)
+    padded = torch.zeros((longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=rows.device)
+    if len(rows):
+        padded[: len(rows)] = rows.detach()
+    parts = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
+    order = [index for other in told for index in other["indices"]]
+    return torch.cat(parts)[torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long)]
+
+
+def _number(index: Any) -> int:
+    if isinstance(index, int):
+        return index
+    raise UsageError(f"run.gather needs a data set with whole numbers as indices, but the sampler gives {index!r}.")

@@ -1,0 +1,306 @@
+"""The Run: what `lockstep.init` returns and a training script holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.feed.loader import PreparedLoader
+from lockstep.layout.stream_key import Domain, stream_key
+from lockstep.layout.tree import tree_sum
+from lockstep.run import rows, weights
+from lockstep.run.agreed import Agreed
+from lockstep.run.caller import where
+from lockstep.run.parts import Parts
+from lockstep.run.place import Region
+from lockstep.run.preparation import prepare
+from lockstep.run.step import Step
+from lockstep.run.tally import Tally
+from lockstep.run.training import train
+from lockstep.strategy.replica import RIGHT_FORM
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+
+
+class Run:
+    """One training job as one rank sees it. Made by `lockstep.init`.
+
+    Methods that say "every rank" exchange something: every rank must call them, in the same order, outside of lanes.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        return self._parts.environment.position.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This rank among those of its node."""
+        return self._parts.environment.position.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._parts.environment.position.world_size
+
+    @property
+    def num_lanes(self) -> int:
+        """The number of lanes; it belongs to the run and does not depend on the ranks."""
+        return self._parts.placement.num_lanes
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this rank's batches are on."""
+        return self._parts.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0. Never put a method that says "every rank" behind it."""
+        return self.rank == 0
+
+    @overload
+    def prepare(self, a: A, /, *, buffers: dict[str, str] | None = None) -> A: ...
+    @overload
+    def prepare(self, a: A, b: B, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B]: ...
+    @overload
+    def prepare(self, a: A, b: B, c: C, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B, C]: ...
+    @overload
+    def prepare(self, a: A, b: B, c: C, d: D, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B, C, D]: ...
+    @overload
+    def prepare(
+        self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: dict[str, str] | None = None
+    ) -> tuple[A, B, C, D, E]: ...
+    @overload
+    def prepare(self, *things: Any, buffers: dict[str, str] | None = None) -> tuple[Any, ...]: ...
+    def prepare(self, *things: Any, buffers: dict[str, str] | None = None) -> Any:
+        """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
+
+        Args:
+            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one.
+            buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
+
+        Returns:
+            The one thing, or a tuple of all.
+
+        Raises:
+            UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
+        """
+        self._parts.place.require_same_on_every_rank("run.prepare")
+        prepared = prepare(self._parts, things, buffers or {})
+        return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """0, 1, …, `num_epochs` - 1; the progress line counts along."""
+        ledger = self._parts.ledger
+        ledger.num_epochs = num_epochs
+        for epoch in range(num_epochs):
+            ledger.epoch = epoch + 1
+            yield epoch
+
+    def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
+        """Train on one epoch of a prepared loader: the same number of steps on every rank.
+
+        Raises:
+            UsageError: when the loader was not prepared, inside another step, or the order differs between ranks.
+        """
+        if not isinstance(loader, PreparedLoader):
+            raise UsageError("run.steps needs the loader that run.prepare returned: `loader = run.prepare(loader)`.")
+        if self._parts.place.region is not Region.SCRIPT:
+            raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
+        if not self._parts.models:
+            raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
+        return train(self._parts, loader)
+
+    def backward(self, loss: Tensor, weight: float | None = None) -> None:
+        """Backward of the present lane's loss; several in one lane add up.
+
+        Args:
+            loss: a scalar, the mean over the lane's samples.
+            weight: what the loss is a mean over, if not the samples: the number of tokens, say. In every lane or none.
+
+        Raises:
+            UsageError: outside of a step's lanes.
+        """
+        if self._parts.place.region is not Region.LANE:
+            raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
+        self._parts.strategy.backward(loss, weight)
+
+    def clip_grad_norm_(
+        self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0
+    ) -> Agreed:
+        """Clip the gradients between a step's lanes and `optimizer.step()`; the norm before clipping.
+
+        The norm has the same bits under every strategy and on any number of ranks. torch's own function gives the same
+        value up to rounding.
+        """
+        if self._parts.place.in_lane:
+            raise UsageError(f"Gradients are complete after a step's lanes; clip them there:\n{RIGHT_FORM}")
+        if isinstance(parameters, nn.Module):
+            parameters = parameters.parameters()
+        listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        return Agreed(self._parts.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
+
+    def log(self, **scalars: float | Tensor) -> None:
+        """Write values to the progress line and to `metrics.jsonl`; every rank.
+
+        Inside a lane, a value counts by the lane's samples, and the global mean is written. Outside, `step.loss`, tallies
+        and `run.mean` are global already; a number that differs between ranks is averaged by their samples.
+        """
+        parts = self._parts
+        if parts.place.region is Region.EVALUATION:
+            raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
+        if parts.place.region is Region.LANE:
+            _log_in_lane(parts, {name: float(value) for name, value in scalars.items()})
+            return
+        values = {name: value if isinstance(value, Agreed) else float(value) for name, value in scalars.items()}
+        unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
+        if unknown:
+            told = parts.transport.all_gather_object([parts.ledger.samples or 1, unknown], "log", where())
+            for name in unknown:
+                values[name] = _weighted([(samples, values[name]) for samples, values in told])
+        parts.metrics.write({name: float(value) for name, value in values.items()})
+        if parts.witness is not None:
+            parts.witness.logged(parts.ledger.step, values)
+
+    def sum(self, value: float | Tensor) -> Any:
+        """The sum over ranks of a number or a tensor of equal shape, in rank order; every rank."""
+        return self._over_ranks("run.sum", value, 1.0)
+
+    def mean(self, value: float | Tensor) -> Any:
+        """The mean over ranks, each counting the same; every rank. For a mean over samples use `run.tally()`."""
+        return self._over_ranks("run.mean", value, 1.0 / self.world_size)
+
+    def _over_ranks(self, call: str, value: float | Tensor, scale: float) -> Any:
+        parts = self._parts
+        parts.place.require_same_on_every_rank(call)
+        if isinstance(value, Tensor):
+            shape = [list(value.shape), str(value.dtype)]
+            if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
+                raise UsageError(f"{call} needs tensors of the same shape and dtype on every rank.")
+            total = torch.stack(parts.transport.all_gather(value.detach().contiguous())).sum(0)
+            return total if scale == 1.0 else total * scale
+        told = parts.transport.all_gather_object(float(value), call, where())
+        result = Agreed(sum(told) * scale)
+        if parts.witness is not None:
+            parts.witness.logged(parts.ledger.step, {f"{call} at {where()}": result})
+        return result
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on some rank; every rank."""
+        self._parts.place.require_same_on_every_rank("run.any")
+        return self._parts.transport.any(bool(flag), "run.any", where())
+
+    def all(self, flag: bool) -> bool:
+        """Whether `flag` is true on every rank; every rank."""
+        self._parts.place.require_same_on_every_rank("run.all")
+        return self._parts.transport.all(bool(flag), "run.all", where())
+
+    def gather(self, rows_of_rank: Tensor) -> Tensor:
+        """The rows of the last evaluation in data-set order, exactly `len(dataset)` of them; every rank.
+
+        Args:
+            rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
+        """
+        self._parts.place.require_same_on_every_rank("run.gather")
+        return rows.gather_rows(rows_of_rank, self._parts.evaluated, self._parts.transport, where())
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """The value that rank `source` has: a tensor of equal shape on every rank, or something JSON can write."""
+        parts = self._parts
+        parts.place.require_same_on_every_rank("run.broadcast")
+        if not 0 <= source < self.world_size:
+            raise UsageError(f"`source` must be a rank from 0 to {self.world_size - 1}, but is {source}.")
+        if not isinstance(value, Tensor):
+            mine = value if self.rank == source else None
+            return parts.transport.all_gather_object(mine, "run.broadcast", where())[source]
+        told = parts.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
+        if any(other != told[0] for other in told):
+            raise UsageError("run.broadcast needs a tensor of the same shape and dtype on every rank.")
+        copy = value.detach().clone(memory_format=torch.contiguous_format)
+        parts.transport.broadcast(copy, source)
+        return copy
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self._parts.place.require_same_on_every_rank("run.barrier")
+        self._parts.transport.barrier("run.barrier", where())
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Rank 0 runs the block, then the others: prepare data once, then read it. Every rank.
+
+        When rank 0 fails in the block, the others raise too and do not run it.
+        """
+        self._parts.place.require_same_on_every_rank("run.main_first")
+        line = where()
+        if not self.is_main and not self._parts.transport.all(True, "main_first", line):
+            raise WorldError(f"rank 0 failed in `with run.main_first()` ({line}).")
+        worked = False
+        try:
+            yield
+            worked = True
+        finally:
+            if self.is_main:
+                self._parts.transport.all(worked, "main_first", line)
+
+    def tally(self) -> Tally:
+        """A new set of weighted sums over samples."""
+
+        def exchange(value: Any, call: str) -> list[Any]:
+            return self._parts.transport.all_gather_object(value, call, where())
+
+        return Tally(self._parts.place, self.num_lanes, exchange)
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on rank 0 only."""
+        if self.is_main:
+            print(*values, **options)
+
+    def save_weights(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
+        """Rank 0 writes the model's weights as safetensors, atomically, while all wait; every rank.
+
+        Raises:
+            WorldError: on every rank, when rank 0 cannot write.
+        """
+        self._parts.place.require_same_on_every_rank("run.save_weights")
+        problem = ""
+        if self.is_main:
+            try:
+                weights.write_weights(model, path)
+            except WorldError as error:
+                problem = str(error)
+        problem = self._parts.transport.all_gather_object(problem, "run.save_weights", where())[0]
+        if problem:
+            raise WorldError(problem)
+
+    def seed(self, *place: int | str) -> int:
+        """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
+        return stream_key(self._parts.seed, Domain.SCRIPT, *place)
+
+
+def _weighted(pairs: list[tuple[float, float]]) -> float:
+    """The mean of (samples, value) pairs; a value that all agree on stays as it is."""
+    if len({value for _, value in pairs}) == 1:
+        return pairs[0][1]
+    return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
+
+
+def _log_in_lane(parts: Parts, values: dict[str, float]) -> None:
+    """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
+    sums = parts.lane_logs.setdefault(parts.place.lane, {})
+    for name, value in values.items():
+        total, weight = sums.get(name, (0.0, 0.0))
+        sums[name] = (total + value * parts.place.num_samples, weight + parts.place.num_samples)

@@ -1,0 +1,170 @@
+"""`lockstep.init`: from the process's environment to a Run."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+
+import torch
+
+from lockstep.errors import LockstepError, UsageError
+from lockstep.layout.placement import place
+from lockstep.layout.rank_environment import RankEnvironment, decode
+from lockstep.layout.run_folder import RunFolder
+from lockstep.layout.stream_key import Domain
+from lockstep.rank.device import pin_device
+from lockstep.rank.join import join, leave
+from lockstep.rank.numerics import set_exact_numerics
+from lockstep.rank.streams import Streams
+from lockstep.run.calm import calm
+from lockstep.run.ledger import Ledger
+from lockstep.run.metrics import MetricsFile
+from lockstep.run.parts import Parts
+from lockstep.run.run import Run
+from lockstep.run.witness import Witness
+from lockstep.strategy.agreement import tensor_hash
+from lockstep.strategy.choice import choose_strategy
+
+_present: list[Parts] = []
+"""The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
+
+
+def init(
+    *, seed: int = 0, lanes: int | None = None, strategy: str | None = None, device: str | None = None, threads: int | None = None
+) -> Run:
+    """Join the run that this process belongs to; alone, it is a run of one rank. Every rank must call it.
+
+    The command line beats these arguments, and they beat the defaults. A second call in a process (a notebook cell that
+    is run again) ends the first run.
+
+    Args:
+        seed: every random stream of the run comes from it.
+        lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
+            bits be computed on more ranks later.
+        strategy: "single" or "ddp"; by default what fits the number of ranks.
+        device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
+        threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks.
+
+    Raises:
+        UsageError: when options and environment cannot be true together.
+        WorldError: when the ranks cannot meet.
+    """
+    environment = decode(os.environ)
+    _check_numbers(seed, lanes, threads)
+    if _present:
+        finish()
+    settings, position = environment.settings, environment.position
+    num_lanes = (settings.lanes if settings else None) or lanes or position.world_size
+    placement = place(num_lanes, position.world_size)
+    threads = settings.threads if settings else threads or _default_threads(position.local_world_size)
+    pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
+    set_exact_numerics(threads)
+    folder = RunFolder(settings.run_folder) if settings else None
+    ledger = Ledger(folder.journal(position.rank) if folder else None)
+    witness = _witness(environment, folder)
+    transport = join(environment, pinned)
+    _agree(transport.all_gather_object([seed, num_lanes, threads], "init"))
+    streams = Streams(seed, pinned)
+    streams.enter(Domain.START)
+    parts = Parts(
+        environment=environment,
+        folder=folder,
+        device=pinned,
+        threads=threads,
+        seed=seed,
+        placement=placement,
+        transport=transport,
+        strategy=choose_strategy(strategy, transport, placement),
+        streams=streams,
+        ledger=ledger,
+        metrics=MetricsFile(folder.metrics if folder and position.rank == 0 else None, ledger),
+        witness=witness,
+    )
+    if witness is not None and witness.plain:
+        parts.strategy.on_lane = witness.after_lane
+    _present.append(parts)
+    atexit.register(finish)
+    return Run(parts)
+
+
+def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness | None:
+    wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
+    if not wanted or folder is None:
+        return None
+    witness = Witness(folder, environment.position.rank, wanted)
+    if witness.plain:
+        calm()
+    return witness
+
+
+def _default_threads(local_world_size: int) -> int:
+    return max(len(os.sched_getaffinity(0)) // local_world_size, 1)
+
+
+def _check_numbers(seed: int, lanes: int | None, threads: int | None) -> None:
+    if not isinstance(seed, int):
+        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.")
+    for name, value in (("lanes", lanes), ("threads", threads)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UsageError(f"`{name}` must be a whole number of at least 1, but is {value!r}.")
+
+
+def _agree(told: list[list[int]]) -> None:
+    for name, values in zip(("seed", "lanes", "threads"), zip(*told, strict=True), strict=True):
+        if len(set(values)) > 1:
+            raise UsageError(f"`{name}` must be the same on every rank, but the ranks have {list(values)}.")
+
+
+def finish() -> None:
+    """End the run of this process: wait for the others, write the result, let go. Called at exit.
+
+    A rank whose script failed does not wait. A rank that ends while others go on makes them raise, with both lines.
+    """
+    if not _present:
+        return
+    parts = _present.pop()
+    atexit.unregister(finish)
+    failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
+    failed = failed or (parts.folder is not None and parts.folder.failure(parts.transport.rank).exists())
+    try:
+        if not failed:
+            parts.transport.barrier("the end of the script")
+            _write_result(parts)
+    except LockstepError as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+    finally:
+        parts.strategy.close()
+        if not failed:
+            parts.transport.close()
+            leave()
+
+
+def _write_result(parts: Parts) -> None:
+    if parts.folder is None or parts.transport.rank != 0:
+        return
+    digest = hashlib.sha256()
+    for model in parts.models:
+        for name, tensor in model.state_dict().items():
+            if isinstance(tensor, torch.Tensor):
+                digest.update(f"{name} {tensor_hash(tensor)}\n".encode())
+    result = {
+        "steps": parts.ledger.step,
+        "epochs": len(parts.epochs_seen),
+        "samples": _samples(parts.epochs_seen),
+        "bits": f"sha256:{digest.hexdigest()}" if parts.models else "",
+        "lanes": parts.placement.num_lanes,
+        "threads": parts.threads,
+    }
+    parts.folder.result.write_text(json.dumps(result))
+
+
+def _samples(epochs: list[int]) -> str:
+    if not epochs:
+        return ""
+    if len(set(epochs)) == 1:
+        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, each once"
+    return f"{sum(epochs)} samples in {len(epochs)} epochs, each once per epoch"

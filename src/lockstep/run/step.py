@@ -1,0 +1,135 @@
+"""A step: one optimizer update over one global batch, and the lanes of it that this rank carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.feed.loader import LanePart
+from lockstep.feed.move import to_device
+from lockstep.journal.record import Phase
+from lockstep.layout.stream_key import Domain
+from lockstep.layout.tree import tree_sum
+from lockstep.run.agreed import Agreed
+from lockstep.run.caller import where
+from lockstep.run.parts import Parts
+from lockstep.run.place import Region
+from lockstep.strategy.contract import PassResult, StepCut
+from lockstep.strategy.replica import RIGHT_FORM
+
+
+class Step:
+    """What `run.steps(loader)` yields. Iterate it for the batches of this rank's lanes, perhaps none.
+
+    Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
+    """
+
+    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Iterator[Any]) -> None:
+        self._parts, self._cut, self._lanes, self._fetched = parts, cut, lanes, fetched
+        self._batches: list[Any] = []
+        self._passes = 0
+        self._result: PassResult | None = None
+        self._closed = False
+
+    @property
+    def number(self) -> int:
+        """The step's number since the start of the run, from 1."""
+        return self._cut.step
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the global batch."""
+        return self._cut.num_samples
+
+    @property
+    def loss(self) -> Agreed:
+        """The loss of the last pass: the weighted mean over all lanes, the same bits on every rank.
+
+        Raises:
+            UsageError: before the first pass is finished, or when no lane called `run.backward`.
+        """
+        if self._result is None or self._result.loss is None:
+            raise UsageError(f"step.loss is known after the step's lanes, and only if they call run.backward:\n{RIGHT_FORM}")
+        return Agreed(self._result.loss)
+
+    def backward(self, loss_of: Callable[[Any], Tensor]) -> None:
+        """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes."""
+        for batch in self:
+            self._parts.strategy.backward(loss_of(batch), None)
+
+    def __iter__(self) -> Iterator[Any]:
+        parts = self._parts
+        if self._closed:
+            raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
+        if parts.place.region is not Region.STEP:
+            raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
+        parts.strategy.begin_pass(self._cut, where())
+        parts.broken = "the loop over the step's lanes was left early"
+        finished = False
+        try:
+            for position, part in enumerate(self._lanes):
+                yield self._enter_lane(position, part)
+                self._leave_lane()
+            finished = True
+        finally:
+            if not finished:
+                parts.strategy.abandon()
+                self._leave_lane_region()
+        self._end_pass()
+
+    def _enter_lane(self, position: int, part: LanePart) -> Any:
+        parts = self._parts
+        if position == len(self._batches):
+            parts.ledger.enter(Phase.DATA, "fetch")
+            self._batches.append(next(self._fetched))
+        batch = to_device(self._batches[position], parts.device)
+        parts.place.region, parts.place.lane = Region.LANE, part.lane
+        parts.place.num_samples = len(part.indices)
+        parts.strategy.begin_lane(part.lane)
+        parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
+        parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
+        return batch
+
+    def _leave_lane(self) -> None:
+        self._parts.strategy.end_lane()
+        self._leave_lane_region()
+
+    def _leave_lane_region(self) -> None:
+        self._parts.place.region, self._parts.place.lane = Region.STEP, -1
+
+    def _end_pass(self) -> None:
+        parts = self._parts
+        parts.ledger.enter(Phase.EXCHANGE, "gradients")
+        notes, parts.lane_logs = parts.lane_logs, {}
+        self._result = result = parts.strategy.end_pass(notes)
+        self._passes += 1
+        parts.broken = None
+        parts.streams.enter(Domain.STEP, self.number, self._passes)
+        if result.loss is not None:
+            parts.ledger.loss = result.loss
+        if result.notes:
+            parts.metrics.write(_means(result.notes, parts.placement.num_lanes))
+        if parts.witness is not None:
+            parts.witness.after_pass(self.number, self._passes, result.loss, parts.models)
+        parts.ledger.enter(Phase.UPDATE, "optimizer")
+
+    def skip_rest(self) -> None:
+        """Fetch what was not used, so that the next step gets its own samples; the step is over."""
+        for _ in range(len(self._lanes) - len(self._batches)):
+            self._batches.append(next(self._fetched))
+        self._batches.clear()
+        self._closed = True
+
+
+def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:
+    """The values that lanes logged, each a (weighted sum, weight), as global means in the tree's order."""
+    names = sorted({name for values in notes.values() for name in values})
+    means = {}
+    for name in names:
+        pairs = [notes.get(lane, {}).get(name, (0.0, 0.0)) for lane in range(num_lanes)]
+        weight = tree_sum([pair[1] for pair in pairs])
+        means[name] = tree_sum([pair[0] for pair in pairs]) / weight if weight else float("nan")
+    return means

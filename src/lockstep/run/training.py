@@ -1,0 +1,84 @@
+"""The loop over an epoch's steps, and its check that each sample came once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.errors import PromiseBroken, UsageError
+from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.order import EpochPlan
+from lockstep.journal.record import Phase
+from lockstep.layout.cut import Cut
+from lockstep.layout.stream_key import Domain
+from lockstep.run.caller import where
+from lockstep.run.parts import Parts
+from lockstep.run.place import Region
+from lockstep.run.step import Step
+from lockstep.strategy.contract import StepCut
+
+
+def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
+    """The steps of the loader's next epoch; what `run.steps` returns."""
+    parts.ledger.enter(Phase.DATA, "epoch order")
+    plan = loader.plan(evaluation=False)
+    agree_on_order(parts, plan, "run.steps")
+    first = parts.ledger.step + 1
+    lanes = loader.parts(plan, first, evaluation=False)
+    fetched = loader.fetch(lanes, evaluation=False)
+    cut = Cut(plan.batch_size, parts.placement.num_lanes)
+    parts.ledger.step_in_epoch, parts.ledger.steps_per_epoch = 0, len(plan.steps)
+    if parts.ledger.num_epochs == 0:
+        parts.ledger.epoch = loader.epochs_begun
+    position = 0
+    for number, samples in enumerate(plan.steps):
+        end = position
+        while end < len(lanes) and lanes[end].step == number:
+            end += 1
+        sizes = cut.sizes(len(samples))
+        step_cut = StepCut(first + number, sizes, tuple(map(cut.weight, sizes)))
+        step = Step(parts, step_cut, lanes[position:end], fetched)
+        parts.streams.enter(Domain.STEP, step.number, 0)
+        parts.place.region = Region.STEP
+        parts.ledger.step = step.number
+        finished = False
+        try:
+            yield step
+            finished = True
+        finally:
+            parts.place.region = Region.SCRIPT
+            if not finished:
+                parts.ledger.enter(Phase.SCRIPT, "left the steps early")
+        step.skip_rest()
+        _finish_step(parts, sum(len(part.indices) for part in lanes[position:end]))
+        position = end
+    _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
+
+
+def agree_on_order(parts: Parts, plan: EpochPlan, call: str) -> None:
+    """Raise `UsageError` on every rank when the ranks would take other samples or another order."""
+    told = parts.transport.all_gather_object([plan.digest(), plan.num_samples, len(plan.steps)], call, where())
+    for rank, other in enumerate(told):
+        if other != told[0]:
+            raise UsageError(
+                f"The order of the samples is not the same on every rank: rank 0 has {told[0][1]} samples in "
+                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}, or in another order. lockstep shuffles "
+                f"and cuts for all ranks; do not shuffle, seed or split by rank in the sampler or the data set."
+            )
+
+
+def _finish_step(parts: Parts, num_samples: int) -> None:
+    """The body of a step is finished: count it, show it, record it."""
+    ledger = parts.ledger
+    ledger.samples += num_samples
+    ledger.step_in_epoch += 1
+    ledger.publish()
+    if parts.witness is not None:
+        parts.witness.after_step(ledger.step, parts.models, parts.taken)
+    ledger.enter(Phase.SCRIPT, "between steps")
+
+
+def _check_samples(parts: Parts, plan: EpochPlan, num_mine: int) -> None:
+    counts = parts.transport.all_gather_object(num_mine, "epoch end", where())
+    if sum(counts) != plan.num_samples:
+        raise PromiseBroken(f"The ranks trained on {sum(counts)} samples of an epoch of {plan.num_samples}.")
+    parts.epochs_seen.append(plan.num_samples)

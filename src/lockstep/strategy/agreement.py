@@ -1,0 +1,78 @@
+"""What every rank must agree on before it trains: which parameters and buffers, and their values.
+
+Differences are named, not averaged away: a model that differs between ranks was made with different random numbers or
+from different files, and broadcasting one of them would hide that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.transport.contract import Transport
+
+
+def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
+    """Raise `UsageError` for parameters that cannot be carried: uninitialised, complex, quantised, on "meta"."""
+    for label, model in models:
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise UsageError(f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare.")
+            if parameter.is_meta:
+                raise UsageError(f"{label}.{name} is on the meta device. Give it values before run.prepare.")
+            if parameter.is_complex() or not parameter.is_floating_point():
+                raise UsageError(
+                    f"{label}.{name} has dtype {parameter.dtype}; parameters must be real floating-point numbers. "
+                    f"Keep it as a buffer, or as two real parameters."
+                )
+
+
+def check_same_models(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> None:
+    """Raise `UsageError` on every rank when names, shapes, dtypes or values differ between ranks."""
+    mine = [(name, _digest(tensor)) for name, tensor in _tensors(models)]
+    whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
+    if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
+        return
+    everyone = transport.all_gather_object(mine, "prepare")
+    for rank, theirs in enumerate(everyone[1:], 1):
+        for (name, digest), (other_name, other_digest) in zip(everyone[0], theirs, strict=False):
+            if name != other_name or digest != other_digest:
+                raise UsageError(_sentence(rank, name, other_name, digest, other_digest))
+        if len(theirs) != len(everyone[0]):
+            raise UsageError(
+                f"The model has {len(everyone[0])} parameters and buffers on rank 0 but {len(theirs)} on rank {rank}. "
+                f"Every rank must build the same model."
+            )
+
+
+def _sentence(rank: int, name: str, other_name: str, digest: str, other_digest: str) -> str:
+    if name != other_name:
+        return f"The model has {name!r} on rank 0 where rank {rank} has {other_name!r}. Every rank must build the same model."
+    shape, other_shape = digest.rpartition(" ")[0], other_digest.rpartition(" ")[0]
+    if shape != other_shape:
+        return f"{name!r} is {shape} on rank 0 but {other_shape} on rank {rank}. Every rank must build the same model."
+    return (
+        f"{name!r} has other values on rank {rank} than on rank 0. Build the model after lockstep.init(), which gives "
+        f"every rank the same random numbers, and do not seed from the rank or the time."
+    )
+
+
+def _tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+    for label, model in models:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            yield f"{label}.{name}", tensor
+
+
+def _digest(tensor: Tensor) -> str:
+    """Shape, dtype, and a hash of the bytes."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor_hash(tensor)}"
+
+
+def tensor_hash(tensor: Tensor) -> str:
+    """32 hexadecimal digits of the tensor's values: equal exactly when the bits are (and -0.0 is not 0.0)."""
+    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()

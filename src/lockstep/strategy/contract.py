@@ -1,0 +1,112 @@
+"""What the step needs from a strategy, and the words that both use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.layout.placement import Placement
+
+
+@dataclass(frozen=True)
+class StepCut:
+    """How one step's samples lie on the lanes; the same on every rank."""
+
+    step: int
+    """Counted from 1."""
+    samples: tuple[int, ...]
+    """Samples of each lane; 0 for a lane that is empty in a short step."""
+    weights: tuple[float, ...]
+    """Samples relative to the largest full lane; 1.0 for a full lane of an even cut."""
+
+    @property
+    def num_samples(self) -> int:
+        return sum(self.samples)
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass over a step's lanes gave; the same bits on every rank, whatever the number of ranks."""
+
+    loss: float | None
+    """The weighted mean of the lanes' losses; None when no lane called backward."""
+    unused: tuple[str, ...]
+    """Trainable parameters that got a gradient in no lane."""
+    notes: dict[int, Any]
+    """The notes of all lanes, in lane order."""
+    exchange_ns: int
+    """The time that this rank spent exchanging and waiting."""
+
+
+class Strategy(ABC):
+    """A model on ranks.
+
+    The order of calls, on every rank: `adopt` once for each model; then for each pass over a step's lanes
+    `begin_pass`, for each lane of this rank that is not empty `begin_lane`, any number of `backward`, `end_lane`, and
+    `end_pass`. A rank without lanes calls `begin_pass` and `end_pass` only.
+    """
+
+    name: str
+    placement: Placement
+    on_lane: Callable[[int, Any], None] | None = None
+    """Told each lane's gradients before they are weighted; `lockstep verify` looks at them."""
+
+    @abstractmethod
+    def adopt(self, models: Sequence[nn.Module]) -> None:
+        """Take the models: lay out their parameters and buffers, watch their gradients.
+
+        Raises:
+            UsageError: when ranks disagree on names, shapes, dtypes or values, or a parameter cannot be carried.
+        """
+
+    @abstractmethod
+    def begin_pass(self, cut: StepCut, where: str) -> None:
+        """Begin a pass. `where` is the user's source line, for messages."""
+
+    @abstractmethod
+    def begin_lane(self, lane: int) -> None:
+        """The next backward calls belong to `lane`. Buffers have the values that the step began with."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor, weight: float | None) -> None:
+        """Backward of a scalar loss in the present lane. Several in one lane add up.
+
+        Raises:
+            UsageError: when the loss is no scalar, needs no gradient, or lanes weigh in different ways.
+        """
+
+    @abstractmethod
+    def end_lane(self) -> None:
+        """Close the lane; its gradients are scaled, and merged as far as the lane tree allows."""
+
+    @abstractmethod
+    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
+        """Reduce over ranks. `notes` are small JSON values by lane, handed to every rank. Afterwards `p.grad` holds the step's gradient, added to what it held before the pass."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Leave a pass that will not be finished: give back what the gradients were, reduce nothing."""
+
+    @abstractmethod
+    def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
+        """Scale the gradients of `parameters` so that their norm is at most `max_norm`; the norm before scaling.
+
+        The norm is computed over fixed chunks in a fixed order, so its bits depend on shapes and values only.
+        """
+
+    @abstractmethod
+    def check_owned(self, optimizer: Optimizer) -> None:
+        """Raise `UsageError` when `optimizer` updates a parameter that its model no longer has. Before each update."""
+
+    @abstractmethod
+    def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
+        """Say what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the models: hooks are removed, parameters stay usable."""

@@ -1,0 +1,144 @@
+"""What a lane's backward writes into, and what the ranks reduce.
+
+Every lane gets a *slot*: a flat, zeroed buffer per (dtype, device), with a view per trainable parameter that serves as
+`p.grad` while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an
+accumulated one differ in the sign of some zeros. Finished lanes are merged as the lane tree allows, so a rank with k
+lanes holds at most log2(k) + 1 slots.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.layout.tree import Node, merges_after
+from lockstep.strategy.arena import Segment, is_dense, lay_out
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Parameters are reduced in runs of about this size; a run that no lane used is not reduced."""
+
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+"""The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
+
+
+@dataclass
+class Slot:
+    """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
+
+    flats: list[Tensor]
+    """1-D, one for each (dtype, device) of parameters."""
+    views: list[Tensor]
+    """For each trainable parameter its part of a flat, with the parameter's shape and strides."""
+
+    def versions(self) -> list[int]:
+        """Counters that move whenever anybody writes to a gradient in place."""
+        return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The parameters `first` up to `last` of one flat: elements [start, end)."""
+
+    flat: int
+    start: int
+    end: int
+    members: tuple[int, ...]
+    """Numbers of the trainable parameters inside."""
+
+
+class SlotPool:
+    """Slots for one list of trainable parameters, reused from step to step."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters])
+        self._idle: list[Slot] = []
+        self.buckets = _buckets(self.segments, self._kinds)
+        self._unheld = 0
+
+    def take(self) -> Slot:
+        """A slot full of zeros that nobody else can see."""
+        while self._idle:
+            slot = self._idle.pop()
+            if all(sys.getrefcount(view) <= self._unheld for view in slot.views):
+                for flat in slot.flats:
+                    flat.zero_()
+                return slot
+        flats = [torch.zeros_like(kind) for kind in self._kinds]
+        slot = Slot(flats, [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)])
+        self._unheld = self._unheld or max((sys.getrefcount(view) for view in slot.views), default=0)
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """The slot may be taken again, unless somebody still holds one of its gradients."""
+        self._idle.append(slot)
+
+
+def _view(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
+    part = flat[segment.offset : segment.offset + segment.size]
+    if is_dense(like):
+        return part.as_strided(like.shape, like.stride(), segment.offset)
+    return part.view(like.shape)
+
+
+def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor]) -> list[Bucket]:
+    """Runs of neighbouring parameters. Last parameters first: their gradients are complete first."""
+    buckets = []
+    for flat, kind in enumerate(kinds):
+        members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
+        end, run = kind.numel(), []
+        for number in reversed(members):
+            run.append(number)
+            start = segments[number].offset
+            if (end - start) * kind.element_size() >= BUCKET_BYTES or number == members[0]:
+                buckets.append(Bucket(flat, start, end, tuple(run)))
+                end, run = start, []
+    return buckets
+
+
+class PartialSums:
+    """The lanes of one rank, added up along the lane tree as they are finished."""
+
+    def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
+        self._pool, self._subtrees, self._scaled = pool, subtrees, scaled
+        self._slots: dict[Node, Slot] = {}
+        self._wide: dict[Node, list[Tensor]] = {}
+
+    def add(self, lane: int, slot: Slot | None, weight: float) -> None:
+        """Lane `lane` is finished with these gradients (None: an empty lane, zeros). Lanes must come in order."""
+        slot = slot or self._pool.take()
+        node = (lane, lane + 1)
+        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
+        if self._scaled and weight != 1.0:
+            for flat in wide:
+                flat.mul_(weight)
+        self._slots[node], self._wide[node] = slot, wide
+        for left, right in merges_after(lane, self._subtrees):
+            for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):
+                total.add_(other)
+            self._wide[left[0], right[1]] = self._wide.pop(left)
+            self._slots[left[0], right[1]] = self._slots.pop(left)
+            self._pool.give_back(self._slots.pop(right))
+
+    def bucket(self, bucket: Bucket) -> list[Tensor]:
+        """The partial of each subtree for `bucket`, in order."""
+        return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
+
+    def finish(self) -> tuple[Slot, list[Tensor]]:
+        """The slot that will hold the result, and its flats in the dtype of the sum; the other slots go back."""
+        first, *others = self._subtrees or [None]
+        if first is None:
+            slot = self._pool.take()
+            return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
+        for node in others:
+            self._pool.give_back(self._slots[node])
+        return self._slots[first], self._wide[first]
+
+    def release(self) -> None:
+        """Give every slot back: the pass was abandoned."""
+        for slot in self._slots.values():
+            self._pool.give_back(slot)

@@ -1,0 +1,33 @@
+"""The norm of gradients over fixed chunks in a fixed order: the same bits under every strategy.
+
+Each chunk's norm to the power p is one float64; the sum over chunks goes in the order of `layout.chunks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.layout.chunks import chunks_of
+
+
+def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
+    """The p-norm of all gradients taken as one vector; `norm_type` may be infinity."""
+    flats = [gradient.detach().reshape(-1) for gradient in gradients]
+    norms = [
+        torch.linalg.vector_norm(flats[chunk.parameter][chunk.start : chunk.end], norm_type, dtype=_dtype(flats[chunk.parameter]))
+        for chunk in chunks_of([flat.numel() for flat in flats])
+    ]
+    if not norms:
+        return 0.0
+    values = torch.stack([norm.to(torch.float64) for norm in norms]).tolist()
+    if math.isinf(norm_type):
+        return max(values)
+    return math.fsum(value**norm_type for value in values) ** (1.0 / norm_type)
+
+
+def _dtype(flat: Tensor) -> torch.dtype:
+    return torch.float64 if flat.dtype is torch.float64 else torch.float32

@@ -1,0 +1,115 @@
+"""What a transport promises.
+
+Two kinds of exchange. *Frames* are small, carry what the rank is doing and at which source line, and are compared: if
+ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting for ever or
+adding numbers that do not belong together. *Tensors* move without further checks, always behind a frame that described
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.layout.placement import Placement
+from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
+
+
+class Pending(ABC):
+    """A reduction that has begun. `advance`, then `finish`, in the order in which the reductions began."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Wait for the parts of this rank's slice, add them in the tree's order, begin to hand the result around."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait until the whole result stands in `out`."""
+
+
+class Transport(ABC):
+    """The exchange between the ranks of a run. Every method must be called by every rank, in the same order.
+
+    Raises (every method): `PeerLost` when another rank is gone.
+    """
+
+    rank: int
+    world_size: int
+
+    @abstractmethod
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """The `data` of every rank, in rank order. All ranks must pass the same number of bytes."""
+
+    @abstractmethod
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin the sum over the lane tree.
+
+        Args:
+            partials: one 1-D contiguous tensor for each of this rank's maximal subtrees
+                (`placement.subtrees(rank)`), in that order; equal length, dtype and device on every rank. They may
+                be overwritten, and must live until `finish`.
+            placement: the lanes on the ranks; the same on every rank.
+            out: 1-D contiguous, same length, dtype and device; every rank gets the root's value, to the bit what one
+                rank that holds all lanes would compute. It may be one of `partials`.
+        """
+
+    @abstractmethod
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        """Overwrite `tensor` (contiguous, same shape and dtype everywhere) with that of the rank `source`."""
+
+    @abstractmethod
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """New tensors with every rank's `tensor` (contiguous, same shape and dtype everywhere), in rank order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the transport holds. Not a collective."""
+
+    def all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
+        """`begin_all_reduce` and wait."""
+        pending = self.begin_all_reduce(partials, placement, out)
+        pending.advance()
+        pending.finish()
+
+    def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:
+        """Every rank's payload (any sizes), in rank order, after all agreed that they are at `operation`.
+
+        Args:
+            operation: what this rank is doing, at most 28 bytes.
+            payload: up to `INLINE_BYTES` bytes travel in one round, more in two.
+            where: the user's source line, `file:line`, for the sentence when ranks disagree.
+
+        Raises:
+            UsageError: on every rank, when ranks are at different operations.
+        """
+        frame = Frame(operation, where, payload)
+        frames = [Frame.decode(data) for data in self.all_gather_bytes(frame.encode())]
+        if sentence := disagreement(frames):
+            raise UsageError(sentence)
+        longest = max(frame.size for frame in frames)
+        if longest <= INLINE_BYTES:
+            return [frame.payload for frame in frames]
+        padded = -(-longest // FRAME_BYTES) * FRAME_BYTES
+        payloads = self.all_gather_bytes(payload.ljust(padded, b"\0"))
+        return [data[: frame.size] for data, frame in zip(payloads, frames, strict=True)]
+
+    def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
+        """Every rank's small JSON value, in rank order. Floats keep their bits."""
+        return [json.loads(data) for data in self.exchange(operation, json.dumps(value).encode(), where)]
+
+    def any(self, flag: bool, operation: str = "any", where: str = "") -> bool:
+        """Whether `flag` is true on at least one rank."""
+        return any(data == b"1" for data in self.exchange(operation, b"1" if flag else b"0", where))
+
+    def all(self, flag: bool, operation: str = "all", where: str = "") -> bool:
+        """Whether `flag` is true on every rank."""
+        return all(data == b"1" for data in self.exchange(operation, b"1" if flag else b"0", where))
+
+    def barrier(self, operation: str = "barrier", where: str = "") -> None:
+        """Return when every rank has called it."""
+        self.exchange(operation, b"", where)

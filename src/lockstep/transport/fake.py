@@ -1,0 +1,104 @@
+"""Several ranks as threads of one process: the contract without a network, for tests of everything above it.
+
+Each collective is one meeting of all threads: every rank puts its value down, and takes everybody's. Tensors are
+copied on the way, so that a rank that changes its own afterwards disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from lockstep.errors import PeerLost
+from lockstep.layout.placement import Placement
+from lockstep.layout.tree import fold
+from lockstep.transport.contract import Pending, Transport
+
+T = TypeVar("T")
+
+
+class FakeWorld:
+    """The meeting place of `world_size` threads."""
+
+    def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
+        self.world_size = world_size
+        self._values: list[Any] = [None] * world_size
+        self._barrier = threading.Barrier(world_size, timeout=timeout_s)
+
+    def meet(self, rank: int, value: Any) -> list[Any]:
+        """Every rank's value, in rank order. Raises `PeerLost` when a rank has left."""
+        try:
+            self._values[rank] = value
+            self._barrier.wait()
+            everyone = list(self._values)
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise PeerLost("another rank left in the middle of an exchange") from None
+        return everyone
+
+    def leave(self) -> None:
+        """Break every present and future meeting."""
+        self._barrier.abort()
+
+    def run(self, rank_of: Callable[[Transport], T]) -> list[T]:
+        """Call `rank_of` once per rank, each in its own thread; the results in rank order, or the first real error."""
+
+        def one(rank: int) -> T:
+            try:
+                return rank_of(FakeTransport(self, rank))
+            except BaseException:
+                self.leave()
+                raise
+
+        with ThreadPoolExecutor(self.world_size) as pool:
+            futures = [pool.submit(one, rank) for rank in range(self.world_size)]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, PeerLost)):
+            raise error
+        return [future.result() for future in futures]
+
+
+class FakeTransport(Transport):
+    """One thread's end of a `FakeWorld`."""
+
+    def __init__(self, world: FakeWorld, rank: int) -> None:
+        self.rank, self.world_size, self._world = rank, world.world_size, world
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        everyone: list[bytes] = self._world.meet(self.rank, data)
+        return everyone
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        return _FakeSum(self._world, self.rank, [partial.clone() for partial in partials], placement, out)
+
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        tensor.copy_(self._world.meet(self.rank, tensor.clone())[source])
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [other.clone() for other in self._world.meet(self.rank, tensor.clone())]
+
+    def close(self) -> None:
+        """Threads end by themselves."""
+
+
+class _FakeSum(Pending):
+    def __init__(
+        self, world: FakeWorld, rank: int, partials: list[Tensor], placement: Placement, out: Tensor
+    ) -> None:
+        self._world, self._rank, self._partials, self._placement, self._out = world, rank, partials, placement, out
+
+    def advance(self) -> None:
+        everyone = self._world.meet(self._rank, self._partials)
+        values = {
+            node: partial
+            for rank, partials in enumerate(everyone)
+            for node, partial in zip(self._placement.subtrees(rank), partials, strict=True)
+        }
+        self._out.copy_(fold((0, self._placement.num_lanes), values, lambda left, right: left + right))
+
+    def finish(self) -> None:
+        """`advance` has done everything."""

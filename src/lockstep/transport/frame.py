@@ -1,0 +1,60 @@
+"""The frame: what every small exchange carries, so that ranks notice that they are not at the same place.
+
+1 KiB: the payload's size, the operation, the source line, and up to 892 bytes of payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+FRAME_BYTES = 1024
+_HEAD = struct.Struct("<I28s100s")
+INLINE_BYTES = FRAME_BYTES - _HEAD.size
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What one rank is doing."""
+
+    operation: str
+    where: str
+    payload: bytes
+    size: int = -1
+    """The payload's whole size; `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
+
+    def encode(self) -> bytes:
+        """`FRAME_BYTES` bytes."""
+        head = _HEAD.pack(len(self.payload), self.operation.encode()[:28], self.where.encode()[-100:])
+        return (head + self.payload[:INLINE_BYTES]).ljust(FRAME_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Frame:
+        """The inverse of `encode`, up to the part of the payload that does not fit."""
+        size, operation, where = _HEAD.unpack_from(data)
+        payload = data[_HEAD.size : _HEAD.size + min(size, INLINE_BYTES)]
+        return cls(_text(operation), _text(where), payload, size)
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode(errors="replace")
+
+
+def disagreement(frames: Sequence[Frame]) -> str | None:
+    """One sentence when the ranks (frame r is rank r's) are at different operations, else None.
+
+    The same operation at different source lines is allowed: an `if` may write `run.mean` twice.
+    """
+    if len({frame.operation for frame in frames}) == 1:
+        return None
+    ranks = sorted(range(len(frames)), key=lambda rank: (frames[rank].operation, frames[rank].where, rank))
+    groups = []
+    for (operation, where), members in groupby(ranks, key=lambda rank: (frames[rank].operation, frames[rank].where)):
+        names = ", ".join(map(str, members))
+        groups.append(f"rank {names} is at {operation!r}" + (f" ({where})" if where else ""))
+    return (
+        f"The ranks are not at the same place: {'; '.join(groups)}. Every rank must make the same calls in the same "
+        f"order; take them out of `if run.is_main:` and of conditions that differ between ranks."
+    )

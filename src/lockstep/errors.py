@@ -24,9 +24,9 @@ class WorldError(LockstepError):
     """Something outside the program failed: a process, a file system, a network."""
 
 
-class PeerLost(WorldError):
+class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as people say it
     """Another rank left in the middle of an exchange. The launcher prints that rank's failure, not this one."""
 
 
-class PromiseBroken(LockstepError):
+class PromiseBroken(LockstepError):  # noqa: N818
     """An invariant of lockstep does not hold. This is a bug in lockstep."""

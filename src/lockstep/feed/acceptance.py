@@ -23,7 +23,9 @@ def refuse_unsupported(loader: DataLoader[Any]) -> None:
             "The DataLoader has batch_size=None, so lockstep cannot see its samples. Give the DataLoader batch_size= "
             "(the global batch) or batch_sampler=, and let the data set return single samples."
         )
-    own = [name for name in ("__iter__", "_get_iterator") if getattr(type(loader), name) is not getattr(DataLoader, name)]
+    own = [
+        name for name in ("__iter__", "_get_iterator") if getattr(type(loader), name) is not getattr(DataLoader, name)
+    ]
     if own:
         raise UsageError(
             f"{type(loader).__name__} iterates in its own way ({own[0]}), which lockstep cannot cut into lanes. Pass "

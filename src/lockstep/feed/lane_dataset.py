@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -53,7 +53,7 @@ class LaneDataset(Dataset[Any]):
         if together is not None and indices.sample_keys is None:
             samples: list[Any] = together(list(indices))
             return samples
-        keys = indices.sample_keys or [None] * len(indices)
+        keys: Sequence[int | None] = indices.sample_keys or [None] * len(indices)
         return [self._one(index, key) for index, key in zip(indices, keys, strict=True)]
 
     def _one(self, index: Any, key: int | None) -> Any:
@@ -76,6 +76,7 @@ class DieWithRank:
 
     torch's own watch takes 3.5 seconds to notice that the rank is gone; the kernel takes none.
     """
+
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self._worker_init_fn = worker_init_fn
 

@@ -101,13 +101,13 @@ class PreparedLoader(DataLoader[Any]):
     def parts(self, plan: EpochPlan, first_step: int, evaluation: bool) -> list[LanePart]:
         """What this rank fetches for `plan`, in order; empty lanes are left out."""
         cut = Cut(plan.batch_size, self.standing.num_lanes)
-        found = []
-        for step, samples in enumerate(plan.steps):
-            lanes = cut.lanes_of(samples)
-            for lane in self.standing.lanes:
-                if lanes[lane]:
-                    found.append(LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation)))
-        return found
+        return [
+            LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation))
+            for step, samples in enumerate(plan.steps)
+            for lanes in [cut.lanes_of(samples)]
+            for lane in self.standing.lanes
+            if lanes[lane]
+        ]
 
     def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
         standing = self.standing
@@ -136,6 +136,22 @@ class PreparedLoader(DataLoader[Any]):
         return self._inner[purpose]
 
 
+_FETCHING = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+"""Arguments of a DataLoader that have nothing to do with which samples it takes."""
+
+
 def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
     if loader.batch_size is None:
         return {"batch_sampler": loader.batch_sampler}
@@ -143,6 +159,4 @@ def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _fetching(loader: DataLoader[Any]) -> dict[str, Any]:
-    names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-    names += ("generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
-    return {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+    return {name: getattr(loader, name) for name in _FETCHING if hasattr(loader, name)}

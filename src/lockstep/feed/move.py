@@ -20,7 +20,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return _moved(batch, device)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _moved(value: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one return for each kind of container
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=value.is_pinned())
     if isinstance(value, (str, bytes, int, float, bool, type(None))):

@@ -19,7 +19,9 @@ from lockstep.errors import PeerLost, UsageError
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
-_PEER = re.compile(r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.I)
+_PEER = re.compile(
+    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
+)
 
 
 class FailureKind(StrEnum):
@@ -67,7 +69,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     sample = _SAMPLE.search(text)
     return Failure(
         rank=rank,
-        kind=_kind(error, text),
+        kind=_kind(error),
         error=traceback.format_exception_only(error)[0].strip(),
         traceback=text,
         file=user[-1].filename if user else "",
@@ -77,7 +79,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     )
 
 
-def _kind(error: BaseException, text: str) -> FailureKind:
+def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, UsageError):
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):

@@ -62,7 +62,9 @@ class JournalWriter:
         self._note_version = 0
         _U32.pack_into(self._ring, PID_OFFSET, os.getpid())
 
-    def write(self, phase: Phase, operation: str = "", step: int = 0, epoch: int = 0, file: str = "", line: int = 0) -> None:
+    def write(  # noqa: PLR0917 - the hottest call of the package; keywords cost
+        self, phase: Phase, operation: str = "", step: int = 0, epoch: int = 0, file: str = "", line: int = 0
+    ) -> None:
         """Append one record with the present time. The oldest is overwritten when the ring is full."""
         texts = self._texts
         operation_number = texts.get(operation)
@@ -150,8 +152,9 @@ class JournalReader:
         first, time_ns, step, epoch, phase, operation, file, line, again = FORMAT.unpack_from(self._ring, offset)
         if first != sequence or again != sequence:
             return None
-        return Record(sequence, time_ns, step, epoch, Phase(phase), _text(self._ring, operation), _text(self._ring, file), line)
-
+        return Record(
+            sequence, time_ns, step, epoch, Phase(phase), _text(self._ring, operation), _text(self._ring, file), line
+        )
 
 
 def _text(ring: mmap.mmap, number: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate
 
 from lockstep.errors import UsageError
@@ -79,7 +79,7 @@ def _even_shares(num_lanes: int, num_ranks: int) -> tuple[int, ...]:
     """The shares of the best even placement; on a tie the early ranks have more."""
     size, larger = divmod(num_lanes, num_ranks)
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(rank: int, larger_left: int) -> tuple[int, int, tuple[int, ...]]:
         """(subtrees of the worst rank, subtrees in all, negated shares) of ranks `rank` and later."""
         if rank == num_ranks:

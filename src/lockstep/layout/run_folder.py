@@ -52,10 +52,9 @@ class RunFolder:
         """What rank 0 wrote when the script ended well (JSON): steps, samples, bits of the parameters."""
         return self.path / "result.json"
 
-    @property
-    def store(self) -> Path:
-        """The file through which the ranks' process groups meet."""
-        return self.path / "store"
+    def store(self, number: int) -> Path:
+        """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
+        return self.path / f"store-{number}"
 
     def folders(self) -> list[Path]:
         """All folders, parents first."""

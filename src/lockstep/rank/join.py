@@ -14,6 +14,9 @@ from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import GroupTransport
 
+_meetings = 0
+"""How often this process has met the others; a file store must not be used twice, because it remembers old addresses."""
+
 
 def join(environment: RankEnvironment, device: torch.device) -> Transport:
     """Meet the other ranks; every rank must call it. Initialises torch.distributed when there is more than one rank.
@@ -40,6 +43,8 @@ def join(environment: RankEnvironment, device: torch.device) -> Transport:
 
 
 def _initialise(environment: RankEnvironment, device: torch.device) -> None:
+    global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
+    _meetings += 1
     position, settings = environment.position, environment.settings
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
@@ -48,7 +53,7 @@ def _initialise(environment: RankEnvironment, device: torch.device) -> None:
             if settings is None:
                 dist.init_process_group(backend)
             else:
-                store = dist.FileStore(str(RunFolder(settings.run_folder).store), position.world_size)
+                store = dist.FileStore(str(RunFolder(settings.run_folder).store(_meetings)), position.world_size)  # type: ignore[attr-defined]
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 
 
 def set_exact_numerics(threads: int) -> None:
@@ -17,8 +19,11 @@ def set_exact_numerics(threads: int) -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: two seconds
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    if "torch._inductor.config" in sys.modules:
+        sys.modules["torch._inductor.config"].deterministic = True  # type: ignore[attr-defined]
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 

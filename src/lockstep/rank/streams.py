@@ -35,7 +35,7 @@ class Streams:
         self.seed = seed
         self._device = device
 
-    def enter(self, domain: Domain, *place: int) -> None:
+    def enter(self, domain: Domain, *place: int | str) -> None:
         """From here on, draw from the stream of `domain` at `place`."""
         key = stream_key(self.seed, domain, *place)
         seed_process(key)

@@ -5,6 +5,7 @@ The cut is that of the lanes, so that a tally adds the same numbers in the same 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
         )
     outside = Place(parts.place.region)
     before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
+    parts.strategy.keep_buffers()
     with parts.streams.elsewhere():
         plan = loader.plan(evaluation=True)
         lanes = loader.parts(plan, 0, evaluation=True)
@@ -41,4 +43,18 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 yield batch
         finally:
             parts.place.region, parts.place.lane = outside.region, -1
+            _restore_buffers(parts)
             parts.ledger.enter(before, "evaluated")
+
+
+def _restore_buffers(parts: Parts) -> None:
+    """BatchNorm in training mode changes its statistics, by other samples on each rank: that is undone, and said once."""
+    changed = parts.strategy.restore_buffers()
+    if changed and not parts.said_training_mode:
+        parts.said_training_mode = True
+        if parts.transport.rank == 0:
+            print(
+                f"lockstep: the model was in training mode while a prepared loader was iterated; {changed[0]} and "
+                f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first.",
+                file=sys.stderr,
+            )

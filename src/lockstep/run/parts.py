@@ -50,5 +50,6 @@ class Parts:
     """Data-set indices of the samples that the last evaluation gave this rank."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """What the lanes of the present pass logged: (weighted sum, weight) by name."""
+    said_training_mode: bool = False
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""

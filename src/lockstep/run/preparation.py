@@ -101,7 +101,9 @@ def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str
                 f"step's lanes and call optimizer.step():\n{RIGHT_FORM}"
             )
         if parts.place.region is Region.LANE:
-            raise UsageError(f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}")
+            raise UsageError(
+                f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
+            )
         if parts.broken is not None:
             raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
         parts.strategy.check_owned(optimizer)

@@ -24,7 +24,12 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
         UsageError: on every rank, when a rank's rows are not as many as its samples.
     """
     told = transport.all_gather_object(
-        {"rows": len(rows), "indices": list(map(_number, indices)), "shape": list(rows.shape[1:]), "dtype": str(rows.dtype)},
+        {
+            "rows": len(rows),
+            "indices": list(map(_number, indices)),
+            "shape": list(rows.shape[1:]),
+            "dtype": str(rows.dtype),
+        },
         "gather",
         where,
     )

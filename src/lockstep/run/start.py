@@ -20,7 +20,7 @@ from lockstep.rank.device import pin_device
 from lockstep.rank.join import join, leave
 from lockstep.rank.numerics import set_exact_numerics
 from lockstep.rank.streams import Streams
-from lockstep.run.calm import calm
+from lockstep.run.calm import calm, calm_random_numbers
 from lockstep.run.ledger import Ledger
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
@@ -34,7 +34,12 @@ _present: list[Parts] = []
 
 
 def init(
-    *, seed: int = 0, lanes: int | None = None, strategy: str | None = None, device: str | None = None, threads: int | None = None
+    *,
+    seed: int = 0,
+    lanes: int | None = None,
+    strategy: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> Run:
     """Join the run that this process belongs to; alone, it is a run of one rank. Every rank must call it.
 
@@ -86,6 +91,7 @@ def init(
     )
     if witness is not None and witness.plain:
         parts.strategy.on_lane = witness.after_lane
+        calm_random_numbers(parts.place, streams)
     _present.append(parts)
     atexit.register(finish)
     return Run(parts)

@@ -52,7 +52,9 @@ class Step:
             UsageError: before the first pass is finished, or when no lane called `run.backward`.
         """
         if self._result is None or self._result.loss is None:
-            raise UsageError(f"step.loss is known after the step's lanes, and only if they call run.backward:\n{RIGHT_FORM}")
+            raise UsageError(
+                f"step.loss is known after the step's lanes, and only if they call run.backward:\n{RIGHT_FORM}"
+            )
         return Agreed(self._result.loss)
 
     def backward(self, loss_of: Callable[[Any], Tensor]) -> None:
@@ -110,10 +112,13 @@ class Step:
         parts.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
             parts.ledger.loss = result.loss
-        if result.notes:
-            parts.metrics.write(_means(result.notes, parts.placement.num_lanes))
         if parts.witness is not None:
             parts.witness.after_pass(self.number, self._passes, result.loss, parts.models)
+        if result.notes:
+            means = _means(result.notes, parts.placement.num_lanes)
+            parts.metrics.write(means)
+            if parts.witness is not None:
+                parts.witness.logged(self.number, means)
         parts.ledger.enter(Phase.UPDATE, "optimizer")
 
     def skip_rest(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def write_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
             os.fsync(file.fileno())
         temporary.replace(target)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise WorldError(f"The weights could not be written to {target}: {error}") from error
 
 

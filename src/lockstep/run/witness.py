@@ -1,7 +1,8 @@
 """What `lockstep verify` records in a rank: after each step a hash of everything that should not depend on the ranks.
 
 One JSON object per line in the evidence folder: `{"step": 3, "items": {"parameter fc.weight": "9f…", …}}`. Items stand
-in the order in which a difference would spread: loss, gradients, buffers, parameters, optimizer, the script's own.
+in the order in which a difference would spread: loss, gradients, buffers, parameters, optimizer, the script's own. The
+first word of an item says its kind. A number is written in hexadecimal, exact.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from lockstep.layout.run_folder import RunFolder
+from lockstep.run.calm import autocast_dtypes
+from lockstep.run.holdings import Holdings
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.gradients import Slot
 from lockstep.strategy.norm import gradient_norm
 
-_OWN = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
 MAX_COMPARED = 2_000_000
-"""Gradients of more elements than this are compared on every k-th element."""
+"""Of gradients and values of more elements than this, every k-th element is written."""
+MAX_LIST = 64
+"""Longer lists inside a state are data, and are not looked into."""
 
 
 class Witness:
@@ -45,57 +48,94 @@ class Witness:
         self._capture: Mapping[str, Any] = wanted.get("capture") or {}
         self._file = folder.evidence(rank).open("w")
         self._items: dict[str, str] = {}
-        self._lanes_written: set[int] = set()
+        self._flushed = 0
+        """The last step whose items are written; what is logged later in the same step is written at once."""
+        self._repeats: dict[tuple[int, str], int] = {}
+        self._holdings = Holdings()
+        self._lanes: dict[int, dict[str, Any]] = {}
+
+    def after_lane(self, lane: int, slot: Slot, weight: float, explicit: bool) -> None:
+        """A lane's gradients, before they are weighted and added: those of its first pass are written.
+
+        Args:
+            lane: the lane.
+            slot: its gradients; not changed.
+            weight: what it counts, as the step will use it.
+            explicit: whether the script passed `weight=`.
+        """
+        if not self.plain or lane in self._lanes:
+            return
+        self._lanes[lane] = {"weight": weight, "explicit": explicit, "dtypes": [_dtype(flat) for flat in slot.flats]}
+        values = torch.cat([flat.detach().float().cpu() for flat in slot.flats])
+        values = values[:: _stride(values.numel())].contiguous().numpy().astype(np.float32)
+        values.tofile(self._folder.path / "evidence" / f"lane-{lane:05d}.f32")
 
     def after_pass(self, step: int, number: int, loss: float | None, models: Sequence[nn.Module]) -> None:
-        """The gradients of a pass are complete."""
+        """The gradients of a pass are complete: `number` counts the step's passes from 1."""
+        if self.plain and step == 1 and number == 1:
+            self._write_lanes(models)
+        self._holdings.after_lanes(models)
         suffix = f" (pass {number})" if number > 1 else ""
         self._items[f"loss{suffix}"] = "none" if loss is None else loss.hex()
         gradients = {name: p.grad for name, p in _named(models, "parameters") if p.grad is not None}
-        self._items[f"gradient norm{suffix}"] = gradient_norm(list(gradients.values()), 2.0).hex()
         for name, gradient in gradients.items():
             self._record(step, f"gradient {name}{suffix}", gradient)
+        self._items[f"norm of all gradients{suffix}"] = gradient_norm(list(gradients.values()), 2.0).hex()
 
-    def after_lane(self, lane: int, slot: Slot) -> None:
-        """A lane's gradients, before they are weighted and added: written once for each lane."""
-        if self.plain and lane not in self._lanes_written:
-            self._lanes_written.add(lane)
-            values = torch.cat([flat.detach().float().cpu() for flat in slot.flats])
-            stride = -(-len(values) // MAX_COMPARED)
-            values[::stride].numpy().astype(np.float32).tofile(self._folder.path / "evidence" / f"lane-{lane:05d}.f32")
+    def _write_lanes(self, models: Sequence[nn.Module]) -> None:
+        norms = [module for model in models for module in model.modules() if isinstance(module, _BatchNorm)]
+        told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
+        (self._folder.path / "evidence" / "lanes.json").write_text(json.dumps(told))
 
     def logged(self, step: int, values: Mapping[str, float]) -> None:
-        """The script logged or averaged these."""
+        """The script logged or averaged these; a name that comes again in a step is counted."""
+        items = {}
         for name, value in values.items():
-            self._items[f"value {name}"] = float(value).hex()
-            self._write(step, {f"value {name}": float(value).hex()})
+            repeat = self._repeats[step, name] = self._repeats.get((step, name), 0) + 1
+            items[f"value {name}" if repeat == 1 else f"value {name} ({repeat})"] = float(value).hex()
+        self._items |= items
+        if step <= self._flushed:
+            self._flush(step)
 
     def after_step(self, step: int, models: Sequence[nn.Module], taken: Sequence[Any]) -> None:
         """The body of a step is finished. Ends the script after the last step that is wanted."""
         for name, buffer in _named(models, "buffers"):
             self._record(step, f"buffer {name}", buffer)
+        names: dict[int, str] = {}
         for name, parameter in _named(models, "parameters"):
             self._record(step, f"parameter {name}", parameter)
-        known = {id(thing) for thing in taken}
+            names.setdefault(id(parameter), name)
         optimizers = [thing for thing in taken if isinstance(thing, Optimizer)]
-        for number, optimizer in enumerate(optimizers):
-            self._state(step, f"optimizer{number or ''}", optimizer.state_dict())
-        others = [thing for thing in taken if not isinstance(thing, (Optimizer, nn.Module)) and hasattr(thing, "state_dict")]
-        for other in others:
-            self._state(step, type(other).__name__, other.state_dict())
-        for name, thing in _holders(known):
-            self._state(step, f"script {name}", thing if isinstance(thing, dict) else thing.state_dict())
-        self._write(step, self._items)
-        self._items = {}
+        for number, optimizer in enumerate(optimizers, 1):
+            self._optimizer(step, f"optimizer {number}: " if len(optimizers) > 1 else "optimizer ", optimizer, names)
+        for other in taken:
+            if not isinstance(other, (Optimizer, nn.Module)) and hasattr(other, "state_dict"):
+                self._state(step, f"script {type(other).__name__}", other.state_dict())
+        for name, thing in self._holdings.after_step(models, taken):
+            self._state(step, f"script {name}", thing.state_dict() if hasattr(thing, "state_dict") else thing)
+        self._repeats = {place: count for place, count in self._repeats.items() if place[0] == step}
+        self._flush(step)
         if step >= self._last_step:
             raise SystemExit(0)
+
+    def _optimizer(self, step: int, prefix: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        groups = optimizer.param_groups
+        for number, group in enumerate(groups):
+            of_group = f" of group {number}" if len(groups) > 1 else ""
+            for key, value in group.items():
+                if key != "params":
+                    self._state(step, f"{prefix}{key}{of_group}", value)
+        for group in groups:
+            for parameter in group["params"]:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    self._state(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 
     def _state(self, step: int, name: str, value: Any) -> None:
         for path, leaf in _leaves(name, value):
             if isinstance(leaf, Tensor):
                 self._record(step, path, leaf)
             else:
-                self._items[path] = leaf.hex() if isinstance(leaf, float) else repr(leaf)
+                self._items.setdefault(path, leaf.hex() if isinstance(leaf, float) else repr(leaf))
 
     def _record(self, step: int, item: str, tensor: Tensor) -> None:
         if item not in self._items:
@@ -104,17 +144,30 @@ class Witness:
                 self._write_values(tensor)
 
     def _write_values(self, tensor: Tensor) -> None:
-        values = tensor.detach().cpu().contiguous()
+        values = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        stride = _stride(values.numel())
+        values = values.reshape(-1)[::stride].cpu()
         wide = values.to(torch.float64) if values.is_floating_point() else values.to(torch.int64)
+        code = "d" if values.is_floating_point() else "q"
+        told = {"dtype": _dtype(tensor), "shape": list(tensor.shape), "code": code, "stride": stride}
         path = self._folder.path / "evidence" / f"values-{self._rank:05d}"
-        path.with_suffix(".json").write_text(
-            json.dumps({"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "code": "d" if values.is_floating_point() else "q"})
-        )
-        wide.numpy().tofile(path.with_suffix(".bin"))
+        path.with_suffix(".json").write_text(json.dumps(told))
+        wide.contiguous().numpy().tofile(path.with_suffix(".bin"))
 
-    def _write(self, step: int, items: Mapping[str, str]) -> None:
-        self._file.write(json.dumps({"step": step, "items": dict(items)}) + "\n")
-        self._file.flush()
+    def _flush(self, step: int) -> None:
+        if self._items:
+            self._file.write(json.dumps({"step": step, "items": self._items}) + "\n")
+            self._file.flush()
+        self._items = {}
+        self._flushed = step
+
+
+def _stride(num_elements: int) -> int:
+    return max(-(-num_elements // MAX_COMPARED), 1)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _named(models: Sequence[nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
@@ -129,43 +182,12 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(f"{path}.{key}", item)
-    elif isinstance(value, (list, tuple)) and len(value) <= 64:
+    elif isinstance(value, (list, tuple)) and len(value) <= MAX_LIST:
         for number, item in enumerate(value):
             yield from _leaves(f"{path}.{number}", item)
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield path, torch.from_numpy(np.ascontiguousarray(value))
+    elif isinstance(value, np.generic):
+        yield path, value.item()
     elif isinstance(value, (Tensor, int, float, str, bool, type(None))):
         yield path, value
-
-
-def _holders(known: set[int]) -> Iterator[tuple[str, Any]]:
-    """Everything in the script's frames that has a `state_dict`, or is a dictionary of tensors, once."""
-    seen = set(known)
-    for frame in _script_frames():
-        for name, thing in [*frame.f_locals.items(), *frame.f_globals.items()]:
-            for label, candidate in [(name, thing), *_attributes(name, thing)]:
-                if id(candidate) not in seen and _holds_state(candidate):
-                    seen.add(id(candidate))
-                    yield label, candidate
-
-
-def _script_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN) and "<frozen" not in frame.f_code.co_filename:
-            yield frame
-        frame = frame.f_back
-
-
-def _attributes(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object of a class that the script defines (a trainer that holds its model average)."""
-    if type(thing).__module__ == "__main__" and not isinstance(thing, nn.Module):
-        for attribute, value in getattr(thing, "__dict__", {}).items():
-            yield f"{name}.{attribute}", value
-
-
-def _holds_state(thing: Any) -> bool:
-    if isinstance(thing, type):
-        return False
-    if isinstance(thing, dict):
-        return bool(thing) and all(isinstance(value, Tensor) for value in thing.values())
-    module = type(thing).__module__
-    return callable(getattr(thing, "state_dict", None)) and not module.startswith("lockstep.")

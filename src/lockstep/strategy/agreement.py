@@ -21,7 +21,9 @@ def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
     for label, model in models:
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.parameter.UninitializedParameter):
-                raise UsageError(f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare.")
+                raise UsageError(
+                    f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare."
+                )
             if parameter.is_meta:
                 raise UsageError(f"{label}.{name} is on the meta device. Give it values before run.prepare.")
             if parameter.is_complex() or not parameter.is_floating_point():

@@ -6,11 +6,12 @@ that parameter and not the whole arena, and `copy.deepcopy` copies what it shoul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
 
 from lockstep.layout.chunks import aligned_offsets
 
@@ -20,7 +21,7 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
 
     Its values are those of `like`. Writes show in `flat`, and the other way round.
     """
-    part = torch.from_dlpack(flat[offset : offset + like.numel()])
+    part = from_dlpack(flat[offset : offset + like.numel()])
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
     view.copy_(like.detach())
     return view
@@ -97,13 +98,9 @@ class ParameterArena:
 
     def has_changed(self) -> bool:
         """Whether any parameter moved, changed shape, froze, was replaced, or a layer came or went. About 20 µs."""
-        return self.structure_has_changed() or any(
+        return self._structure != self._present_structure() or any(
             known != identity(parameter) for known, parameter in zip(self._identities, self.parameters, strict=True)
         )
-
-    def structure_has_changed(self) -> bool:
-        """Whether a parameter or a layer was added, removed or replaced by another object."""
-        return self._structure != self._present_structure()
 
     def _present_structure(self) -> list[int]:
         return [
@@ -112,9 +109,3 @@ class ParameterArena:
             for group in (module._parameters, module._modules)  # noqa: SLF001 - the public iterators cost 20x
             for child in group.values()
         ]
-
-    def replaced(self, owned: Iterable[nn.Parameter]) -> list[str]:
-        """Names of arena parameters in `owned` that no prepared module has any more."""
-        present = {id(parameter) for module in self._modules for parameter in module.parameters(recurse=False)}
-        names = {id(parameter): name for parameter, name in zip(self.parameters, self.names, strict=True)}
-        return [names[id(p)] for p in owned if id(p) in names and id(p) not in present]

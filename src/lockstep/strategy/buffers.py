@@ -63,10 +63,12 @@ class BufferBank:
                         name = ".".join(filter(None, (label if len(models) > 1 else "", path, key)))
                         found.setdefault(id(buffer), (module, key, name))
         places = list(found.values())
-        tensors = [module._buffers[key] for module, key, _ in places]
+        tensors = [module._buffers[key] for module, key, _ in places]  # noqa: SLF001
         segments, self._flats = lay_out([tensor for tensor in tensors if tensor is not None])
         self.entries = [
-            Entry(module, key, name, _rule(module, key, name, rules), segment, _rebind(module, key, self._flats, segment))
+            Entry(
+                module, key, name, _rule(module, key, name, rules), segment, _rebind(module, key, self._flats, segment)
+            )
             for (module, key, name), segment in zip(places, segments, strict=True)
         ]
         self._structure = [(module, key) for module, key, _ in places]
@@ -185,7 +187,9 @@ class BufferPass:
             return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
         return 0
 
-    def settle(self, headers: Sequence[Mapping[str, Mapping[str, object]]], transport: Transport, placement: Placement) -> None:
+    def settle(
+        self, headers: Sequence[Mapping[str, Mapping[str, object]]], transport: Transport, placement: Placement
+    ) -> None:
         """Give every buffer the value that it has after the pass. `headers` are all ranks' headers.
 
         Raises:
@@ -194,15 +198,17 @@ class BufferPass:
         words: dict[int, dict[int, object]] = {}
         for header in headers:
             for lane, entries in header.items():
-                for index, word in entries.items():
-                    words.setdefault(int(index), {})[int(lane)] = word
+                for number, word in entries.items():
+                    words.setdefault(int(number), {})[int(lane)] = word
         means = []
         for index in sorted(words):
             entry = self._bank.entries[index]
             if entry.rule is Rule.MEAN:
                 means.append(index)
             elif entry.rule is Rule.MAXIMUM:
-                self._bank.set(index, self._bank.start_of(index).new_tensor([max(map(_integer, words[index].values()))]))
+                self._bank.set(
+                    index, self._bank.start_of(index).new_tensor([max(map(_integer, words[index].values()))])
+                )
             else:
                 self._settle_equal(index, words[index], transport, placement)
         if means:
@@ -226,7 +232,11 @@ class BufferPass:
         self._bank.set(index, value)
 
     def _settle_means(
-        self, means: Sequence[int], words: Mapping[int, Mapping[int, object]], transport: Transport, placement: Placement
+        self,
+        means: Sequence[int],
+        words: Mapping[int, Mapping[int, object]],
+        transport: Transport,
+        placement: Placement,
     ) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for index in means:
@@ -242,7 +252,7 @@ class BufferPass:
             like = self._bank.start_of(members[0])
             total = like.new_empty(sum(sizes))
             transport.all_reduce(partials, placement, total)
-            for index, value in zip(members, total.split(sizes), strict=True):
+            for index, value in zip(members, torch.split(total, sizes), strict=True):
                 weights = [
                     self._cut.weights[lane] if lane in words[index] else 0.0 for lane in range(placement.num_lanes)
                 ]

@@ -29,5 +29,7 @@ def choose_strategy(name: str | None, transport: Transport, placement: Placement
         known = ", ".join(sorted(set(ALIASES.values())))
         raise UsageError(f"There is no strategy {name!r}. Known strategies: {known}.")
     if chosen == "single" and world_size > 1:
-        raise UsageError(f"The strategy `single` is for one rank, but there are {world_size}. Start with -n 1, or use ddp.")
+        raise UsageError(
+            f"The strategy `single` is for one rank, but there are {world_size}. Start with -n 1, or use ddp."
+        )
     return Replica(transport, placement)

@@ -53,8 +53,9 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
-    on_lane: Callable[[int, Any], None] | None = None
-    """Told each lane's gradients before they are weighted; `lockstep verify` looks at them."""
+    on_lane: Callable[[int, Any, float, bool], None] | None = None
+    """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
+    `lockstep verify` looks at them."""
 
     @abstractmethod
     def adopt(self, models: Sequence[nn.Module]) -> None:
@@ -98,6 +99,14 @@ class Strategy(ABC):
 
         The norm is computed over fixed chunks in a fixed order, so its bits depend on shapes and values only.
         """
+
+    @abstractmethod
+    def restore_buffers(self) -> list[str]:
+        """Give buffers the values of the last `keep_buffers`; the names of those that had changed."""
+
+    @abstractmethod
+    def keep_buffers(self) -> None:
+        """Remember the buffers' values, which an evaluation must not change: ranks see different samples there."""
 
     @abstractmethod
     def check_owned(self, optimizer: Optimizer) -> None:

@@ -130,10 +130,10 @@ class PartialSums:
 
     def finish(self) -> tuple[Slot, list[Tensor]]:
         """The slot that will hold the result, and its flats in the dtype of the sum; the other slots go back."""
-        first, *others = self._subtrees or [None]
-        if first is None:
+        if not self._subtrees:
             slot = self._pool.take()
             return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
+        first, *others = self._subtrees
         for node in others:
             self._pool.give_back(self._slots[node])
         return self._slots[first], self._wide[first]

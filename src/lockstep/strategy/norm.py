@@ -18,15 +18,18 @@ def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
     """The p-norm of all gradients taken as one vector; `norm_type` may be infinity."""
     flats = [gradient.detach().reshape(-1) for gradient in gradients]
     norms = [
-        torch.linalg.vector_norm(flats[chunk.parameter][chunk.start : chunk.end], norm_type, dtype=_dtype(flats[chunk.parameter]))
+        torch.linalg.vector_norm(
+            flats[chunk.parameter][chunk.start : chunk.end], norm_type, dtype=_dtype(flats[chunk.parameter])
+        )
         for chunk in chunks_of([flat.numel() for flat in flats])
     ]
     if not norms:
         return 0.0
-    values = torch.stack([norm.to(torch.float64) for norm in norms]).tolist()
+    values: list[float] = torch.stack([norm.to(torch.float64) for norm in norms]).tolist()
     if math.isinf(norm_type):
         return max(values)
-    return math.fsum(value**norm_type for value in values) ** (1.0 / norm_type)
+    total: float = math.fsum(value**norm_type for value in values) ** (1.0 / norm_type)
+    return total
 
 
 def _dtype(flat: Tensor) -> torch.dtype:

@@ -76,12 +76,15 @@ class Replica(Strategy):
         self.placement = placement
         self._transport = transport
         self._rules: dict[str, str] = {}
-        self.on_lane: Callable[[int, Slot], None] | None = None
+        self.on_lane: Callable[[int, Slot, float, bool], None] | None = None
         self._models: list[tuple[str, nn.Module]] = []
         self._hooks: list[Any] = []
+        self._bank: BufferBank | None = None
         self._pass: _Pass | None = None
         self._in_backward = False
         self._result: Slot | None = None
+        self._ever: dict[int, tuple[str, nn.Parameter]] = {}
+        """Every parameter that a prepared model ever had, by identity; kept alive, so that no identity is used again."""
 
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Add rules for buffers that differ between lanes; see `lockstep.strategy.buffers`. Before `adopt`."""
@@ -101,6 +104,9 @@ class Replica(Strategy):
         held = {id(p): p.grad for _, model in self._models for p in model.parameters()}
         self._release_hooks()
         self._arena = ParameterArena(self._models)
+        self._present = {id(parameter) for parameter in self._arena.parameters}
+        for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
+            self._ever[id(parameter)] = (name, parameter)
         self._bank = BufferBank(self._models, self._rules)
         trainable = [
             (name, parameter)
@@ -113,7 +119,8 @@ class Replica(Strategy):
         self._result = None
         for number, parameter in enumerate(self.trainable):
             parameter.grad = held.get(id(parameter))
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._hook(number)))
+            hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         def gradient_arrived(_: Tensor) -> None:
@@ -128,7 +135,7 @@ class Replica(Strategy):
         return gradient_arrived
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
-        if self._arena.has_changed() or self._bank.has_changed():
+        if self._arena.has_changed() or self._present_bank().has_changed():
             refuse_unsupported(self._models)
             check_same_models(self._models, self._transport)
             self._lay_out()
@@ -138,7 +145,7 @@ class Replica(Strategy):
         self._result = None
         scaled = self.placement.num_lanes > 1
         sums = PartialSums(self._pool, self.placement.subtrees(self._transport.rank), scaled)
-        self._pass = _Pass(cut, where, sums, BufferPass(self._bank, cut), held, [False] * len(self.trainable))
+        self._pass = _Pass(cut, where, sums, BufferPass(self._present_bank(), cut), held, [False] * len(self.trainable))
         self._pass.next_lane = self.placement.lanes(self._transport.rank).start
 
     def begin_lane(self, lane: int) -> None:
@@ -153,7 +160,7 @@ class Replica(Strategy):
         lane = self._present_pass().lane
         assert lane is not None
         _check_loss(loss, weight)
-        if lane.losses and (weight is not None) != lane.explicit or lane.explicit and weight != lane.weight:
+        if (lane.losses and (weight is not None) != lane.explicit) or (lane.explicit and weight != lane.weight):
             raise UsageError(
                 f"One lane called run.backward with weight={lane.weight if lane.explicit else None} and "
                 f"weight={weight}, but a lane has one weight. Add the losses up and call run.backward once, or pass "
@@ -176,8 +183,6 @@ class Replica(Strategy):
         assert lane is not None
         self._check_untouched(lane)
         current.lane = None
-        if self.on_lane is not None:
-            self.on_lane(lane.lane, lane.slot)
         current.buffers.after_lane(lane.lane)
         weight = 0.0
         if lane.losses:
@@ -185,6 +190,8 @@ class Replica(Strategy):
             weight = lane.weight
             current.lanes.append({"lane": lane.lane, "weight": weight, "explicit": lane.explicit})
             current.losses.append(torch.stack([loss.double() for loss in lane.losses]).sum())
+        if self.on_lane is not None:
+            self.on_lane(lane.lane, lane.slot, weight, lane.explicit)
         current.sums.add(lane.lane, lane.slot, weight)
         current.next_lane = lane.lane + 1
 
@@ -304,15 +311,31 @@ class Replica(Strategy):
                 gradient.mul_(scale)
         return norm
 
+    def keep_buffers(self) -> None:
+        if self._bank is not None:
+            self._bank.remember()
+
+    def restore_buffers(self) -> list[str]:
+        if self._bank is None:
+            return []
+        return [self._bank.entries[index].name for index in self._bank.after_lane()]
+
     def check_owned(self, optimizer: Optimizer) -> None:
-        if self._arena.structure_has_changed():
-            owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            if replaced := self._arena.replaced(owned):
-                raise UsageError(
-                    f"The parameter {replaced[0]!r} was replaced by another object after run.prepare, so the optimizer "
-                    f"updates one that the model no longer has. Use load_state_dict without assign=True, or replace it "
-                    f"before the optimizer is made."
-                )
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        strangers = [parameter for parameter in owned if id(parameter) not in self._present]
+        if strangers:
+            live = {id(parameter) for _, model in self._models for parameter in model.parameters()}
+            strangers = [parameter for parameter in strangers if id(parameter) not in live]
+        for stranger in strangers:
+            name, _ = self._ever.get(id(stranger), ("", stranger))
+            raise UsageError(
+                f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates one "
+                f"that the model no longer has. Use load_state_dict without assign=True, or replace it before the "
+                f"optimizer is made."
+                if name
+                else f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
+                f"prepared model, so its gradient was not reduced. Pass its module to run.prepare as well."
+            )
 
     def close(self) -> None:
         self._release_hooks()
@@ -321,6 +344,10 @@ class Replica(Strategy):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+    def _present_bank(self) -> BufferBank:
+        assert self._bank is not None
+        return self._bank
 
     def _present_pass(self) -> _Pass:
         assert self._pass is not None

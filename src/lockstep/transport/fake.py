@@ -86,9 +86,7 @@ class FakeTransport(Transport):
 
 
 class _FakeSum(Pending):
-    def __init__(
-        self, world: FakeWorld, rank: int, partials: list[Tensor], placement: Placement, out: Tensor
-    ) -> None:
+    def __init__(self, world: FakeWorld, rank: int, partials: list[Tensor], placement: Placement, out: Tensor) -> None:
         self._world, self._rank, self._partials, self._placement, self._out = world, rank, partials, placement, out
 
     def advance(self) -> None:

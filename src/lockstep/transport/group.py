@@ -7,8 +7,9 @@ a sum on every rank is faster, because latency decides; the bits are the same, b
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from lockstep.transport.contract import Pending, Transport
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are gathered whole."""
 
-PATIENCE = datetime.timedelta(days=7)
+PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
 
 _all_gather_flat: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -135,7 +136,7 @@ class _SlicedSum(Pending):
         world_size = transport.world_size
         self._slice = -(-out.numel() // world_size)
         starts = [min(rank * self._slice, out.numel()) for rank in range(world_size + 1)]
-        sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        sizes = [end - start for start, end in pairwise(starts)]
         self._size = sizes[transport.rank]
         self._rounds = []
         for row in range(max(map(len, subtrees))):
@@ -158,7 +159,9 @@ class _SlicedSum(Pending):
             self._gathered = self._out
         else:
             self._gathered = self._out.new_empty(self._slice * self._transport.world_size)
-        self._mine = total if len(total) == self._slice else torch.cat([total, total.new_zeros(self._slice - len(total))])
+        self._mine = (
+            total if len(total) == self._slice else torch.cat([total, total.new_zeros(self._slice - len(total))])
+        )
         self._work = self._transport.begin_all_gather(self._gathered, self._mine)
 
     def finish(self) -> None:

@@ -1,0 +1,133 @@
+"""What a training script holds besides what it prepared: model averages, schedulers, scalers, copies of weights.
+
+Found by walking the variables of the script's frames, at the end of a step: everything with a `state_dict`, and
+dictionaries or lists of tensors that look like a model's weights. What the script made inside a step's lanes belongs to
+one lane and differs between ranks by nature; it is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAX_DEPTH = 3
+"""How deep objects of the script's own classes, lists and dictionaries are looked into."""
+MAX_MEMBERS = 64
+"""Longer lists and dictionaries hold data, not objects with a state."""
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+_NOT_THE_USERS = tuple(
+    f"{folder}/"
+    for folder in {
+        str(Path(__file__).parents[1]),
+        str(Path(torch.__file__).parents[1]),
+        *(sysconfig.get_path(name) for name in _LIBRARIES),
+    }
+)
+_MODULE_TABLES = ("_modules", "_parameters", "_buffers")
+
+
+class Holdings:
+    """Remembers, from step to step, which objects lived before a step's lanes began."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Any] = {}
+        self._of_lanes: set[int] = set()
+
+    def after_lanes(self, models: Sequence[nn.Module]) -> None:
+        """The lanes of a pass are finished: what is new belongs to them (at the first step, nothing is known yet)."""
+        self._of_lanes |= {id(thing) for _, thing in _found(models) if id(thing) not in self._kept}
+
+    def after_step(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Name and object of everything that the script holds, except `known` and what its lanes left behind."""
+        found = list(_found(models))
+        self._kept = {id(thing): thing for _, thing in found}
+        of_lanes, self._of_lanes = self._of_lanes, set()
+        skipped = of_lanes | {id(thing) for thing in known}
+        skipped |= {id(module) for model in models for module in model.modules()}
+        names: dict[str, int] = {}
+        for name, thing in found:
+            if id(thing) not in skipped:
+                names[name] = names.get(name, 0) + 1
+                yield (name if names[name] == 1 else f"{name} ({names[name]})"), thing
+
+
+def _found(models: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
+    weights = _Weights(models)
+    seen: set[int] = set()
+    for frame in _script_frames():
+        for variables in (frame.f_locals, frame.f_globals):
+            for name, thing in list(variables.items()):
+                if not name.startswith("__"):
+                    yield from _walk(name, thing, weights, seen, MAX_DEPTH)
+
+
+def _script_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
+    while frame is not None:
+        if _is_the_users(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_the_users(file: str) -> bool:
+    return not file.startswith(("<", *_NOT_THE_USERS))
+
+
+class _Weights:
+    """Recognises collections of tensors that mirror a prepared model."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._names = {
+            name for model in models for name, _ in [*model.named_parameters(), *model.named_buffers()]
+        }
+        self._shapes = [[parameter.shape for parameter in model.parameters()] for model in models]
+
+    def mirror(self, thing: Any) -> bool:
+        """Whether it is a dictionary by the model's names, or a list with the shapes of all its parameters."""
+        if isinstance(thing, dict):
+            return bool(thing) and thing.keys() <= self._names and all(isinstance(v, Tensor) for v in thing.values())
+        if isinstance(thing, list) and thing and all(isinstance(value, Tensor) for value in thing):
+            return [value.shape for value in thing] in self._shapes
+        return False
+
+
+def _walk(name: str, thing: Any, weights: _Weights, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if id(thing) in seen or isinstance(thing, (type, ModuleType, Tensor, str, int, float)):
+        return
+    seen.add(id(thing))
+    if weights.mirror(thing) or _has_state(thing):
+        yield name, thing
+    if depth > 0:
+        for label, member in _members(name, thing):
+            yield from _walk(label, member, weights, seen, depth - 1)
+
+
+def _has_state(thing: Any) -> bool:
+    return not type(thing).__module__.startswith("lockstep.") and callable(getattr(type(thing), "state_dict", None))
+
+
+def _members(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        if len(thing) <= MAX_MEMBERS:
+            yield from ((f"{name}[{key!r}]", value) for key, value in list(thing.items()))
+    elif isinstance(thing, (list, tuple)):
+        if len(thing) <= MAX_MEMBERS:
+            yield from ((f"{name}[{number}]", value) for number, value in enumerate(thing))
+    elif _is_of_the_users_class(thing):
+        attributes = list(getattr(thing, "__dict__", {}).items())
+        yield from ((f"{name}.{key}", value) for key, value in attributes if key not in _MODULE_TABLES)
+
+
+def _is_of_the_users_class(thing: Any) -> bool:
+    module = type(thing).__module__
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and _is_the_users(file)

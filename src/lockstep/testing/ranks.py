@@ -1,0 +1,131 @@
+"""Run a function on N real ranks: processes that joined a run, over Gloo, as under `lockstep run`.
+
+Processes are forked from a server that has imported torch and nothing else, so a rank costs tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.journal.ring import make_ring
+from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.layout.run_folder import RunFolder
+from lockstep.run.start import finish
+
+_SERVER = multiprocessing.get_context("forkserver")
+
+
+def preload(*modules: str) -> None:
+    """Import these once, in the server that ranks are forked from. Before the first `run_ranks`."""
+    _SERVER.set_forkserver_preload(["torch", "torch._dynamo", "lockstep.testing.ranks", *modules])
+
+
+preload()
+
+
+class RankFailed(AssertionError):  # noqa: N818 - a test failure, not an error
+    """A rank raised; the message has its traceback. `error_type` is the name of the exception's class."""
+
+    def __init__(self, rank: int, error_type: str, message: str, trace: str) -> None:
+        super().__init__(f"rank {rank} failed\n{trace}")
+        self.rank, self.error_type, self.message = rank, error_type, message
+
+
+@dataclass(frozen=True)
+class Started:
+    """How the ranks of a test are started."""
+
+    ranks: int
+    lanes: int | None = None
+    threads: int = 1
+    timeout_s: float = 60.0
+    """After this the Python stack of every rank is printed, and all are ended."""
+
+
+def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> list[Any]:
+    """Call `function(*args)` on every rank; what each returned, in rank order.
+
+    Args:
+        function: a module-level function that calls `lockstep.init()` by itself. It and its results are pickled.
+        started: how many ranks, lanes, threads.
+
+    Raises:
+        RankFailed: for the first rank that raised something else than `PeerLost`.
+    """
+    with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
+        processes, readers = [], []
+        run_folder = RunFolder(Path(folder))
+        for path in run_folder.folders():
+            path.mkdir(exist_ok=True)
+        for rank in range(started.ranks):
+            make_ring(run_folder.journal(rank), rank)
+            position = Position(rank, rank, started.ranks, started.ranks)
+            settings = RankSettings(Path(folder), started.threads, started.lanes)
+            variables = encode(RankEnvironment(position, settings), 0, "test") | {"GLOO_SOCKET_IFNAME": "lo"}
+            reader, writer = _SERVER.Pipe(duplex=False)
+            process = _SERVER.Process(target=_rank, args=(function, args, variables, writer, sys.path), daemon=False)
+            process.start()
+            writer.close()
+            processes.append(process)
+            readers.append(reader)
+        try:
+            return _collect(processes, readers, started.timeout_s)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _rank(
+    function: Callable[..., Any], args: Sequence[Any], variables: dict[str, str], writer: Any, path: list[str]
+) -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    multiprocessing.set_start_method("fork", force=True)  # loader workers start as in any script
+    sys.path[:] = path
+    os.environ.update(variables)
+    try:
+        result: tuple[Any, ...] = ("returned", function(*args))
+        finish()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+        result = ("raised", type(error).__name__, str(error), traceback.format_exc())
+    writer.send(result)
+    writer.close()
+
+
+def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float) -> list[Any]:
+    waiting = dict(zip(readers, range(len(readers)), strict=True))
+    results: dict[int, Any] = {}
+    failures: list[RankFailed] = []
+    while waiting:
+        ready = multiprocessing.connection.wait(list(waiting), timeout_s)
+        if not ready:
+            for process in processes:
+                if process.is_alive():
+                    os.kill(process.pid, signal.SIGUSR1)
+            raise TimeoutError(
+                f"ranks {sorted(waiting.values())} did not finish within {timeout_s} s; stacks are above"
+            )
+        for reader in ready:
+            rank = waiting.pop(reader)
+            try:
+                kind, *values = reader.recv()  # type: ignore[union-attr,call-arg]
+            except EOFError:
+                kind, values = "raised", ["Died", "the process ended", f"exit code {processes[rank].exitcode}"]
+            if kind == "returned":
+                results[rank] = values[0]
+            else:
+                failures.append(RankFailed(rank, *values))
+    for failure in sorted(failures, key=lambda failure: failure.error_type == "PeerLost"):
+        raise failure
+    return [results[rank] for rank in sorted(results)]

@@ -1,0 +1,39 @@
+"""Every test has a time limit; at the limit, the Python stacks of this process and of every process it started are shown.
+
+Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them print their stacks before they die.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from lockstep.testing.ranks import preload
+
+LIMIT_S = 120
+
+os.environ["PYTHONFAULTHANDLER"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+preload("sklearn.datasets")
+
+
+def _too_late(_signal: int, _frame: object) -> None:
+    faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
+    for process in psutil.Process().children(recursive=True):
+        if "forkserver" not in " ".join(process.cmdline()) or process.children():
+            process.send_signal(signal.SIGABRT)
+    raise TimeoutError(f"the test took longer than {LIMIT_S} s; the stacks of all its processes are above")
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _too_late)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,187 @@
+"""One suite for every transport: gloo between real processes, the fake between threads, one rank alone."""
+
+import pytest
+import torch
+
+from lockstep.errors import PeerLost, UsageError
+from lockstep.layout.placement import place, place_shares
+from lockstep.layout.tree import fold
+from lockstep.run import start
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.fake import FakeWorld
+
+
+def over_gloo(check, ranks, *args):
+    return run_ranks(joined, Started(ranks, lanes=ranks), check, args)
+
+
+def joined(check, args):
+    start.init()
+    return check(start._present[0].transport, *args)
+
+
+def over_fake(check, ranks, *args):
+    return FakeWorld(ranks).run(lambda transport: check(transport, *args))
+
+
+def over_alone(check, ranks, *args):
+    assert ranks == 1
+    return [check(AloneTransport(), *args)]
+
+
+WORLDS = [
+    pytest.param(over_gloo, 2, id="gloo-2", marks=pytest.mark.ranks),
+    pytest.param(over_gloo, 3, id="gloo-3", marks=pytest.mark.ranks),
+    pytest.param(over_fake, 4, id="fake-4"),
+    pytest.param(over_alone, 1, id="alone"),
+]
+world = pytest.mark.parametrize(("start_ranks", "ranks"), WORLDS)
+
+
+def lane_value(lane, size, dtype):
+    generator = torch.Generator().manual_seed(lane)
+    return (torch.randn(size, generator=generator) * 10.0**lane).to(dtype)
+
+
+def expected_sum(num_lanes, size, dtype):
+    leaves = {(lane, lane + 1): lane_value(lane, size, dtype) for lane in range(num_lanes)}
+    return fold((0, num_lanes), leaves, lambda left, right: left + right)
+
+
+def partials_of(transport, placement, size, dtype):
+    nodes = placement.subtrees(transport.rank)
+    leaves = {(lane, lane + 1): lane_value(lane, size, dtype) for lane in placement.lanes(transport.rank)}
+    return [fold(node, leaves, lambda left, right: left + right) for node in nodes]
+
+
+def check_sums(transport):
+    for size in (1, 5, 1000, 20_001, 60_000):
+        for num_lanes in (transport.world_size, transport.world_size + 3, 8):
+            for dtype in (torch.float32, torch.float64):
+                placement = place(num_lanes, transport.world_size)
+                partials = partials_of(transport, placement, size, dtype)
+                out = torch.full((size,), 7.0, dtype=dtype)
+                transport.all_reduce(partials, placement, out)
+                assert torch.equal(out, expected_sum(num_lanes, size, dtype)), (size, num_lanes, dtype)
+
+
+@world
+def test_a_sum_has_the_bits_of_the_tree_on_one_rank(start_ranks, ranks):
+    start_ranks(check_sums, ranks)
+
+
+def check_sum_in_place(transport):
+    placement = place(transport.world_size, transport.world_size)
+    [mine] = partials_of(transport, placement, 50_000, torch.float32)
+    transport.all_reduce([mine], placement, mine)
+    assert torch.equal(mine, expected_sum(transport.world_size, 50_000, torch.float32))
+
+
+@world
+def test_the_result_may_overwrite_a_partial(start_ranks, ranks):
+    start_ranks(check_sum_in_place, ranks)
+
+
+def check_uneven(transport):
+    shares = [0] * (transport.world_size - 1) + [5]
+    placement = place_shares(5, shares)
+    for size in (10, 50_000):
+        out = torch.empty(size)
+        transport.all_reduce(partials_of(transport, placement, size, torch.float32), placement, out)
+        assert torch.equal(out, expected_sum(5, size, torch.float32))
+
+
+@world
+def test_ranks_without_lanes_get_the_sum_too(start_ranks, ranks):
+    start_ranks(check_uneven, ranks)
+
+
+def check_several(transport):
+    placement = place(transport.world_size, transport.world_size)
+    sizes = [40_000, 3, 70_000]
+    parts = [partials_of(transport, placement, size, torch.float32) for size in sizes]
+    outs = [torch.empty(size) for size in sizes]
+    pending = [
+        transport.begin_all_reduce(partials, placement, out) for partials, out in zip(parts, outs, strict=True)
+    ]
+    for reduction in pending:
+        reduction.advance()
+    for reduction, out in zip(pending, outs, strict=True):
+        reduction.finish()
+        assert torch.equal(out, expected_sum(transport.world_size, len(out), torch.float32))
+
+
+@world
+def test_several_reductions_may_be_under_way(start_ranks, ranks):
+    start_ranks(check_several, ranks)
+
+
+def check_moves(transport):
+    for source in range(transport.world_size):
+        tensor = torch.full((3, 2), float(transport.rank))
+        transport.broadcast(tensor, source)
+        assert tensor.tolist() == [[source, source]] * 3
+    everyone = transport.all_gather(torch.tensor([[transport.rank, 9]]))
+    assert [tensor.tolist() for tensor in everyone] == [[[rank, 9]] for rank in range(transport.world_size)]
+    assert [t.shape for t in transport.all_gather(torch.zeros(0, 3))] == [(0, 3)] * transport.world_size
+
+
+@world
+def test_broadcast_and_all_gather_move_tensors(start_ranks, ranks):
+    start_ranks(check_moves, ranks)
+
+
+def check_frames(transport):
+    me, last = transport.rank, transport.world_size - 1
+    assert transport.any(me == last)
+    assert not transport.any(flag=False)
+    assert transport.all(flag=True)
+    assert transport.all(me != last) is False
+    transport.barrier()
+    values = transport.all_gather_object({"rank": me, "text": "é" * (me * 2000), "float": 0.1 + me})
+    assert [value["rank"] for value in values] == list(range(transport.world_size))
+    assert [len(value["text"]) for value in values] == [rank * 2000 for rank in range(transport.world_size)]
+    assert values[-1]["float"].hex() == (0.1 + last).hex()
+    assert transport.exchange("bytes", b"\0" * me) == [b"\0" * rank for rank in range(transport.world_size)]
+
+
+@world
+def test_frames_carry_flags_and_objects_of_any_size(start_ranks, ranks):
+    start_ranks(check_frames, ranks)
+
+
+def check_disagreement(transport):
+    operation, line = ("run.mean", "train.py:88") if transport.rank == 0 else ("step", "train.py:70")
+    try:
+        transport.exchange(operation, b"", line)
+    except UsageError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize(
+    ("start_ranks", "ranks"), [pytest.param(over_gloo, 2, marks=pytest.mark.ranks), (over_fake, 4)], ids=["gloo", "fake"]
+)
+def test_ranks_at_different_operations_hear_both_lines(start_ranks, ranks):
+    for sentence in start_ranks(check_disagreement, ranks):
+        assert "rank 0 is at 'run.mean' (train.py:88)" in sentence
+        assert "is at 'step' (train.py:70)" in sentence
+
+
+def check_lost(transport):
+    if transport.rank == 1:
+        raise RuntimeError("this rank is out of order")
+    with pytest.raises(PeerLost):
+        transport.barrier()
+
+
+def test_a_lost_peer_is_told_from_ones_own_error_fake():
+    with pytest.raises(RuntimeError, match="out of order"):
+        FakeWorld(3).run(check_lost)
+
+
+@pytest.mark.ranks
+def test_a_lost_peer_is_told_from_ones_own_error_gloo():
+    with pytest.raises(RankFailed, match="out of order"):
+        run_ranks(joined, Started(2, lanes=2), check_lost, ())

@@ -1,0 +1,164 @@
+"""Run a script under `lockstep run` in a test, and count what it leaves behind.
+
+Every process of a run inherits a variable with a value of its own, so that a test finds exactly its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LIMIT_S = 60.0
+MARK = "LOCKSTEP_TEST_MARK"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path | None
+    """The run folder; None when none was made."""
+
+    def log(self, rank: int) -> str:
+        assert self.folder is not None
+        return (self.folder / "logs" / f"rank-{rank:05d}.log").read_text()
+
+
+@dataclass
+class Running:
+    """A run under way. Its standard output and error are files, so nothing has to be read for it to go on."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    place: Path
+    seen: set[int] = field(default_factory=set)
+
+    @property
+    def out(self) -> str:
+        return (self.place / "out.txt").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self.place / "err.txt").read_text(errors="replace")
+
+    def wait_for(self, text: str) -> None:
+        """Until `text` is in the standard output."""
+        until(lambda: text in self.out or self.process.poll() is not None, f"{text!r} in the output")
+        assert text in self.out, f"the run ended before it said {text!r}:\n{self.out}\n{self.err}"
+
+    def processes(self) -> list[int]:
+        """The run's living processes, the launcher included."""
+        alive = marked_processes(self.mark)
+        self.seen.update(alive)
+        return alive
+
+    def pid_of(self, rank: int) -> int:
+        """With -v."""
+        match = re.search(rf"^rank {rank} +pid (\d+)", self.err, re.MULTILINE)
+        assert match is not None, self.err
+        return int(match.group(1))
+
+    def finish(self) -> Finished:
+        """Wait for the launcher's end."""
+        try:
+            code = self.process.wait(LIMIT_S)
+        finally:
+            self.clean_up()
+        folders = sorted((self.place / "lockstep-runs").glob("*"))
+        return Finished(code, self.out, self.err, folders[0] if folders else None)
+
+    def clean_up(self) -> None:
+        """Kill the launcher, if it still runs; its processes follow."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(LIMIT_S)
+
+
+def start(place: Path, *options: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
+    """Start `lockstep run OPTIONS` in the folder `place`."""
+    mark = uuid.uuid4().hex
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    command = [sys.executable, "-m", "lockstep", "run", *options]
+    with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err:
+        process = subprocess.Popen(
+            command, cwd=place, env={**variables, MARK: mark, **(env or {})}, stdin=stdin, stdout=out, stderr=err
+        )
+    return Running(process, mark, place)
+
+
+def run_script(
+    place: Path, text: str, *options: str, args: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+) -> Finished:
+    """Write `text` as script.py into `place` and run it with `options` to its end."""
+    return start(place, *options, write_script(place, text), *args, env=env).finish()
+
+
+def write_script(place: Path, text: str, name: str = "script.py") -> str:
+    """Write a script; its name as given on the command line."""
+    (place / name).write_text(textwrap.dedent(text))
+    return name
+
+
+def marked_processes(mark: str) -> list[int]:
+    """The living processes that were started with this mark."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
+    """Wait until `condition()`; the seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < limit_s, f"waited {limit_s} s for: {what}"
+        select.select([], [], [], 0.01)
+    return time.monotonic() - began
+
+
+def listening_addresses(processes: list[int]) -> set[str]:
+    """The addresses (hexadecimal, as the kernel lists them) on which these processes accept connections."""
+    sockets = set()
+    for process in processes:
+        for descriptor in _entries(Path(f"/proc/{process}/fd")):
+            try:
+                sockets.add(descriptor.readlink().name)
+            except OSError:
+                continue
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                addresses.add(fields[1].partition(":")[0])
+    return addresses
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def kill(process: int) -> None:
+    """As `kill -9`."""
+    os.kill(process, signal.SIGKILL)

@@ -1,0 +1,85 @@
+"""What a run may leave behind is found by ancestry and by marker, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lockstep.launch.channel import Channel, ChannelClosed, channel_pair
+from lockstep.launch.leftovers import cleans_up, descendants, kill, marked, remove_shared_memory
+from lockstep.launch.rank_order import RankOrder, read_order, write_order
+
+WAITING = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+def write_process(proc: Path, pid: int, parent: int, name: str = "python", state: str = "S") -> None:
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} 1 1 0 -1")
+
+
+def test_descendants_are_all_below_and_nobody_else(tmp_path: Path) -> None:
+    for pid, parent in ((10, 1), (20, 10), (21, 10), (30, 20), (40, 30), (50, 1)):
+        write_process(tmp_path, pid, parent)
+    write_process(tmp_path, 60, 40, name="a) S 1 (b")
+    write_process(tmp_path, 70, 10, state="Z")
+    (tmp_path / "meminfo").touch()
+    assert sorted(descendants(10, tmp_path)) == [20, 21, 30, 40, 60]
+
+
+def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        env={**os.environ, "LOCKSTEP_NURSERY": "this one"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert child.pid in descendants(os.getpid())
+        assert marked("LOCKSTEP_NURSERY", "this") == []
+        assert marked("LOCKSTEP_NURSERY", "this one") == [child.pid]
+        kill([child.pid, child.pid])
+        assert child.wait(10) == -9
+
+
+def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:
+    for name in ("torch_12_345_0", "torch_12_345_1", "torch_123_45_0", "torch_12_notes", "sem.mp-12", "psm_12"):
+        (tmp_path / name).touch()
+    remove_shared_memory({12, 99}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "psm_12",
+        "sem.mp-12",
+        "torch_123_45_0",
+        "torch_12_notes",
+    ]
+
+
+def test_resource_trackers_are_left_time_to_clean_up(tmp_path: Path) -> None:
+    for pid, command in ((1, b"python\0-c\0from multiprocessing.resource_tracker import main;main(3)"), (2, b"python")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+    assert (cleans_up(1, tmp_path), cleans_up(2, tmp_path), cleans_up(3, tmp_path)) == (True, False, False)
+
+
+def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> None:
+    ours, theirs = channel_pair()
+    other = Channel(theirs)
+    order = RankOrder(1, "train.py", "", ("--text", "ü" * 200_000), "/", "/runs/x", {"A": "1", "B": None})
+    descriptor = write_order(order)
+    ours.send({"do": "spawn", "rank": 1}, (descriptor,))
+    os.close(descriptor)
+    message, descriptors = other.receive()
+    assert message == {"do": "spawn", "rank": 1}
+    assert read_order(descriptors[0]) == order
+    os.close(descriptors[0])
+    other.close()
+    for use in (ours.receive, lambda: ours.send({"do": "sweep"})):
+        try:
+            use()
+        except ChannelClosed:
+            continue
+        raise AssertionError("the end was not noticed")
+    ours.close()

@@ -113,7 +113,8 @@ def weighted_sampler():
 
 def own_batch_sampler():
     return train(
-        mlp, loader=lambda: DataLoader(digits(), batch_sampler=BatchSampler(RandomSampler(digits()), 24, drop_last=False))
+        mlp,
+        loader=lambda: DataLoader(digits(), batch_sampler=BatchSampler(RandomSampler(digits()), 24, drop_last=False)),
     )
 
 

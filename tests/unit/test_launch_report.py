@@ -76,6 +76,10 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
     assert progress_line(old, new, {"loss": 0.05, "accuracy": 0.97, "name": "text"}) == (
         "epoch 4/10  step 2/6  loss 0.05  accuracy 0.97  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
     )
+    assert progress_line(old, new, {"accuracy": 0.97}, 100) == (
+        "epoch 4/10  step 2/6  loss 0.05  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+    )
+    assert progress_line(old, new, {}, 80) == "epoch 4/10  step 2/6  loss 0.05  1,280 samples/s  0:08 left"
 
 
 def test_before_the_first_step_there_is_no_progress_line() -> None:
@@ -83,6 +87,13 @@ def test_before_the_first_step_there_is_no_progress_line() -> None:
     assert progress.line({}) == ""
     progress.add(Snapshot(0.0, (Gauges(),)))
     assert progress.line({}) == ""
+
+
+def test_the_time_before_the_first_step_is_not_in_the_rate() -> None:
+    progress = Progress()
+    for second, step in ((0.0, 0), (60.0, 0), (61.0, 1), (62.0, 2)):
+        progress.add(Snapshot(second, (Gauges(step=step, samples=100 * step),)))
+    assert progress.line({}) == "step 2  100 samples/s"
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -77,7 +77,9 @@ class PreparedLoader(DataLoader[Any]):
         evaluate: Callable[[PreparedLoader], Iterator[Any]],
     ) -> None:
         refuse_unsupported(loader)
-        super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user's own DataLoader has said it already
+            super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
         self.standing = standing
         self.epochs_begun = 0
         self.evaluations_begun = 0
@@ -131,7 +133,7 @@ class PreparedLoader(DataLoader[Any]):
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
             dataset = LaneDataset(self.dataset, self.standing.seed_process)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the user's own DataLoader has said it already
+                warnings.simplefilter("ignore")
                 self._inner[purpose] = (DataLoader(dataset, batch_sampler=assigned, **settings), assigned)
         return self._inner[purpose]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1])
+_PASSED_OVER = (_PACKAGE, contextlib.__file__)
 
 
 def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside of this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_PACKAGE) or "/torch/" in frame.f_code.co_filename
+        frame.f_code.co_filename.startswith(_PASSED_OVER) or "/torch/" in frame.f_code.co_filename
     ):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -84,9 +84,7 @@ class _Weights:
     """Recognises collections of tensors that mirror a prepared model."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        self._names = {
-            name for model in models for name, _ in [*model.named_parameters(), *model.named_buffers()]
-        }
+        self._names = {name for model in models for name, _ in [*model.named_parameters(), *model.named_buffers()]}
         self._shapes = [[parameter.shape for parameter in model.parameters()] for model in models]
 
     def mirror(self, thing: Any) -> bool:

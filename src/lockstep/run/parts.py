@@ -51,5 +51,6 @@ class Parts:
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """What the lanes of the present pass logged: (weighted sum, weight) by name."""
     said_training_mode: bool = False
+    said_decisions: bool = False
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""

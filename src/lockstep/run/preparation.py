@@ -139,9 +139,12 @@ def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
 
 def _write_decisions(parts: Parts) -> None:
     """For the launcher's second start line, and for the record."""
-    if parts.folder is None or parts.environment.position.rank != 0 or not parts.loaders:
+    if parts.environment.position.rank != 0 or not parts.loaders:
         return
     loader = parts.loaders[0]
+    if parts.folder is None:
+        _say_decisions(parts, loader.batch_size)
+        return
     batch_size = loader.batch_size or 1
     decided = {
         "lanes": parts.placement.num_lanes,
@@ -154,3 +157,16 @@ def _write_decisions(parts: Parts) -> None:
     temporary = parts.folder.decided.with_suffix(".part")
     temporary.write_text(json.dumps(decided))
     temporary.rename(parts.folder.decided)
+
+
+def _say_decisions(parts: Parts, batch_size: int | None) -> None:
+    """Without our launcher the rank says itself what the same bits need elsewhere; once."""
+    if not parts.said_decisions:
+        parts.said_decisions = True
+        ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
+        print(
+            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
+            f"{parts.strategy.name}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
+            f"thread{'s' * (parts.threads > 1)} each",
+            file=sys.stderr,
+        )

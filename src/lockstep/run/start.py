@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.layout.placement import place
+from lockstep.layout.placement import Placement, place
 from lockstep.layout.rank_environment import RankEnvironment, decode
 from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
@@ -67,18 +67,34 @@ def init(
     placement = place(num_lanes, position.world_size)
     threads = settings.threads if settings else threads or _default_threads(position.local_world_size)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
+    parts = _assemble(environment, placement, strategy, pinned, threads, seed)
+    _present.append(parts)
+    atexit.register(finish)
+    return Run(parts)
+
+
+def _assemble(
+    environment: RankEnvironment,
+    placement: Placement,
+    strategy: str | None,
+    device: torch.device,
+    threads: int,
+    seed: int,
+) -> Parts:
+    """Set the process up and meet the others."""
     set_exact_numerics(threads)
+    rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
-    ledger = Ledger(folder.journal(position.rank) if folder else None)
+    ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
-    transport = join(environment, pinned)
-    _agree(transport.all_gather_object([seed, num_lanes, threads], "init"))
-    streams = Streams(seed, pinned)
+    transport = join(environment, device)
+    _agree(transport.all_gather_object([seed, placement.num_lanes, threads], "init"))
+    streams = Streams(seed, device)
     streams.enter(Domain.START)
     parts = Parts(
         environment=environment,
         folder=folder,
-        device=pinned,
+        device=device,
         threads=threads,
         seed=seed,
         placement=placement,
@@ -86,15 +102,13 @@ def init(
         strategy=choose_strategy(strategy, transport, placement),
         streams=streams,
         ledger=ledger,
-        metrics=MetricsFile(folder.metrics if folder and position.rank == 0 else None, ledger),
+        metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
         witness=witness,
     )
     if witness is not None and witness.plain:
         parts.strategy.on_lane = witness.after_lane
         calm_random_numbers(parts.place, streams)
-    _present.append(parts)
-    atexit.register(finish)
-    return Run(parts)
+    return parts
 
 
 def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -24,6 +25,12 @@ class AloneTransport(Transport):
 
     rank = 0
     world_size = 1
+
+    def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:
+        return [payload]
+
+    def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
+        return [value]
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         return [data]

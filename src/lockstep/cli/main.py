@@ -1,0 +1,99 @@
+"""`lockstep`: the commands, loaded when they are called, so that `lockstep --help` answers at once and without torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+
+import click
+
+from lockstep.errors import LockstepError, UsageError
+
+COMMANDS = {
+    "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
+    "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
+}
+"""Name: module (with a command of that name) and what `--help` says."""
+EXAMPLES = """\b
+Examples:
+  lockstep run train.py --lr 0.1             one rank per GPU, or per core
+  lockstep run -n 4 train.py                 four ranks
+  lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name, each imported only when it is called."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"lockstep {_version()}")
+        ctx.exit()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lockstep-train")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train on any number of devices and get the same bits.",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def commands() -> None:
+    """The group; its commands do the work."""
+
+
+def main() -> None:
+    """The entrance of `lockstep` and `python -m lockstep`. A mistake is one sentence and exit code 2."""
+    try:
+        code = commands.main(prog_name="lockstep", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = 2
+    except click.ClickException as error:
+        code = _say(_sentence(error), 2)
+    except UsageError as error:
+        code = _say(str(error), 2)
+    except LockstepError as error:
+        code = _say(str(error), 1)
+    except (KeyboardInterrupt, click.Abort):
+        code = 130
+    sys.exit(code)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Click's message, with the way to the options if it has none."""
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message} See `{context.command_path} --help`." if context is not None else message
+
+
+def _say(sentence: str, code: int) -> int:
+    click.echo(f"error: {sentence}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The program that a command is to run: a script's path or a module's name, checked before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from lockstep.errors import UsageError
+
+
+def check_program(script: str, is_module: bool, command: str) -> None:
+    """Raise `UsageError` when there is no such script or module; `command` is named in the way out."""
+    if is_module:
+        _check_module(script)
+        return
+    path = Path(script)
+    if path.is_dir():
+        raise UsageError(f"{script} is a folder. Give the script in it, or -m for a package.")
+    if not path.is_file():
+        hint = f" A module needs -m: lockstep {command} -m {script}." if _is_module(script) else " Check the path."
+        raise UsageError(f"There is no script {script}.{hint}")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"The script {script} cannot be read. Check its permissions.")
+
+
+def _check_module(module: str) -> None:
+    if module.endswith(".py") and Path(module).is_file():
+        raise UsageError(f"{module} is a script, but -m wants a module. Give one of them: leave out -m.")
+    if not _is_module(module):
+        raise UsageError(f"There is no module {module} here. Check the name, or the working directory.")
+
+
+def _is_module(name: str) -> bool:
+    """Whether its top level can be found; its packages are not imported here."""
+    top = name.partition(".")[0]
+    if not top.isidentifier():
+        return False
+    here = Path(top)
+    return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(top) is not None

@@ -1,0 +1,143 @@
+"""`lockstep run`: from the command line to a launch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lockstep.cli.program import check_program
+from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
+from lockstep.errors import UsageError
+from lockstep.launch.cores import usable_cores
+from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
+from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.launcher import launch
+from lockstep.launch.report import Line
+from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.saying import Saying
+from lockstep.launch.sizing import Machine, Size, Wish, size
+from lockstep.launch.terminal import Terminal
+
+EPILOG = """\b
+Examples:
+  lockstep run train.py --lr 0.1             one rank per GPU; without GPUs one per core, at most 4
+  lockstep run -n 4 --lanes 8 train.py       8 lanes on 4 ranks: the same bits as on 1, 2, 3, 5, ... 8
+  lockstep run -n 2 -m package.train         a module
+
+\b
+Everything after SCRIPT belongs to the script. torchrun's options are accepted in both spellings.
+
+\b
+Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the options or in the use of lockstep;
+128 + n after signal n (130 for Ctrl-C, 137 for a rank that was killed)."""
+
+
+@click.command(
+    epilog=EPILOG,
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+    },
+)
+@click.option("-n", "ranks", metavar="N|auto", default=None, help="Number of ranks. [default: auto]")
+@click.option(
+    "--nproc-per-node",
+    "--nproc_per_node",
+    "nproc_per_node",
+    metavar="N|auto|cpu|gpu",
+    default=None,
+    help="The same, as torchrun calls it.",
+)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@click.option("--lanes", type=int, default=None, help="Lanes per step: equal lanes and threads, equal bits.")
+@click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
+@click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
+@click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
+@click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but failures.")
+@click.option("-v", "--verbose", is_flag=True, help="Also say each rank's process and log.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.option("--nnodes", default=None, hidden=True)
+@accept_torchrun_options
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(**options: Any) -> int:
+    """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
+    request, ignored = request_from(options)
+    terminal = Terminal(os.environ)
+    if ignored and request.verbosity is not Verbosity.QUIET:
+        Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
+    sys.exit(launch(request, terminal).exit_code)
+
+
+def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
+    """Check everything that can be checked before anything starts; last, take a run folder.
+
+    Returns:
+        The request, and the names of given options that change nothing.
+
+    Raises:
+        UsageError: one sentence with the way out.
+    """
+    own = {name: options.pop(name) for name in OWN_OPTIONS}
+    check_nodes(own["nnodes"])
+    ignored = without_meaning(options)
+    if own["quiet"] and own["verbose"]:
+        raise UsageError("-q and -v contradict each other. Give one of them.")
+    decided = _size(own)
+    check_program(own["script"], own["module"], "run")
+    base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    folder = reserve_run_folder(base, own["name"], own["script"], datetime.now().astimezone())
+    return (
+        LaunchRequest(
+            script=None if own["module"] else Path(own["script"]),
+            module=own["script"] if own["module"] else None,
+            args=tuple(own["args"]),
+            ranks=decided.ranks,
+            threads=decided.threads,
+            device=decided.device,
+            lanes=own["lanes"],
+            run_folder=folder.absolute() if base.is_absolute() else folder,
+            name=folder.name,
+            fresh=own["fresh"],
+            verbosity=_verbosity(own["quiet"], own["verbose"]),
+            why=decided.why,
+            started_ns=command_started_ns(),
+        ),
+        ignored,
+    )
+
+
+OWN_OPTIONS = (
+    *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),
+    *("module", "nnodes", "script", "args"),
+)
+
+
+def _size(own: dict[str, Any]) -> Size:
+    if own["ranks"] is not None and own["nproc_per_node"] is not None:
+        raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
+    ranks = own["ranks"] or own["nproc_per_node"] or "auto"
+    gpus = count_gpus(os.environ) if own["device"] != "cpu" else 0
+    machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
+    return size(Wish(ranks, own["device"], own["lanes"], own["threads"]), machine)
+
+
+def _verbosity(quiet: bool, verbose: bool) -> Verbosity:
+    if quiet:
+        return Verbosity.QUIET
+    return Verbosity.DETAILED if verbose else Verbosity.NORMAL
+
+
+def command_started_ns() -> int:
+    """time.monotonic_ns() of this process's start, from the kernel; to a hundredth of a second."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic_ns() - int(age_s * 1e9)

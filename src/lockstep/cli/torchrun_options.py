@@ -1,0 +1,87 @@
+"""torchrun's options, in both of its spellings, for `lockstep run`: a torchrun command line works unchanged.
+
+Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from lockstep.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+WITH_VALUE = (
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--rdzv-conf",
+    "--monitor-interval",
+    "--start-method",
+    "--event-log-handler",
+    "--role",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--local-addr",
+    "--logs-specs",
+    "--numa-binding",
+    "--signals-to-handle",
+    "--shutdown-timeout",
+    "--local-ranks-filter",
+    "--duplicate-stdout-filters",
+    "--duplicate-stderr-filters",
+    "--max-restarts",
+)
+SWITCHES = ("--standalone", "--run-path", "--virtual-local-rank")
+SHORT = {"--redirects": "-r", "--tee": "-t"}
+REFUSED = {
+    "--no_python": "--no-python starts programs that are not Python, which this version cannot. Give the Python script.",
+    "--virtual_local_rank": (
+        "--virtual-local-rank hides the other GPUs from a rank, which this version does not do. "
+        "Leave it out: each rank gets cuda:LOCAL_RANK."
+    ),
+}
+"""Options whose silent neglect would change what the script does."""
+
+
+def spellings(option: str) -> tuple[str, ...]:
+    """`--node-rank` and `--node_rank`."""
+    return tuple(dict.fromkeys((option, "--" + option[2:].replace("-", "_"))))
+
+
+def accept_torchrun_options(function: Function) -> Function:
+    """A decorator for a click command: the options without meaning here arrive in its keyword arguments."""
+    for option in WITH_VALUE:
+        function = click.option(*spellings(option), default=None, hidden=True)(function)
+    for option, short in SHORT.items():
+        function = click.option(short, option, default=None, hidden=True)(function)
+    for option in (*SWITCHES, "--no-python"):
+        function = click.option(*spellings(option), is_flag=True, hidden=True)(function)
+    return function
+
+
+def check_nodes(nnodes: str | None) -> None:
+    """Refuse more than one node.
+
+    Raises:
+        UsageError: for anything but 1 and 1:1.
+    """
+    if nnodes not in (None, "1", "1:1"):
+        raise UsageError(f"--nnodes {nnodes} asks for several nodes, which this version does not have. Leave it out.")
+
+
+def without_meaning(given: Mapping[str, Any]) -> list[str]:
+    """The given options that change nothing on one node, by name.
+
+    Raises:
+        UsageError: for one whose neglect would change what the script does.
+    """
+    names = [name for name, value in given.items() if value not in (None, False)]
+    for name in names:
+        if f"--{name}" in REFUSED:
+            raise UsageError(REFUSED[f"--{name}"])
+    return [f"--{name.replace('_', '-')}" for name in names]

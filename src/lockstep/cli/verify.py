@@ -1,0 +1,138 @@
+"""`lockstep verify`: from the command line to a proof, its table and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lockstep.cli.program import check_program
+from lockstep.cli.words import own_first
+from lockstep.errors import UsageError
+from lockstep.launch.cores import usable_cores
+from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.sizing import Machine, Wish, size
+from lockstep.prove.report import show
+from lockstep.prove.trials import Program, Trials
+from lockstep.prove.verify import Proof, verify as prove
+
+DEFAULT_RANKS = "1,2,4"
+DEFAULT_STEPS = 20
+EPILOG = """\b
+Examples:
+  lockstep verify train.py --lr 0.1                  20 steps on 1, 2 and 4 ranks
+  lockstep verify --ranks 1,2,3 --steps 5 train.py   5 steps on 1, 2 and 3 ranks
+  lockstep verify --json -m package.train            a module; the result as JSON
+
+\b
+Options stand before SCRIPT or right behind it; the first word that is none of them, or --, begins the script's own.
+
+\b
+Exit code: 0 when every bit is the same and the lanes give the gradient of the whole batch; 1 when not, or when a run
+fails; 2 for a mistake in the options or in the use of lockstep."""
+
+
+class OptionsAroundScript(click.Command):
+    """Takes its options before SCRIPT and right behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        valued = {name for option in options if not option.is_flag for name in option.opts}
+        flags = {name for option in options if option.is_flag for name in option.opts}
+        return super().parse_args(ctx, own_first(args, valued, flags))
+
+
+@click.command(
+    cls=OptionsAroundScript,
+    epilog=EPILOG,
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+    },
+)
+@click.option("--ranks", default=DEFAULT_RANKS, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
+@click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
+@click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
+@click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def verify(**options: Any) -> None:
+    """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else say where they part."""
+    proof = proof_from(options)
+    with Trials(proof.program, _watch) as trials:
+        findings = None
+        try:
+            findings = prove(proof, trials)
+        finally:
+            if findings is None or findings.exit_code == 0:
+                trials.remove()
+    if findings.exit_code:
+        findings.folder = str(trials.base)
+    if options["as_json"]:
+        click.echo(json.dumps(findings.as_json()))
+    else:
+        show(findings, Console(highlight=False))
+    sys.exit(findings.exit_code)
+
+
+def proof_from(options: dict[str, Any]) -> Proof:
+    """Check everything that can be checked before anything starts.
+
+    Raises:
+        UsageError: one sentence with the way out.
+    """
+    ranks = parse_ranks(options["ranks"])
+    if options["steps"] < 1:
+        raise UsageError(f"--steps must be at least 1, but is {options['steps']}. Leave it out for {DEFAULT_STEPS}.")
+    check_program(options["script"], options["module"], "verify")
+    gpus = count_gpus(os.environ) if options["device"] != "cpu" else 0
+    machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
+    wish = Wish(str(max(ranks)), options["device"], None, options["threads"])
+    sized = size(wish, machine)
+    program = Program(
+        script=None if options["module"] else Path(options["script"]),
+        module=options["script"] if options["module"] else None,
+        args=tuple(options["args"]),
+        threads=sized.threads,
+        device=sized.device,
+    )
+    if options["lanes"] is not None and options["lanes"] < 1:
+        raise UsageError(
+            f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."
+        )
+    return Proof(program, ranks, options["lanes"], options["steps"])
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers, in the given order.
+
+    Raises:
+        UsageError: for anything but numbers of at least 1 with commas between them.
+    """
+    try:
+        ranks = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--ranks must be numbers with commas between them, but is {text!r}. Try --ranks 1,2."
+        ) from None
+    if min(ranks) < 1:
+        raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}. Try --ranks 1,2.")
+    return ranks
+
+
+def _watch(label: str, seconds: float | None) -> None:
+    """A line for each run on standard error: begun where a line can be finished later, else when it has ended."""
+    later = sys.stderr.isatty()
+    if seconds is None and later:
+        click.echo(f"{label} … ", err=True, nl=False)
+    elif seconds is not None:
+        click.echo(f"{seconds:.1f} s" if later else f"{label} … {seconds:.1f} s", err=True)

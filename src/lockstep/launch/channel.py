@@ -1,0 +1,84 @@
+"""Messages between the launcher and the nursery: one JSON object per packet, with file descriptors.
+
+A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the other side's end at once, however it died.
+
+| launcher → nursery | descriptors |
+|---|---|
+| {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news |
+| {"do": "store", "port": p, "world_size": n} | listening socket |
+| {"do": "signal", "signal": s, "ranks": [...]} | |
+| {"do": "sweep"}: kill everything that descends from the nursery | |
+
+| nursery → launcher | |
+|---|---|
+| {"is": "ready", "import_ns": t, "tasks": n} or {"is": "broken", "error": text} | |
+| {"is": "spawned", "rank": r, "pid": p, "time_ns": t} | |
+| {"is": "exited", "rank": r, "code": c, "signal": s, "time_ns": t} | |
+| {"is": "swept", "processes": n} | |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+MAX_BYTES = 1 << 16
+MAX_DESCRIPTORS = 8
+
+Message = dict[str, Any]
+
+
+class ChannelClosed(ConnectionError):  # noqa: N818 - an event as much as an error
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of the pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._end.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send one message; the descriptors are duplicated, the sender's stay open.
+
+        Raises:
+            ChannelClosed: when the other side is gone.
+        """
+        try:
+            socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """The next message and its descriptors (close-on-exec).
+
+        Raises:
+            ChannelClosed: when the other side is gone.
+        """
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._end, MAX_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError as error:
+            raise ChannelClosed(str(error)) from error
+        if not data:
+            raise ChannelClosed("end of stream")
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        message: Message = json.loads(data)
+        return message, descriptors
+
+    def close(self) -> None:
+        """Close this end; the other side sees it at once."""
+        self._end.close()
+
+
+def channel_pair() -> tuple[Channel, socket.socket]:
+    """The launcher's end, and the nursery's end as a socket to hand over."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Channel(ours), theirs

@@ -1,0 +1,87 @@
+"""The cores that this process may use: its affinity, bounded by the CPU quota of its control groups.
+
+A container with a quota of two cores on a machine of 64 shows 64 in its affinity; 64 threads there are throttled to a
+crawl. Both versions of control groups are read, on the own group and all groups above it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUP_LIST = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """How many cores, and what says so."""
+
+    count: int
+    why: str
+
+
+def usable_cores() -> Cores:
+    """The cores of this process now."""
+    try:
+        groups = CGROUP_LIST.read_text()
+    except OSError:
+        groups = ""
+    return bounded_cores(len(os.sched_getaffinity(0)), quotas(groups, CGROUP_ROOT))
+
+
+def bounded_cores(affinity: int, quotas_of_groups: Iterable[float]) -> Cores:
+    """The smaller of the affinity and the strictest quota, at least 1. A quota of 2.5 cores counts as 2."""
+    quota = min(quotas_of_groups, default=float("inf"))
+    if quota < affinity:
+        return Cores(max(int(quota), 1), f"cgroup quota of {quota:g}")
+    return Cores(affinity, "affinity")
+
+
+def threads_per_rank(cores: int, ranks: int) -> int:
+    """An equal share of the cores, at least 1."""
+    return max(cores // ranks, 1)
+
+
+def quotas(groups: str, root: Path) -> list[float]:
+    """All CPU quotas above this process, in cores.
+
+    Args:
+        groups: the text of /proc/self/cgroup: lines `0::/path` (version 2) or `4:cpu,cpuacct:/path` (version 1).
+        root: where control groups are mounted.
+    """
+    found: list[float] = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            for mount in (root, root / "unified"):
+                found += [_quota_v2(folder / "cpu.max") for folder in _upwards(mount, path)]
+        elif "cpu" in controllers.split(","):
+            for mount in {root / controllers, root / "cpu"}:
+                found += [_quota_v1(folder) for folder in _upwards(mount, path)]
+    return [quota for quota in found if quota > 0]
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """The group's folder and all above it, up to the mount; inside a container only some of them exist."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _quota_v2(file: Path) -> float:
+    quota, _, period = _read(file).partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else 0.0
+
+
+def _quota_v1(folder: Path) -> float:
+    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else 0.0
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,95 @@
+"""The run folder from the launcher's side: a free name, the folders (0700), the journals (0600), the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.journal.ring import make_ring
+from lockstep.launch.request import LaunchRequest
+from lockstep.layout.run_folder import RunFolder
+
+DEFAULT_BASE = "lockstep-runs"
+
+
+def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) -> Path:
+    """Make an empty folder of mode 0700 in `base` that no other run has; two runs at once get two.
+
+    Args:
+        base: the folder of all runs; made if it is missing.
+        name: what the person chose, or None for `20261120-055300-train`, with a number behind it if that is taken.
+        title: the script or module.
+        now: the time for the name.
+
+    Raises:
+        UsageError: when the chosen name is taken or is no name of a folder, or nothing can be made in `base`.
+    """
+    if name is not None and (name in ("", ".", "..") or "/" in name or "\0" in name):
+        raise UsageError(f"--name must be a folder's name without a slash, but is {name!r}. Try --name first-run.")
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for path in [base / name] if name is not None else _names(base, title, now):
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                return path
+    except OSError as error:
+        raise UsageError(f"No run folder can be made in {base}: {error.strerror}. Choose another --log-dir.") from None
+    raise UsageError(f"There is a run named {name} already ({base / str(name)}). Choose another --name.")
+
+
+def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:
+    stem = Path(title).stem if title.endswith(".py") else title.rpartition("/")[2]
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stem)[:80] or "run"
+    first = base / f"{now:%Y%m%d-%H%M%S}-{plain}"
+    yield first
+    for number in count(2):
+        yield first.with_name(f"{first.name}-{number}")
+
+
+def make_run_folder(request: LaunchRequest) -> RunFolder:
+    """Make the folder of the run with its journals and plan; mode 0700, files 0600.
+
+    Raises:
+        WorldError: when it cannot be made.
+    """
+    folder = RunFolder(request.run_folder)
+    try:
+        request.run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in folder.folders()[1:]:
+            path.mkdir(mode=0o700)
+        for rank in range(request.ranks):
+            make_ring(folder.journal(rank), rank)
+        write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
+    except OSError as error:
+        raise WorldError(f"The run folder {request.run_folder} cannot be made: {error.strerror}.") from None
+    return folder
+
+
+def plan(request: LaunchRequest) -> dict[str, Any]:
+    """What the launcher decided, for plan.json."""
+    return {
+        "script": str(request.script) if request.script is not None else None,
+        "module": request.module,
+        "args": list(request.args),
+        "folder": str(Path.cwd()),
+        "ranks": request.ranks,
+        "device": request.device,
+        "threads": request.threads,
+        "lanes": request.lanes,
+        "fresh": request.fresh,
+        "why": request.why,
+    }
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)

@@ -1,0 +1,111 @@
+"""`launch`: one run from its request to its outcome.
+
+Used by `lockstep run`, and by `lockstep verify` several times in one process with one nursery.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.launch.failure_block import Evidence, crash_stack, failure_block
+from lockstep.launch.folder import make_run_folder
+from lockstep.launch.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
+from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.observer import Observer
+from lockstep.launch.report import Line, alone_line, done_lines, ranks_line
+from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
+from lockstep.launch.saying import Saying
+from lockstep.launch.supervisor import Supervisor
+from lockstep.launch.terminal import Terminal
+from lockstep.launch.verdict import Verdict, judge, signal_name
+from lockstep.layout.run_folder import RunFolder
+
+
+def launch(request: LaunchRequest, terminal: Terminal | None = None, nursery: NurseryHandle | None = None) -> Outcome:
+    """Run a script on `request.ranks` ranks until all have ended; no process of the run is left behind.
+
+    Args:
+        request: what to run.
+        terminal: where to show it; None shows nothing, and rank 0 has no standard input.
+        nursery: one to use and leave open; its threads must be those of the request. None: one for this run.
+
+    Raises:
+        UsageError: when the nursery was started for other threads.
+        WorldError: when torch cannot be imported, the folder cannot be made, or the nursery is killed.
+    """
+    began_ns = time.monotonic_ns()
+    _open_standard_streams()
+    if nursery is not None and nursery.threads != request.threads:
+        raise UsageError(f"The nursery was started for {nursery.threads} thread per rank, not {request.threads}.")
+    saying = Saying(terminal)
+    if request.verbosity is not Verbosity.QUIET:
+        saying.line(ranks_line(request))
+    make_run_folder(request)
+    if nursery is not None:
+        return _launch(request, saying, nursery, began_ns)
+    with NurseryHandle(request.threads, () if request.fresh else ("torch",)) as own:
+        return _launch(request, saying, own, began_ns)
+
+
+def _launch(request: LaunchRequest, saying: Saying, nursery: NurseryHandle, began_ns: int) -> Outcome:
+    pressure = read_memory_pressure()
+    folder = RunFolder(request.run_folder)
+    observer = Observer(request, folder, saying)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=max(request.ranks * 2, 16))
+    ending = Supervisor(request, folder, nursery, saying, observer, listener, began_ns).run()
+    verdict = judge(ending.ends, ending.interrupted_by)
+    outcome = Outcome(
+        exit_code=verdict.exit_code,
+        run_folder=request.run_folder,
+        failure=verdict.culprit.failure if verdict.culprit is not None else None,
+        block=failure_block(verdict, _evidence(verdict, folder, observer, pressure)),
+        joined=ending.joined or request.ranks == 1,
+        duration_s=(time.monotonic_ns() - began_ns) / 1e9,
+    )
+    observer.last_words()
+    _say_ending(request, saying, outcome, ending.interrupted_by, observer.result())
+    return outcome
+
+
+def _evidence(verdict: Verdict, folder: RunFolder, observer: Observer, before: MemoryPressure) -> Evidence:
+    rank = verdict.culprit.rank if verdict.culprit is not None else 0
+    log = folder.log(rank)
+    killed = verdict.culprit is not None and verdict.culprit.signal == signal.SIGKILL
+    return Evidence(
+        tail=observer.tail(rank),
+        log=log,
+        stack=crash_stack(log.read_bytes()) if log.exists() else "",
+        kill_reason=explain_kill(before, read_memory_pressure()) if killed else "",
+    )
+
+
+def _say_ending(
+    request: LaunchRequest, saying: Saying, outcome: Outcome, interrupted_by: int, result: Mapping[str, Any]
+) -> None:
+    """The last lines; a failure block is the very last."""
+    if interrupted_by:
+        text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
+        saying.line(Line("stopped", text))
+        return
+    if not outcome.joined and outcome.exit_code == 0:
+        saying.line(alone_line(request.ranks))
+    if outcome.block:
+        saying.block(outcome.block)
+    elif request.verbosity is not Verbosity.QUIET:
+        for line in done_lines(result, request.run_folder, outcome.duration_s):
+            saying.line(line)
+
+
+def _open_standard_streams() -> None:
+    """A descriptor 0, 1 or 2 that is closed would be given to some file, and ranks would write into it."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,83 @@
+"""What a run may leave behind, and how it is found and removed: processes by their ancestry or their marker, and the
+shared memory that loader workers of a killed rank had no time to remove.
+
+Only this run's own are touched: descendants of its nursery, processes that carry its marker, and files whose name
+holds the number of such a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
+CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+"""Descendants that remove shared memory by themselves as soon as everybody else is gone: killed last."""
+_TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
+
+
+def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
+    """All processes below `ancestor`, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, ValueError):
+                state, parent = _state_and_parent((folder / "stat").read_text())
+                if state != "Z":
+                    children.setdefault(parent, []).append(int(folder.name))
+    found, queue = [], [ancestor]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def _state_and_parent(stat: str) -> tuple[str, int]:
+    """From the text of /proc/PID/stat; the name in brackets may hold spaces and brackets itself."""
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], int(fields[1])
+
+
+def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
+    """All processes that were started with `variable=value`, this one left out."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for folder in proc.iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
+
+
+def kill(processes: Iterable[int]) -> None:
+    """SIGKILL to each that still lives."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+
+
+def cleans_up(process: int, proc: Path = PROC) -> bool:
+    """Whether this process removes shared memory by itself when the others are gone."""
+    with suppress(OSError):
+        command = (proc / str(process) / "cmdline").read_bytes()
+        return any(cleaner in command for cleaner in CLEANERS)
+    return False
+
+
+def remove_shared_memory(processes: Iterable[int], folder: Path = SHARED_MEMORY) -> None:
+    """Remove torch's shared-memory files that one of the ended `processes` made."""
+    ended = set(processes)
+    if not ended or not folder.is_dir():
+        return
+    for file in folder.iterdir():
+        match = _TORCH_FILE.fullmatch(file.name)
+        if match and int(match.group(1)) in ended:
+            with suppress(OSError):
+                file.unlink()

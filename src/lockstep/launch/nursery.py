@@ -1,0 +1,221 @@
+"""The nursery: a process that imports torch once and forks every rank from there, in tens of milliseconds.
+
+`python -P -m lockstep.launch.nursery SOCKET MODULES LAUNCHER`. It has a session of its own (Ctrl-C reaches the launcher only),
+adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket says so, and
+the nursery kills all its descendants and ends. Fork is safe because it has one thread and no CUDA context: it imports
+and does nothing else; if an import started a thread, it says so and new ranks become fresh interpreters.
+
+A forked child leaves the loop by returning to the top level, so that it ends like any interpreter: exit handlers,
+threads, buffered output.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from lockstep.launch.channel import Channel, ChannelClosed, Message
+from lockstep.launch.interpreter import interpreter_options
+from lockstep.launch.leftovers import cleans_up, descendants, kill, remove_shared_memory
+from lockstep.launch.process_ties import adopt_orphans, die_with_parent
+from lockstep.launch.rank_order import apply_variables, read_order
+from lockstep.launch.rank_process import run_rank
+from lockstep.launch.store_server import serve_store
+
+Task = Callable[[], int]
+"""What a forked child does; its result is the exit code."""
+CLEANERS_GRACE_S = 0.5
+"""How long descendants that remove shared memory may take once all others are gone."""
+STORE = -1
+"""The store's key among the children; ranks have their numbers."""
+
+
+class Nursery:
+    """The loop and its children."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._children: dict[int, int] = {}
+        """Rank (or STORE) by process."""
+        self._known: set[int] = set()
+        """Descendants that were stopped or reaped here, loader workers too: after the sweep their shared memory goes."""
+        self._wake, self._wakened = os.pipe()
+        os.set_blocking(self._wakened, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakened, warn_on_full_buffer=False)
+
+    def run(self) -> Task | None:
+        """Serve the launcher until it is gone; in a forked child, return the child's task instead."""
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                with suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+            try:
+                self._reap()
+                task = self._serve() if self._channel.fileno() in ready else None
+            except ChannelClosed:
+                self._sweep()
+                return None
+            if task is not None:
+                return task
+
+    def _serve(self) -> Task | None:
+        message, descriptors = self._channel.receive()
+        task: Task | None = None
+        if message["do"] == "spawn":
+            task = self._spawn(message, descriptors)
+        elif message["do"] == "store":
+            task = self._store(message, descriptors)
+        elif message["do"] == "signal":
+            self._signal(message)
+        elif message["do"] == "sweep":
+            self._channel.send({"is": "swept", "processes": self._sweep()})
+        if task is None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return task
+
+    def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
+        parent, (order, stdin, stdout, stderr, news) = os.getpid(), descriptors
+        process = os.fork()
+        if process:
+            self._children[process] = message["rank"]
+            note = {"is": "spawned", "rank": message["rank"], "pid": process, "time_ns": time.monotonic_ns()}
+            self._channel.send(note)
+            return None
+        self._leave()
+        for target, descriptor in enumerate((stdin, stdout, stderr)):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        if message["fresh"]:
+            _become_interpreter(order, news, parent)
+        told = read_order(order)
+        os.close(order)
+        return partial(run_rank, told, news, parent)
+
+    def _store(self, message: Message, descriptors: list[int]) -> Task | None:
+        parent = os.getpid()
+        process = os.fork()
+        if process:
+            self._children[process] = STORE
+            return None
+        self._leave()
+        return partial(serve_store, descriptors[0], message["port"], message["world_size"], parent)
+
+    def _leave(self) -> None:
+        """In a forked child: give back what belongs to the nursery."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._wake)
+        os.close(self._wakened)
+        self._channel.close()
+        gc.enable()
+
+    def _signal(self, message: Message) -> None:
+        self._known.update(descendants(os.getpid()))
+        ranks = set(message["ranks"])
+        for process, rank in self._children.items():
+            if rank in ranks:
+                with suppress(ProcessLookupError):
+                    os.kill(process, message["signal"])
+
+    def _reap(self) -> None:
+        """Report the ranks that have ended."""
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            self._known.add(process)
+            rank = self._children.pop(process, STORE)
+            if rank != STORE:
+                self._channel.send(_exited(rank, status))
+
+    def _sweep(self) -> int:
+        """Kill every descendant and remove their shared memory; the number of processes killed."""
+        killed: set[int] = set()
+        deadline = time.monotonic() + CLEANERS_GRACE_S
+        while alive := descendants(os.getpid()):
+            doomed = [process for process in alive if not cleans_up(process)]
+            if not doomed and time.monotonic() > deadline:
+                doomed = alive
+            killed.update(doomed)
+            kill(doomed)
+            select.select([], [], [], 0.002)
+            with suppress(ChannelClosed):
+                self._reap()
+        with suppress(ChannelClosed):
+            self._reap()
+        remove_shared_memory(killed | self._known)
+        self._known.clear()
+        return len(killed)
+
+
+def _exited(rank: int, status: int) -> Message:
+    by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + by_signal
+    return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
+
+
+def _become_interpreter(order: int, news: int, parent: int) -> None:
+    """Replace the forked child by a new interpreter with the rank's environment."""
+    told = read_order(order)
+    apply_variables(told.variables)
+    for descriptor in (order, news):
+        os.set_inheritable(descriptor, True)
+    arguments = ["-P", "-m", "lockstep.launch.rank_process", str(order), str(news), str(parent)]
+    os.execv(sys.executable, [sys.executable, *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
+
+
+def _import_all(modules: list[str]) -> Message:
+    """Import, without collecting garbage in between: what is made here stays, in every rank."""
+    began = time.monotonic_ns()
+    gc.disable()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except Exception:  # noqa: BLE001 - an import may raise anything
+        return {"is": "broken", "error": traceback.format_exc()[-30_000:]}
+    gc.freeze()
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    return {"is": "ready", "import_ns": time.monotonic_ns() - began, "tasks": tasks}
+
+
+def main() -> int:
+    """The top level of the nursery and of every child that it forks; only a child returns."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    os.set_inheritable(channel.fileno(), False)
+    os.setsid()
+    die_with_parent(int(sys.argv[3]))
+    adopt_orphans()
+    nursery = Nursery(channel)
+    task: Task | None = None
+    with suppress(ChannelClosed):
+        channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
+        die_with_parent(None)
+        task = nursery.run()
+    if task is None:
+        os._exit(0)
+    return task()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The launcher's end of a nursery: start it, talk to it, end it. One nursery may serve several runs in turn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from lockstep.launch.channel import ChannelClosed, Message, channel_pair
+from lockstep.launch.interpreter import interpreter_options
+from lockstep.launch.leftovers import kill, marked, remove_shared_memory
+from lockstep.launch.rank_variables import MARKER, nursery_variables
+
+
+class NurseryHandle:
+    """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
+
+    def __init__(self, threads: int, modules: Sequence[str] = ("torch",)) -> None:
+        """Start the process; it imports `modules` while the caller goes on.
+
+        Args:
+            threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
+            modules: what to import once for all ranks; empty when every rank will be a fresh interpreter.
+        """
+        self.threads = threads
+        self.channel, theirs = channel_pair()
+        self.marker = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self.ready: Message | None = None
+        """Its first message, once somebody has received it."""
+        self._ended = False
+        theirs.set_inheritable(True)
+        launcher = str(os.getpid())
+        options = ["-P", "-m", "lockstep.launch.nursery", str(theirs.fileno()), ",".join(modules), launcher]
+        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ)}
+        arguments = [sys.executable, *interpreter_options(), *options]
+        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
+        theirs.close()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
+        """Send; False when the nursery is gone."""
+        try:
+            self.channel.send(message, descriptors)
+        except ChannelClosed:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the nursery, and every process of its runs with it."""
+        if self._ended:
+            return
+        self._ended = True
+        self.channel.close()
+        if self.ready is None:
+            kill([self.process])
+        with suppress(ChildProcessError):
+            os.waitpid(self.process, 0)
+
+    def bury(self) -> None:
+        """The nursery has died by itself: kill what carries its marker, since nobody else will."""
+        ended: set[int] = {self.process}
+        while left := marked(MARKER, self.marker):
+            ended.update(left)
+            kill(left)
+        remove_shared_memory(ended)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,134 @@
+"""What a new process does to become a rank: environment, standard streams, `__main__`, and the exit code.
+
+Reached in two ways: a child that the nursery forked calls `run_rank`; with --fresh a new interpreter comes in by
+`python -m lockstep.launch.rank_process ORDER NEWS PARENT`. The script's exception is written as a failure record and
+into the rank's log; the launcher prints it, once.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from lockstep.errors import UsageError
+from lockstep.journal.failure import describe, write_failure
+from lockstep.launch.equal_streams import start_equal_streams
+from lockstep.launch.process_ties import die_with_parent
+from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
+from lockstep.launch.script_main import module_program, script_program
+from lockstep.layout.run_folder import RunFolder
+
+
+def run_rank(order: RankOrder, news: int, parent: int) -> int:
+    """Be the rank until its script has ended; the exit code is for `sys.exit`.
+
+    Args:
+        order: what to run.
+        news: a pipe to the launcher that says at once what its journals and exits would say later.
+        parent: the nursery; when it ends, the rank ends.
+    """
+    die_with_parent(parent)
+    apply_variables(order.variables)
+    log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    faulthandler.enable(log)
+    _line_buffered_streams()
+    start_equal_streams()
+    _debugger(order)
+    code = _run_script(order, news, log)
+    _report_joined(order, news)
+    return code
+
+
+def _line_buffered_streams() -> None:
+    """Lines leave at once, although they go through a pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=True)
+
+
+def _debugger(order: RankOrder) -> None:
+    """`breakpoint()` opens the debugger in rank 0; the others have no terminal and go on."""
+    journal = RunFolder(Path(order.run_folder)).journal(order.rank)
+
+    def stop(*args: object, **kwargs: object) -> object:
+        if order.rank != 0:
+            return None
+        return importlib.import_module("lockstep.launch.debugger").stop_at(sys._getframe(1), journal, *args, **kwargs)  # noqa: SLF001
+
+    sys.breakpointhook = stop
+
+
+def _run_script(order: RankOrder, news: int, log: int) -> int:
+    try:
+        set_up = module_program if order.module else script_program
+        set_up(order.module or order.script, order.args)()
+    except SystemExit as ending:
+        return _exit_code(ending)
+    except KeyboardInterrupt:
+        os.write(log, traceback.format_exc().encode())
+        return 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
+        return _failed(order, error, news, log)
+    return 0
+
+
+def _exit_code(ending: SystemExit) -> int:
+    """The code of `sys.exit(...)`; a text goes to standard error and counts as 1, as in Python."""
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    print(ending.code, file=sys.stderr)
+    return 1
+
+
+def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
+    failure = describe(order.rank, error, script, (Path(__file__).parent, Path("<frozen runpy>")))
+    write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
+    _tell(news, {"rank": order.rank, "event": "failed"})
+    with suppress(OSError):
+        os.write(log, failure.traceback.encode())
+    _call_hook(error)
+    return 2 if isinstance(error, UsageError) else 1
+
+
+def _call_hook(error: BaseException) -> None:
+    """A hook that the script set (an experiment tracker's, say) is called; torch's only prints the traceback again."""
+    hook = sys.excepthook
+    if hook is not sys.__excepthook__ and not str(hook.__module__).startswith("torch."):
+        with suppress(Exception):
+            hook(type(error), error, error.__traceback__)
+
+
+def _report_joined(order: RankOrder, news: int) -> None:
+    """A script that met its peers by a way of its own is not one of N copies that train alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        _tell(news, {"rank": order.rank, "event": "joined"})
+
+
+def _tell(news: int, message: dict[str, object]) -> None:
+    with suppress(OSError):
+        os.write(news, json.dumps(message).encode() + b"\n")
+
+
+def main(order: str, news: str, parent: str) -> int:
+    """The entrance of a fresh interpreter; descriptors arrive as numbers."""
+    for descriptor in (int(order), int(news)):
+        os.set_inheritable(descriptor, False)
+    told = read_order(int(order))
+    os.close(int(order))
+    return run_rank(told, int(news), int(parent))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

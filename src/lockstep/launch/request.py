@@ -1,0 +1,71 @@
+"""What a launch is asked for, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from lockstep.journal.failure import Failure
+
+Device = Literal["cpu", "cuda"]
+
+
+class Verbosity(IntEnum):
+    """How much the launcher itself says; the ranks' own output is not affected."""
+
+    QUIET = 0
+    """Failures only."""
+    NORMAL = 1
+    DETAILED = 2
+    """Also each rank's process and log."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """One run on one node. Either `script` or `module` is set."""
+
+    script: Path | None
+    module: str | None
+    args: tuple[str, ...]
+    ranks: int
+    threads: int
+    """Per rank."""
+    device: Device
+    lanes: int | None
+    """None: the script decides."""
+    run_folder: Path
+    """Must not exist yet, or be an empty folder."""
+    name: str
+    fresh: bool = False
+    """Start each rank as a new interpreter instead of a fork of the nursery."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What `verify` wants recorded by the ranks; empty for a normal run."""
+    verbosity: Verbosity = Verbosity.NORMAL
+    why: str = ""
+    """Where the numbers of ranks and threads come from, for the first line."""
+    started_ns: int | None = None
+    """time.monotonic_ns() when the command began; None: when `launch` was called."""
+
+    @property
+    def title(self) -> str:
+        """The script or module as a person knows it."""
+        return self.module if self.module is not None else str(self.script)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    """0; the script's own; 1 for an exception; 2 for misuse; 128 + n for signal n."""
+    run_folder: Path
+    failure: Failure | None
+    """The failure of the rank whose fault it was; None when there was none or a signal killed it."""
+    block: str
+    """The failure block as text; empty when the run ended well."""
+    joined: bool
+    """Whether the ranks ever met each other; True for one rank."""
+    duration_s: float

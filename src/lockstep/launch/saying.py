@@ -1,0 +1,34 @@
+"""How the launcher's lines look on a terminal: the label set apart, the rest as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep.launch.report import LABEL_WIDTH, Line
+from lockstep.launch.terminal import BOLD, DIM, RED, Terminal
+
+_STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED}
+
+
+@dataclass(frozen=True)
+class Saying:
+    """Says lines on `terminal`; None says nothing, for runs that `verify` starts."""
+
+    terminal: Terminal | None
+
+    def line(self, line: Line) -> None:
+        """One line with its label."""
+        if self.terminal is not None:
+            label = self.terminal.style(line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
+            self.terminal.say(f"{label}{line.text}")
+
+    def plain(self, text: str) -> None:
+        """Text without a label."""
+        if self.terminal is not None:
+            self.terminal.say(text)
+
+    def block(self, text: str) -> None:
+        """A failure block: its first word stands out."""
+        if self.terminal is not None:
+            word, space, rest = text.partition(" ")
+            self.terminal.say(f"{self.terminal.style(word, RED)}{space}{rest}")

@@ -1,0 +1,58 @@
+"""The signals that end a run, caught as numbers on a descriptor while the launcher watches its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class CaughtSignals:
+    """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
+
+    A signal that was ignored before stays ignored (nohup). Outside of the main thread nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._before: dict[int, Any] = {}
+        self._wakeup = -1
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._read
+
+    def take(self) -> list[int]:
+        """The numbers that came since the last call."""
+        with suppress(BlockingIOError):
+            return [number for number in os.read(self._read, 256) if number in ENDING]
+        return []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for number in ENDING:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, _noted)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._wakeup)
+        os.close(self._read)
+        os.close(self._write)
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """The number is on the descriptor already."""

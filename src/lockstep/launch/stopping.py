@@ -1,0 +1,67 @@
+"""When a run is stopped: which signal goes to which rank at what moment. Pure; the supervisor carries it out.
+
+Times are seconds of one clock (time.monotonic). A failure leaves the other ranks a tenth of a second in which they may
+report the same failure, so that the block can say that it was the same; all are gone well within a second.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from lockstep.journal.failure import FailureKind
+
+SAME_FAILURE_S = 0.1
+"""Time for other ranks to fail by themselves in the same way."""
+CAUSE_S = 0.3
+"""Time for the cause to show itself when a rank only reports that a peer is gone."""
+TERM_GRACE_S = 0.3
+"""Between SIGTERM and SIGKILL after a failure."""
+FAILED_RANK_GRACE_S = 5.0
+"""Time for the exit handlers of the rank that failed."""
+INTERRUPT_GRACE_S = 0.5
+"""Between a person's signal and SIGKILL."""
+
+
+@dataclass(frozen=True, order=True)
+class Send:
+    """Send `signal` to `ranks` at `at_s`."""
+
+    at_s: float
+    signal: int
+    ranks: frozenset[int]
+
+
+Plan = tuple[Send, ...]
+
+
+def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset[int]) -> Plan:
+    """A running rank reported that its script raised: the others stop; it may finish its exit handlers."""
+    wait = CAUSE_S if kind is FailureKind.PEER else SAME_FAILURE_S
+    others = running - {failed}
+    return (
+        Send(now + wait, signal.SIGTERM, others),
+        Send(now + wait + TERM_GRACE_S, signal.SIGKILL, others),
+        Send(now + FAILED_RANK_GRACE_S, signal.SIGKILL, frozenset({failed})),
+    )
+
+
+def after_bad_exit(now: float, running: frozenset[int]) -> Plan:
+    """A rank ended with a code other than 0, or by a signal: the others stop."""
+    return (
+        Send(now + SAME_FAILURE_S, signal.SIGTERM, running),
+        Send(now + SAME_FAILURE_S + TERM_GRACE_S, signal.SIGKILL, running),
+    )
+
+
+def after_signal(now: float, number: int, running: frozenset[int], again: bool) -> Plan:
+    """A person's signal: Ctrl-C is handed on as it is, anything else as SIGTERM; the second one kills at once."""
+    if again:
+        return (Send(now, signal.SIGKILL, running),)
+    handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    return (Send(now, handed_on, running), Send(now + INTERRUPT_GRACE_S, signal.SIGKILL, running))
+
+
+def due(plan: Plan, now: float) -> tuple[Plan, Plan]:
+    """What is to be sent now, in order, and what is left."""
+    return tuple(sorted(send for send in plan if send.at_s <= now)), tuple(send for send in plan if send.at_s > now)

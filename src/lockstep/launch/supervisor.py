@@ -1,0 +1,300 @@
+"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or a person says so.
+
+It only carries out: what to send to whom is decided in `stopping`, whose fault it was in `verdict`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockstep.errors import WorldError
+from lockstep.journal.failure import FailureKind, read_failure
+from lockstep.launch import stopping
+from lockstep.launch.channel import ChannelClosed, Message
+from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.observer import UPDATE_S, Observer
+from lockstep.launch.rank_order import RankOrder, write_order
+from lockstep.launch.rank_streams import RankStreams
+from lockstep.launch.rank_variables import rank_variables
+from lockstep.launch.report import Line, StartTimes, logs_line, plain_line, rank_lines, still_alone_line
+from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.saying import Saying
+from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.verdict import RankEnd
+from lockstep.layout.run_folder import RunFolder
+
+STILL_ALONE_S = 60.0
+"""After this long without any meeting of the ranks the launcher says so."""
+IDLE_S = 0.5
+SWEEP_S = 5.0
+DRAIN_S = 2.0
+
+
+@dataclass
+class _Rank:
+    pid: int = 0
+    stopped: bool = False
+    end: RankEnd | None = None
+
+
+@dataclass
+class Ending:
+    """How all ranks ended."""
+
+    ends: list[RankEnd]
+    interrupted_by: int
+    joined: bool
+
+
+@dataclass
+class Supervisor:
+    """One run. `run` returns when no process of it is left."""
+
+    request: LaunchRequest
+    folder: RunFolder
+    nursery: NurseryHandle
+    saying: Saying
+    observer: Observer
+    listener: socket.socket
+    began_ns: int
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _plan: stopping.Plan = ()
+    _stopping_for: FailureKind | None = None
+    _interrupted_by: int = 0
+    _joined: bool = False
+    _swept: bool = False
+    _lost: bool = False
+
+    def run(self) -> Ending:
+        """Start the ranks, watch until all have ended, sweep up.
+
+        Raises:
+            WorldError: when the nursery cannot import torch, or dies.
+        """
+        logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
+        self._streams = RankStreams(self._selector, logs, self.saying.terminal)
+        self._news, self._news_end = os.pipe()
+        try:
+            with CaughtSignals() as self._signals:
+                self._register()
+                if self.nursery.ready is not None:
+                    self._start_ranks()
+                self._watch(self._all_ended)
+                self._sweep()
+        finally:
+            self._streams.end()
+            self._selector.close()
+            self.listener.close()
+            os.close(self._news)
+            os.close(self._news_end)
+        ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
+        return Ending(ends, self._interrupted_by, self._joined or self.observer.met)
+
+    def _register(self) -> None:
+        for source, handler in (
+            (self.nursery.channel, self._on_nursery),
+            (self.listener, self._on_listener),
+            (self._news, self._on_news),
+            (self._signals, self._on_signal),
+        ):
+            self._selector.register(source, selectors.EVENT_READ, handler)
+
+    def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
+        look_at = warn_at = 0.0
+        while not over() and (now := time.monotonic()) < deadline:
+            next_line = self._streams.show_due(now)
+            self._send_due(now)
+            if now >= look_at:
+                self.observer.look(now)
+                look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
+            warn_at = self._warn_alone(now, warn_at)
+            moments = [look_at, deadline, *(send.at_s for send in self._plan), *([next_line] if next_line else [])]
+            for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
+                key.data()
+
+    def _all_ended(self) -> bool:
+        if self._interrupted_by and not self._ranks:
+            return True
+        return bool(self._ranks) and all(rank.end is not None for rank in self._ranks.values())
+
+    def _running(self) -> frozenset[int]:
+        return frozenset(number for number, rank in self._ranks.items() if rank.end is None)
+
+    # Starting
+
+    def _start_ranks(self) -> None:
+        self._ready_ns = time.monotonic_ns()
+        self._fresh = self.request.fresh
+        ready = self.nursery.ready or {}
+        if ready["tasks"] != 1 and not self._fresh:
+            self._fresh = True
+            text = f"importing torch started {ready['tasks'] - 1} threads, so each rank starts its own interpreter (--fresh)"
+            self.saying.line(Line("note", text))
+        port = self.listener.getsockname()[1]
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for number in range(self.request.ranks):
+            self._ranks[number] = _Rank()
+            stdin = 0 if number == 0 and self.saying.terminal is not None else nothing
+            stdout, stderr = self._streams.new_pipes(number)
+            order = write_order(self._order(number, port))
+            message = {"do": "spawn", "rank": number, "fresh": self._fresh}
+            self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end))
+            for descriptor in (order, stdout, stderr):
+                os.close(descriptor)
+        os.close(nothing)
+
+    def _order(self, number: int, port: int) -> RankOrder:
+        request = self.request
+        return RankOrder(
+            rank=number,
+            script=str(request.script) if request.script is not None else "",
+            module=request.module or "",
+            args=request.args,
+            folder=str(Path.cwd()),
+            run_folder=str(self.folder.path.absolute()),
+            variables=rank_variables(request, number, port, os.environ),
+        )
+
+    def _say_started(self) -> None:
+        if self.request.verbosity is Verbosity.QUIET or self.saying.terminal is None:
+            return
+        began, ready = self.request.started_ns or self.began_ns, self._ready_ns
+        times = StartTimes(
+            command_s=(self.began_ns - began) / 1e9,
+            import_s=(ready - self.began_ns) / 1e9,
+            fork_s=(time.monotonic_ns() - ready) / 1e9,
+        )
+        self.saying.line(logs_line(self.request.run_folder, times, self._fresh))
+        if self.request.verbosity is Verbosity.DETAILED:
+            pids = {number: rank.pid for number, rank in self._ranks.items()}
+            for line in rank_lines(pids, {number: self.folder.log(number) for number in pids}):
+                self.saying.line(line)
+
+    # Events
+
+    def _on_nursery(self) -> None:
+        try:
+            message, _ = self.nursery.channel.receive()
+        except ChannelClosed:
+            self._nursery_lost()
+            return
+        kind = message["is"]
+        if kind == "ready":
+            self.nursery.ready = message
+            if not self._interrupted_by:
+                self._start_ranks()
+        elif kind == "broken":
+            raise WorldError(f"torch cannot be imported here:\n{message['error'].rstrip()}")
+        elif kind == "spawned":
+            self._ranks[message["rank"]].pid = message["pid"]
+            if all(rank.pid for rank in self._ranks.values()):
+                self._say_started()
+        elif kind == "exited":
+            self._on_exit(message)
+        elif kind == "swept":
+            self._swept = True
+
+    def _on_exit(self, message: Message) -> None:
+        number, rank = message["rank"], self._ranks[message["rank"]]
+        failure = read_failure(self.folder.failure(number))
+        rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], rank.stopped, failure)
+        if failure is not None:
+            self._stop_for(number, failure.kind)
+        elif message["code"] and not rank.stopped and self._may_stop_for(FailureKind.SCRIPT):
+            self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
+
+    def _on_news(self) -> None:
+        for line in os.read(self._news, 1 << 16).splitlines():
+            news = json.loads(line)
+            if news["event"] == "joined":
+                self._joined = True
+            else:
+                failure = read_failure(self.folder.failure(news["rank"]))
+                if failure is not None:
+                    self._stop_for(news["rank"], failure.kind)
+
+    def _stop_for(self, number: int, kind: FailureKind) -> None:
+        if self._may_stop_for(kind):
+            self._plan = stopping.after_failure(time.monotonic(), number, kind, self._running())
+
+    def _may_stop_for(self, kind: FailureKind) -> bool:
+        """The first failure decides; but a real one replaces the plan of a rank that only lost its peer."""
+        if self._interrupted_by or self._stopping_for not in (None, FailureKind.PEER):
+            return False
+        if self._stopping_for is FailureKind.PEER and kind is FailureKind.PEER:
+            return False
+        self._stopping_for = kind
+        return True
+
+    def _on_signal(self) -> None:
+        for number in self._signals.take():
+            if number == signal.SIGINT and self.observer.paused and not self._interrupted_by:
+                self._send(signal.SIGINT, frozenset({0}))
+                continue
+            again = bool(self._interrupted_by)
+            self._interrupted_by = self._interrupted_by or number
+            self._plan = stopping.after_signal(time.monotonic(), number, self._running(), again)
+        self._send_due(time.monotonic())
+
+    def _on_listener(self) -> None:
+        """A script connects to MASTER_PORT: the store starts, on this socket."""
+        port = self.listener.getsockname()[1]
+        message = {"do": "store", "port": port, "world_size": self.request.ranks}
+        self.nursery.send(message, (self.listener.fileno(),))
+        self._selector.unregister(self.listener)
+        self.listener.close()
+        self._joined = True
+        if self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(plain_line(port))
+
+    def _nursery_lost(self) -> None:
+        self._selector.unregister(self.nursery.channel)
+        self._lost = True
+        self.nursery.bury()
+        now = time.monotonic_ns()
+        for number in self._running():
+            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, None)
+            self._ranks[number].end = end
+        if not self._interrupted_by:
+            raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
+
+    # Stopping
+
+    def _send_due(self, now: float) -> None:
+        ready, self._plan = stopping.due(self._plan, now)
+        for send in ready:
+            self._send(send.signal, send.ranks & self._running())
+
+    def _send(self, number: int, ranks: frozenset[int]) -> None:
+        for rank in ranks:
+            self._ranks[rank].stopped = True
+        if ranks:
+            self.nursery.send({"do": "signal", "signal": number, "ranks": sorted(ranks)})
+
+    def _sweep(self) -> None:
+        """End what the ranks have left behind, then read the pipes to their end."""
+        self._plan = ()
+        if self._ranks and not self._lost and self.nursery.send({"do": "sweep"}):
+            self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
+        self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
+        if self.saying.terminal is not None:
+            self.saying.terminal.progress(None)
+
+    def _warn_alone(self, now: float, warn_at: float) -> float:
+        """Say once that the ranks have not met."""
+        if warn_at == 0.0:
+            return now + STILL_ALONE_S
+        if now >= warn_at and self.request.ranks > 1:
+            if not (self._joined or self.observer.met or self.observer.paused):
+                self.saying.line(still_alone_line(self.request.ranks, STILL_ALONE_S))
+            return float("inf")
+        return warn_at

@@ -1,0 +1,104 @@
+"""Whose fault it was, and the exit code: a pure decision over how every rank ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.journal.failure import Failure, FailureKind
+
+KILL_COMES_FIRST_NS = 100_000_000
+"""A peer notices a killed rank before the nursery has reaped it; this much later still counts as a consequence."""
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    code: int
+    """128 + n for signal n."""
+    signal: int
+    """0 when it ended by itself."""
+    time_ns: int
+    stopped: bool
+    """Whether the launcher had sent it a signal before."""
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit code and the rank to blame."""
+
+    exit_code: int
+    culprit: RankEnd | None
+    same: tuple[int, ...] = ()
+    """Other ranks with the same failure."""
+    stopped: tuple[int, ...] = ()
+    """Other ranks that ended because of it."""
+    left_early: tuple[int, ...] = ()
+    """Ranks that had ended well before, when the culprit only reports that a peer is gone."""
+
+
+def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
+    """The verdict over ranks that have all ended.
+
+    The earliest event that is nobody else's consequence is the cause: an exception of the script, a signal that the
+    launcher did not send, a bad exit code. Only if there is none does a lost peer count.
+
+    Args:
+        ends: one for each rank.
+        interrupted_by: the person's signal that stopped the run, or 0.
+    """
+    if interrupted_by:
+        return Verdict(128 + interrupted_by, None)
+    causes = sorted((time, end.rank) for end in ends if (time := _cause_time(end)) is not None)
+    if not causes:
+        causes = sorted((end.time_ns, end.rank) for end in ends if end.failure or (end.code and not end.stopped))
+    if not causes:
+        return Verdict(0 if not any(end.code for end in ends) else 1, None)
+    culprit = next(end for end in ends if end.rank == causes[0][1])
+    same = tuple(end.rank for end in ends if end is not culprit and _same(end, culprit))
+    return Verdict(
+        exit_code=_code(culprit),
+        culprit=culprit,
+        same=same,
+        stopped=tuple(end.rank for end in ends if end is not culprit and end.rank not in same and end.code),
+        left_early=tuple(end.rank for end in ends if _is_peer(culprit) and not end.code),
+    )
+
+
+def _is_peer(end: RankEnd) -> bool:
+    return end.failure is not None and end.failure.kind is FailureKind.PEER
+
+
+def _cause_time(end: RankEnd) -> int | None:
+    """When this rank became a cause; None when it ended well or because of others."""
+    if end.failure is not None:
+        return None if _is_peer(end) else end.failure.time_ns
+    if end.stopped or not end.code:
+        return None
+    return end.time_ns - KILL_COMES_FIRST_NS if end.signal else end.time_ns
+
+
+def _same(end: RankEnd, culprit: RankEnd) -> bool:
+    if culprit.failure is None or end.failure is None:
+        return culprit.failure is end.failure and not end.stopped and end.code == culprit.code and end.code != 0
+    return end.failure.error == culprit.failure.error
+
+
+def _code(culprit: RankEnd) -> int:
+    if culprit.failure is None:
+        return culprit.code
+    if culprit.failure.kind is FailureKind.USAGE:
+        return 2
+    return culprit.code if culprit.code and not culprit.signal else 1
+
+
+def signal_name(number: int) -> str:
+    """`signal 9 (SIGKILL)`."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

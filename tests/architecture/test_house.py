@@ -1,0 +1,90 @@
+"""The house keeps its shape: layers, no torch outside of the ranks, a small facade, files of one noun."""
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lockstep
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "lockstep"
+OUTSIDE = ("errors", "layout", "journal", "launch", "prove", "cli")
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
+
+BLOCKER = """
+import importlib.abc, importlib, sys
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ("torch", "numpy", "safetensors"):
+            raise ImportError(f"{name} must not be imported outside of the ranks")
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def modules_of(package):
+    if not (SOURCE / package).is_dir():
+        return [f"lockstep.{package}"]
+    found = pkgutil.walk_packages([str(SOURCE / package)], f"lockstep.{package}.")
+    return [f"lockstep.{package}", *(module.name for module in found)]
+
+
+@pytest.mark.ranks
+def test_everything_outside_of_the_ranks_imports_with_torch_blocked():
+    modules = [module for package in OUTSIDE for module in modules_of(package)]
+    assert len(modules) > 40
+    program = BLOCKER + "\n".join(f"importlib.import_module({module!r})" for module in modules)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.ranks
+def test_help_works_where_there_is_no_torch():
+    for arguments in (["--help"], ["run", "--help"], ["verify", "--help"], ["--version"]):
+        program = f"{BLOCKER}\nsys.argv = ['lockstep', *{arguments!r}]\nfrom lockstep.cli.main import main\nmain()"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_the_facade_is_small_and_complete():
+    assert len(lockstep.__all__) <= 25
+    assert sorted(lockstep.__all__) == lockstep.__all__
+    assert all(getattr(lockstep, name) is not None for name in lockstep.__all__)
+
+
+def test_files_and_folders_have_names_that_say_something():
+    names = {part for path in SOURCE.rglob("*.py") for part in path.relative_to(SOURCE).with_suffix("").parts}
+    assert not names & FORBIDDEN_NAMES
+
+
+def functions():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node
+
+
+def test_no_file_has_more_than_500_lines_and_no_function_more_than_60():
+    long_files = {path.name: n for path in SOURCE.rglob("*.py") if (n := len(path.read_text().splitlines())) > 500}
+    long_functions = {
+        f"{path.name}:{node.name}": n for path, node in functions() if (n := node.end_lineno - node.lineno + 1) > 60
+    }
+    assert (long_files, long_functions) == ({}, {})
+
+
+def test_every_module_says_what_it_is():
+    silent = [path for path in SOURCE.rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_every_promise_of_the_guarantees_page_names_a_test_that_exists():
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = {word.strip("`") for word in page.split() if word.startswith("`tests/")}
+    assert len(named) > 10
+    for name in named:
+        file, _, function = name.partition("::")
+        assert (ROOT / file).exists(), name
+        assert not function or f"def {function}(" in (ROOT / file).read_text(), name

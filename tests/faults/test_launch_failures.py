@@ -1,0 +1,129 @@
+"""A failing run says one block, last, once, and ends with the documented exit code."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.launching import run_script, start, write_script
+
+pytestmark = pytest.mark.ranks
+
+
+def test_an_exception_in_one_rank_is_one_block_and_the_last_thing_printed(tmp_path: Path) -> None:
+    script = """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            raise ValueError("the second rank has had enough")
+        dist.all_reduce(torch.ones(3))
+    """
+    ended = run_script(tmp_path, script, "-n", "2")
+    block = ended.err[ended.err.index("FAILED") :].splitlines()
+    assert ended.code == 1
+    assert block[0] == "FAILED    rank 1: ValueError: the second rank has had enough"
+    assert block[1].endswith("script.py:5")
+    assert block[2].strip() == 'raise ValueError("the second rank has had enough")'
+    assert block[-2:] == ["  1 other rank stopped because of this", f"  log: {_shown_log(ended.folder, 1)}"]
+    assert (ended.out + ended.err).count("Traceback (most recent call last)") == 1
+    assert "lockstep/launch" not in ended.err
+    assert "the second rank has had enough" in ended.log(1)
+
+
+def _shown_log(folder: Path | None, rank: int) -> str:
+    assert folder is not None
+    return f"lockstep-runs/{folder.name}/logs/rank-{rank:05d}.log"
+
+
+def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, "raise KeyError('missing')", "-n", "2", "--fresh")
+    assert ended.code == 1
+    assert ended.err.count("KeyError: 'missing'") == 2, "in the headline and at the end of the traceback"
+    assert "the same on rank" in ended.err
+
+
+def test_a_mistake_in_the_use_of_lockstep_is_one_sentence(tmp_path: Path) -> None:
+    script = """
+        from lockstep.errors import UsageError
+        raise UsageError("`lanes` must be at least 1, but is 0. Set lanes=1.")
+    """
+    ended = run_script(tmp_path, script, "-n", "2", "-q", "--fresh")
+    assert ended.code == 2
+    assert ended.err == "error: `lanes` must be at least 1, but is 0. Set lanes=1.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit('no luck')", 1),
+        ("import os; os._exit(9)", 9),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGUSR1)", 128 + signal.SIGUSR1),
+        ("raise KeyboardInterrupt", 130),
+        ("1 +", 1),
+        ("import sys; sys.exit(0)", 0),
+    ],
+)
+def test_the_exit_code_is_the_scripts_own(tmp_path: Path, text: str, code: int) -> None:
+    assert run_script(tmp_path, text, "-n", "1", "--fresh").code == code
+
+
+def test_exit_handlers_run_and_buffered_output_arrives(tmp_path: Path) -> None:
+    script = """
+        import atexit, sys, threading
+        atexit.register(lambda: sys.stdout.write("handler ran"))
+        threading.Thread(target=lambda: print("thread ended")).start()
+        sys.exit(4)
+    """
+    ended = run_script(tmp_path, script, "-n", "1")
+    assert ended.code == 4
+    assert ended.out == "thread ended\nhandler ran"
+
+
+def test_a_crash_in_native_code_shows_its_stack(tmp_path: Path) -> None:
+    script = """
+        import ctypes
+        def crash():
+            ctypes.string_at(0)
+        crash()
+    """
+    ended = run_script(tmp_path, script, "-n", "1", "--fresh")
+    assert ended.code == 128 + signal.SIGSEGV
+    block = ended.err[ended.err.index("FAILED") :]
+    assert "killed by signal 11 (SIGSEGV)" in block
+    assert 'script.py", line 4 in crash' in block
+    assert block.count("Fatal Python error") == 1
+
+
+def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        from lockstep.journal.record import Phase
+        from lockstep.journal.ring import JournalWriter
+        from lockstep.layout.rank_environment import decode
+        from lockstep.layout.run_folder import RunFolder
+        place = decode(os.environ)
+        journal = JournalWriter(RunFolder(place.settings.run_folder).journal(place.position.rank))
+        journal.write(Phase.EXCHANGE, "all_reduce", step=12, epoch=1, file=__file__, line=11)
+        os.kill(os.getpid(), signal.SIGKILL)
+        # the line that the journal names
+    """
+    ended = run_script(tmp_path, script, "-n", "1", "--fresh")
+    block = ended.err[ended.err.index("FAILED") :]
+    assert block.startswith("FAILED    rank 0, step 12, exchange all_reduce: killed by signal 9 (SIGKILL)")
+    assert f"last at {tmp_path / 'script.py'}:11" in block
+    assert "why: sent by somebody else; the kernel reports no lack of memory" in block
+
+
+def test_torch_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text("raise ImportError('no torch today')")
+    path = f"{tmp_path / 'broken'}:{Path(__file__).parents[2] / 'src'}"
+    run = start(tmp_path, "-n", "2", write_script(tmp_path, "print('never')"), env={"PYTHONPATH": path})
+    ended = run.finish()
+    assert ended.code == 1
+    assert "error: torch cannot be imported here:" in ended.err
+    assert ended.err.rstrip().endswith("ImportError: no torch today")
+    assert ended.out == ""

@@ -1,0 +1,123 @@
+"""However a run ends, nothing of it is left: no process, no listener, no shared memory."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Running, kill, start, until, write_script
+
+pytestmark = pytest.mark.ranks
+
+ENDLESS = """
+    import os, sys, time
+    import torch, torch.distributed as dist
+    from pathlib import Path
+    from torch.utils.data import DataLoader, Dataset
+
+    class Numbers(Dataset):
+        def __len__(self):
+            return 10_000_000
+        def __getitem__(self, index):
+            Path(f"/dev/shm/torch_{os.getpid()}_1_1").touch()     # what a worker killed in the middle leaves
+            return torch.full((4,), float(index))
+
+    dist.init_process_group("gloo")
+    for number, batch in enumerate(DataLoader(Numbers(), batch_size=4, num_workers=1)):
+        dist.all_reduce(batch.sum())
+        if number == 5:
+            print("under way", flush=True)
+"""
+PER_RANK = 2
+"""A rank and its loader worker."""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """Two ranks with a loader worker each, in the middle of training."""
+    run = start(tmp_path, "-n", "2", "-v", write_script(tmp_path, ENDLESS))
+    try:
+        run.wait_for("under way")
+        until(lambda: len(run.processes()) >= 3 + 2 * PER_RANK, "launcher, nursery, store, ranks and workers")
+        yield run
+    finally:
+        run.clean_up()
+
+
+def nothing_left(run: Running, limit_s: float = 1.0) -> None:
+    """Within the limit no process and no shared memory is there; ports go with the processes."""
+    until(lambda: not run.processes(), "the end of all processes", limit_s)
+    assert [path for pid in run.seen for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
+
+
+def test_a_killed_rank_takes_the_run_down_within_a_second(running: Running) -> None:
+    kill(running.pid_of(1))
+    began = time.monotonic()
+    running.process.wait(10)
+    took = time.monotonic() - began
+    ended = running.finish()
+    print(f"a killed rank took the run down in {took:.2f} s")
+    assert took < 1.0
+    assert ended.code == 128 + signal.SIGKILL
+    block = ended.err[ended.err.index("FAILED") :]
+    assert block.startswith("FAILED    rank 1: killed by signal 9 (SIGKILL)")
+    assert "1 other rank stopped because of this" in block
+    nothing_left(running)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_leaves_nothing(running: Running, number: signal.Signals) -> None:
+    running.process.send_signal(number)
+    ended = running.finish()
+    assert ended.code == 128 + number
+    assert ended.err.rstrip().splitlines()[-1].startswith(f"stopped   by signal {number.value} ({number.name})")
+    assert "FAILED" not in ended.err
+    nothing_left(running)
+
+
+def test_the_second_signal_ends_a_run_that_ignores_the_first_at_once(tmp_path: Path) -> None:
+    script = """
+        import signal, sys
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("deaf", flush=True)
+        while True:
+            signal.pause()
+    """
+    run = start(tmp_path, "-n", "1", "--fresh", write_script(tmp_path, script))
+    run.wait_for("deaf")
+    run.process.send_signal(signal.SIGTERM)
+    run.process.send_signal(signal.SIGHUP)
+    began = time.monotonic()
+    assert run.finish().code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+    assert time.monotonic() - began < 1.0
+    nothing_left(run)
+
+
+def test_a_killed_launcher_leaves_nothing(running: Running) -> None:
+    kill(running.process.pid)
+    running.process.wait(10)
+    nothing_left(running)
+
+
+def test_a_killed_nursery_ends_the_run(running: Running) -> None:
+    nursery = next(pid for pid in running.processes() if b"launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    kill(nursery)
+    ended = running.finish()
+    assert ended.code == 1
+    assert ended.err.rstrip().endswith("was killed from outside, and the ranks with it.")
+    nothing_left(running)
+
+
+def test_a_stray_grandchild_ends_with_the_run(tmp_path: Path) -> None:
+    script = """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+        print("left one behind")
+    """
+    run = start(tmp_path, "-n", "1", "--fresh", write_script(tmp_path, script))
+    assert run.finish().code == 0
+    nothing_left(run)

@@ -1,0 +1,300 @@
+"""`lockstep verify` on real tiny scripts with real processes: honest ones pass, and each planted mistake is named."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.prove.evidence import Kind
+from lockstep.prove.findings import Findings
+from lockstep.prove.plain import Finding, sentence
+from lockstep.prove.trials import PRELOADED, Program, Trials
+from lockstep.prove.verify import Proof, verify
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+import lockstep
+
+run = lockstep.init(seed=0, lanes={lanes})
+inputs = torch.randn(44, 6)
+targets = inputs[:, :3].argmax(1)
+model = nn.Sequential(nn.Linear(6, 8), {norm}, nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr={lr})
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=22, {order})
+test_loader = DataLoader(TensorDataset(inputs[:5], targets[:5]), batch_size=5)
+model, optimizer, loader, test_loader = run.prepare(model, optimizer, loader, test_loader)
+{before}
+for epoch in run.epochs({epochs}):
+    for step in run.steps(loader):
+        for x, y in step:
+            {lane}
+            run.backward({loss})
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log(loss=step.loss)
+        {after}
+    {epoch_end}
+"""
+HONEST = {
+    "lanes": 2,
+    "norm": "nn.BatchNorm1d(8)",
+    "lr": "1e-2",
+    "order": "shuffle=True",
+    "before": "",
+    "epochs": 2,
+    "lane": "pass",
+    "loss": "F.cross_entropy(model(x), y)",
+    "after": "pass",
+    "epoch_end": "pass",
+}
+TOKENS = """
+def mean_of_tokens(logits, tokens):
+    keep = tokens != 0
+    return F.cross_entropy(logits[keep], tokens[keep])
+lengths = torch.arange(1, 45) % 7 + 1
+"""
+"""A batch of padded sentences: the mean runs over tokens that are no padding, of which lanes have different numbers."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[NurseryHandle]:
+    with NurseryHandle(1, PRELOADED) as nursery:
+        yield nursery
+
+
+class Verifier:
+    def __init__(self, folder: Path, nursery: NurseryHandle) -> None:
+        self.folder, self.nursery = folder, nursery
+
+    def __call__(self, *, ranks: tuple[int, ...] = (1, 2), steps: int = 3, **slots: object) -> Findings:
+        script = self.folder / "train.py"
+        script.write_text(SCRIPT.format(**HONEST | slots))
+        return self.of(script, ranks, steps)
+
+    def of(self, script: Path, ranks: tuple[int, ...] = (1, 2), steps: int = 3) -> Findings:
+        program = Program(script, None, (), threads=1, device="cpu")
+        with Trials(program, lambda *_: None, self.nursery) as trials:
+            try:
+                return verify(Proof(program, ranks, None, steps), trials)
+            finally:
+                trials.remove()
+
+
+@pytest.fixture
+def verified(tmp_path: Path, nursery: NurseryHandle) -> Verifier:
+    return Verifier(tmp_path, nursery)
+
+
+def named(findings: Findings) -> tuple[str, int, str]:
+    """Item, step and usual cause of the first difference."""
+    assert findings.failed is None, findings.failed
+    assert findings.exit_code == 1
+    assert findings.difference is not None
+    place = findings.difference.difference.place
+    return place.item, place.step, findings.difference.cause
+
+
+def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(**HONEST | {"lanes": 4}))
+    command = [sys.executable, "-m", "lockstep", "verify", "--json", "train.py", "--ranks", "1,2,3,4", "--steps", "3"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["proved"]
+    assert told["steps"] == 3
+    assert told["lanes"] == 4
+    assert told["plain"]["finding"] == "agrees"
+    assert {row["kind"] for row in told["rows"]} >= {"loss", "gradient", "buffer", "parameter", "optimizer", "value"}
+    assert "4 ranks … " in ended.stderr
+    assert not told["folder"]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_noise_seeded_from_the_rank_is_named(verified: Verifier) -> None:
+    item, step, cause = named(
+        verified(
+            before="noise = torch.Generator().manual_seed(run.rank)",
+            lane="x = x + 0.1 * torch.randn(x.shape, generator=noise)",
+        )
+    )
+    assert (item, step) == ("loss", 1)
+    assert "depend on the rank" in cause
+
+
+def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
+    findings = verified(loss="F.cross_entropy(model(x), y) * run.world_size")
+    item, step, cause = named(findings)
+    assert (item, step) == ("loss", 1)
+    assert findings.difference.deviation.ratio == pytest.approx(2.0)
+    assert "multiplied by the number of ranks" in cause
+
+
+def test_a_gradient_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
+    findings = verified(before="model[0].weight.register_hook(lambda gradient: gradient * run.world_size)")
+    item, step, cause = named(findings)
+    assert (item, step) == ("gradient 0.weight", 1)
+    assert findings.difference.deviation.ratio == pytest.approx(2.0)
+    assert findings.difference.deviation.num_elements == 48
+    assert "the gradient is multiplied by the number of ranks" in cause
+
+
+def test_batch_norm_statistics_broadcast_from_rank_0_are_named(verified: Verifier) -> None:
+    item, step, cause = named(
+        verified(
+            lane="statistics = model[0](x).mean(0).detach()",
+            after="model[1].running_mean.copy_(run.broadcast(statistics))",
+        )
+    )
+    assert (item, step) == ("buffer 1.running_mean", 1)
+    assert "BatchNorm statistics of rank 0" in cause
+
+
+def test_batch_norm_statistics_that_only_rank_0_keeps_are_named_with_the_rank(verified: Verifier) -> None:
+    findings = verified(after="model[1].running_mean.mul_(float(run.is_main))")
+    item, step, cause = named(findings)
+    assert (item, step) == ("buffer 1.running_mean", 1)
+    assert (findings.difference.left, findings.difference.right) == ("rank 0 of 2", "rank 1 of 2")
+    assert "a rank wrote buffers of its own" in cause
+
+
+def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verifier) -> None:
+    findings = verified(
+        order="sampler=RandomSampler(inputs, generator=torch.Generator().manual_seed(run.rank))",
+    )
+    assert findings.exit_code == 1
+    assert findings.failed.label == "2 ranks"
+    assert "order of the samples is not the same on every rank" in findings.failed.text
+
+
+def test_a_metric_averaged_over_unequal_shares_is_named(verified: Verifier) -> None:
+    evaluation = (
+        "losses = [float(F.cross_entropy(model(x), y, reduction='sum')) for x, y in test_loader]\n"
+        "    seen = sum(len(y) for x, y in test_loader)\n"
+        "    run.mean(sum(losses) / seen)"
+    )
+    item, step, cause = named(verified(epoch_end=evaluation, before="model.eval()"))
+    assert item.startswith("value run.mean at train.py:")
+    assert step == 2
+    assert "run.tally()" in cause
+
+
+def test_a_learning_rate_scaled_by_the_ranks_is_named_with_both_values(verified: Verifier) -> None:
+    item, step, cause = named(verified(lr="1e-2 * run.world_size"))
+    assert (item, step) == ("parameter 0.weight", 1)
+    assert "optimizer lr depends on the number of ranks: 0.01 with 1 and 0.02 with 2" in cause
+
+
+def test_a_model_average_in_an_object_of_the_script_is_compared(verified: Verifier) -> None:
+    before = (
+        "class Average:\n"
+        "    def __init__(self):\n"
+        "        self.weights = {name: value.detach().clone() for name, value in model.named_parameters()}\n"
+        "    def update(self, rate):\n"
+        "        for name, value in model.named_parameters():\n"
+        "            self.weights[name].lerp_(value.detach(), rate)\n"
+        "average = Average()"
+    )
+    item, step, cause = named(verified(before=before, after="average.update(0.1 * run.world_size)"))
+    assert item == "script average.weights.0.weight"
+    assert step == 2
+    assert "updated with values that depend on the ranks" in cause
+    assert verified(before=before, after="average.update(0.1)").proved
+
+
+def test_what_a_lane_leaves_in_a_variable_is_not_compared(verified: Verifier) -> None:
+    lane = "batch = {'0.weight': x, '0.bias': y}; twin = copy.deepcopy(model)"
+    assert verified(lane=lane).proved
+
+
+def test_a_script_that_is_not_repeatable_with_itself_is_told_so(verified: Verifier) -> None:
+    findings = verified(
+        before="import os; noise = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), 'big'))",
+        lane="x = x + torch.randn(x.shape, generator=noise)",
+    )
+    assert "not repeatable even with itself" in named(findings)[2]
+
+
+def test_a_summed_loss_is_named_by_the_row_plain(verified: Verifier) -> None:
+    findings = verified(loss="F.cross_entropy(model(x), y, reduction='sum')")
+    assert findings.same_bits
+    assert findings.exit_code == 1
+    assert findings.plain.finding is Finding.SUM
+    assert findings.plain.relative == pytest.approx(0.5, abs=0.01)
+    assert "reduction='mean'" in sentence(findings.plain)
+
+
+def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verified: Verifier) -> None:
+    loss = "mean_of_tokens(model(x).unsqueeze(1).expand(-1, 7, -1), tokens)"
+    slots = {
+        "before": TOKENS,
+        "norm": "nn.Identity()",
+        "lane": "tokens = (y + 0)[:, None] * (torch.arange(7) <= y[:, None] * 2)",
+    }
+    findings = verified(loss=loss, **slots)
+    assert findings.same_bits
+    assert findings.exit_code == 1
+    assert findings.plain.finding is Finding.WEIGHTS
+    assert findings.plain.found != pytest.approx(findings.plain.used, abs=1e-3)
+    assert sum(findings.plain.found) == pytest.approx(1.0)
+    assert "pass that number: run.backward(loss, weight=number)" in sentence(findings.plain)
+    assert verified(loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
+
+
+def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -> None:
+    loss = "F.cross_entropy(F.normalize(model(x)) @ F.normalize(model(x)).T / 0.1, torch.arange(len(x)))"
+    findings = verified(loss=loss)
+    assert findings.same_bits
+    assert findings.exit_code == 1
+    assert findings.plain.finding is Finding.COUPLED
+    assert "compares samples of a batch with each other" in sentence(findings.plain)
+
+
+def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
+    findings = verified(lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
+    assert findings.proved
+    assert findings.plain.relative < 1e-5
+
+
+def test_a_script_that_fails_is_reported_with_its_line(verified: Verifier) -> None:
+    findings = verified(after="raise ValueError('too warm')")
+    assert findings.exit_code == 1
+    assert "ValueError: too warm" in findings.failed.text
+
+
+def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier) -> None:
+    findings = verified(lane="run.mean(1.0)")
+    assert findings.exit_code == 2
+    assert "run.tally()" in findings.failed.text
+
+
+def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("print('hello')\n")
+    findings = verified.of(script)
+    assert findings.exit_code == 1
+    assert "run.prepare" in findings.failed.text
+
+
+def test_a_script_that_ends_early_is_proved_as_far_as_it_goes(verified: Verifier) -> None:
+    findings = verified(steps=9, epochs=1)
+    assert findings.proved
+    assert findings.num_steps == 2
+    assert findings.not_proved()[0] == "9 steps: the script ended after 2"
+
+
+def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -> None:
+    findings = verified(lanes=None)
+    assert findings.proved
+    assert findings.lanes == 2
+    assert all(any(row.kind is kind for row in findings.rows) for kind in (Kind.BUFFER, Kind.VALUE))

@@ -2,6 +2,9 @@
 
     lockstep run -n 2 examples/gpt.py
     lockstep verify examples/gpt.py --ranks 1,2,4 --steps 5
+
+About a minute on two cores, from 5.5 nats per byte (knowing nothing) by way of 3.3 (knowing how frequent each byte is,
+the unigram entropy) to 1.6. Every rank fetches and computes its lanes; all have the same weights at every step.
 """
 
 import argparse
@@ -124,13 +127,18 @@ def main() -> None:
     train_text, test_text = read_library()
     floor = unigram_entropy(test_text)
     corpus = hashlib.sha256(train_text.numpy()).hexdigest()[:12]  # differs between versions of Python
-    run.print(f"{len(train_text):,} bytes of Python (sha256 {corpus}); unigram entropy of the test files {floor:.3f} nats")
+    run.print(
+        f"{len(train_text):,} bytes of Python (sha256 {corpus}); unigram entropy of the test files: {floor:.3f} nats"
+    )
 
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda done: min((done + 1) / WARMUP, 1 - done / (options.steps + 1))  # up, then down to zero
-    )
+
+    def share_of_peak(done: int) -> float:
+        """The learning rate goes up, then down to zero."""
+        return min((done + 1) / WARMUP, 1 - done / (options.steps + 1))
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
     loader = DataLoader(Windows(train_text, options.steps * BATCH), batch_size=BATCH, shuffle=True)
     test_loader = DataLoader(Windows(test_text, 512), batch_size=128)
     model, optimizer, scheduler, loader, test_loader = run.prepare(model, optimizer, scheduler, loader, test_loader)
@@ -149,7 +157,7 @@ def main() -> None:
             run.print(f"step {step.number:4d}  test loss {loss:.3f} nats = {loss / math.log(2):.3f} bits per byte")
 
     sample = write(model, "def ", 300, run.device)
-    run.print(sample)
+    run.print(f"\n{sample}\n")
     run.save_weights(model, options.weights)
 
 

@@ -102,9 +102,7 @@ def check_several(transport):
     sizes = [40_000, 3, 70_000]
     parts = [partials_of(transport, placement, size, torch.float32) for size in sizes]
     outs = [torch.empty(size) for size in sizes]
-    pending = [
-        transport.begin_all_reduce(partials, placement, out) for partials, out in zip(parts, outs, strict=True)
-    ]
+    pending = [transport.begin_all_reduce(partials, placement, out) for partials, out in zip(parts, outs, strict=True)]
     for reduction in pending:
         reduction.advance()
     for reduction, out in zip(pending, outs, strict=True):
@@ -161,7 +159,9 @@ def check_disagreement(transport):
 
 
 @pytest.mark.parametrize(
-    ("start_ranks", "ranks"), [pytest.param(over_gloo, 2, marks=pytest.mark.ranks), (over_fake, 4)], ids=["gloo", "fake"]
+    ("start_ranks", "ranks"),
+    [pytest.param(over_gloo, 2, marks=pytest.mark.ranks), (over_fake, 4)],
+    ids=["gloo", "fake"],
 )
 def test_ranks_at_different_operations_hear_both_lines(start_ranks, ranks):
     for sentence in start_ranks(check_disagreement, ranks):

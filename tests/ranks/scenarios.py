@@ -185,6 +185,36 @@ def several_backwards():
     return {"model": digest_of(model, optimizer), "loss": step.loss.hex()}
 
 
+class Wide(nn.Module):
+    """Parameters of 1 MB and more: copied gradients, several buckets, sliced sums."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 4000), nn.Linear(4000, 300)
+        self.three, self.head = nn.Linear(300, 4000), nn.Linear(4000, 10)
+        self.spare = nn.Linear(300, 1001)
+
+    def forward(self, images):
+        hidden = F.relu(self.two(F.relu(self.one(images.flatten(1)))))
+        spare = self.spare(hidden).mean() if images[0].sum() > 19.5 else 0.0
+        return self.head(F.relu(self.three(hidden))) + spare
+
+
+def large_layers():
+    """Backward calls per lane change from step to step: buckets that began too early are reduced again."""
+    run = lockstep.init(seed=1, lanes=4)
+    model = Wide()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=16, shuffle=True))
+    for step in run.steps(loader):
+        for images, labels in step:
+            for _ in range(1 + step.number % 3):
+                run.backward(F.cross_entropy(model(images), labels))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=step.number % 2 == 0)
+    return {"model": digest_of(model), "loss": step.loss.hex()}
+
+
 def frozen_then_unfrozen():
     def freeze():
         model = Cnn()

@@ -101,7 +101,12 @@ def test_a_failure_says_line_kind_and_sample(tmp_path):
     write_failure(tmp_path / "failure.json", failure)
     read = read_failure(tmp_path / "failure.json")
     assert read == failure
-    assert (read.rank, read.kind, read.error, read.sample) == (2, FailureKind.SCRIPT, "ValueError: broken picture", "1234")
+    assert (read.rank, read.kind, read.error, read.sample) == (
+        2,
+        FailureKind.SCRIPT,
+        "ValueError: broken picture",
+        "1234",
+    )
     assert read.file == __file__
     assert read_failure(tmp_path / "none.json") is None
 

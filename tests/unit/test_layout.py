@@ -141,7 +141,9 @@ def test_uneven_shares_are_possible():
 
 
 def test_more_ranks_than_lanes_is_one_sentence_with_the_way_out():
-    with pytest.raises(UsageError, match=r"`lanes` must be at least .* 2 with 4 ranks. Start with -n 2, or set lanes=4."):
+    with pytest.raises(
+        UsageError, match=r"`lanes` must be at least .* 2 with 4 ranks. Start with -n 2, or set lanes=4."
+    ):
         place(2, 4)
 
 

@@ -19,7 +19,8 @@ from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
 from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.prove.report import show
 from lockstep.prove.trials import Program, Trials
-from lockstep.prove.verify import Proof, verify as prove
+from lockstep.prove.verify import Proof
+from lockstep.prove.verify import verify as prove
 
 DEFAULT_RANKS = "1,2,4"
 DEFAULT_STEPS = 20
@@ -78,7 +79,7 @@ def verify(**options: Any) -> None:
     if findings.exit_code:
         findings.folder = str(trials.base)
     if options["as_json"]:
-        click.echo(json.dumps(findings.as_json()))
+        click.echo(json.dumps(findings.as_json(), allow_nan=False))
     else:
         show(findings, Console(highlight=False))
     sys.exit(findings.exit_code)

@@ -57,7 +57,7 @@ def calm_random_numbers(place: Place, streams: Streams) -> None:
         enter(domain, *where)
 
     streams.enter = enter_same  # type: ignore[method-assign]
-    noise.__enter__()
+    noise.__enter__()  # type: ignore[no-untyped-call]
 
 
 def autocast_dtypes() -> list[str]:
@@ -71,7 +71,7 @@ def _watch_autocast() -> None:
     def watched(context: torch.autocast) -> Any:
         if context._enabled:  # noqa: SLF001 - there is no public way to ask
             _autocast_dtypes.add(str(context.fast_dtype).removeprefix("torch."))
-        return enter(context)
+        return enter(context)  # type: ignore[no-untyped-call]
 
     torch.autocast.__enter__ = watched  # type: ignore[method-assign]
 

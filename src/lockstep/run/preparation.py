@@ -24,7 +24,7 @@ from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
-from lockstep.strategy.replica import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM
 
 
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> list[Any]:

@@ -19,11 +19,11 @@ from lockstep.run.place import Place, Region
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
-class RepeatedNoise(TorchDispatchMode):
+class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, every random operation of torch inside a lane goes through it."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._place = place
         self._draws = 0
 
@@ -61,7 +61,7 @@ class RepeatedNoise(TorchDispatchMode):
     def _once(self, func: Any, args: Any, kwargs: Any, size: Any) -> Any:
         key = stream_key(0, Domain.LANE, self._draws)
         torch.default_generator.manual_seed(key)
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for generator in torch.cuda.default_generators:
                 generator.manual_seed(key)
         drawn = func(*args, **kwargs)

@@ -23,7 +23,7 @@ from lockstep.run.preparation import prepare
 from lockstep.run.step import Step
 from lockstep.run.tally import Tally
 from lockstep.run.training import train
-from lockstep.strategy.replica import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -73,7 +73,7 @@ def init(
     return Run(parts)
 
 
-def _assemble(
+def _assemble(  # noqa: PLR0917 - six, as the house allows
     environment: RankEnvironment,
     placement: Placement,
     strategy: str | None,

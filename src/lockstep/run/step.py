@@ -18,7 +18,7 @@ from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.contract import PassResult, StepCut
-from lockstep.strategy.replica import RIGHT_FORM
+from lockstep.strategy.right_form import RIGHT_FORM
 
 
 class Step:

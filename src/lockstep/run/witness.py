@@ -67,8 +67,9 @@ class Witness:
             return
         self._lanes[lane] = {"weight": weight, "explicit": explicit, "dtypes": [_dtype(flat) for flat in slot.flats]}
         values = torch.cat([flat.detach().float().cpu() for flat in slot.flats])
-        values = values[:: _stride(values.numel())].contiguous().numpy().astype(np.float32)
-        values.tofile(self._folder.path / "evidence" / f"lane-{lane:05d}.f32")
+        values[:: _stride(values.numel())].contiguous().numpy().tofile(
+            self._folder.path / "evidence" / f"lane-{lane:05d}.f32"
+        )
 
     def after_pass(self, step: int, number: int, loss: float | None, models: Sequence[nn.Module]) -> None:
         """The gradients of a pass are complete: `number` counts the step's passes from 1."""

@@ -1,8 +1,8 @@
 """What a lane's backward writes into, and what the ranks reduce.
 
-Every lane gets a *slot*: a flat, zeroed buffer per (dtype, device), with a view per trainable parameter that serves as
-`p.grad` while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an
-accumulated one differ in the sign of some zeros. Finished lanes are merged as the lane tree allows, so a rank with k
+Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
+while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
+differ in the sign of some zeros. Finished lanes are merged as the lane tree allows, so a rank with k
 lanes holds at most log2(k) + 1 slots.
 """
 
@@ -21,6 +21,10 @@ from lockstep.strategy.arena import Segment, is_dense, lay_out
 BUCKET_BYTES = 4 * 1024 * 1024
 """Parameters are reduced in runs of about this size; a run that no lane used is not reduced."""
 
+COPIED_BYTES = 128 * 1024
+"""From this size on a gradient is copied into its view (reads one, writes one) instead of added to zeros there (writes
+one, reads two, writes one). Below, the extra call costs more than the traffic."""
+
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
 
@@ -33,6 +37,8 @@ class Slot:
     """1-D, one for each (dtype, device) of parameters."""
     views: list[Tensor]
     """For each trainable parameter its part of a flat, with the parameter's shape and strides."""
+    small: list[Tensor]
+    """The views below `COPIED_BYTES`: zeroed before a lane. The others are overwritten by their first gradient."""
 
     def versions(self) -> list[int]:
         """Counters that move whenever anybody writes to a gradient in place."""
@@ -58,19 +64,27 @@ class SlotPool:
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters])
         self._idle: list[Slot] = []
         self.buckets = _buckets(self.segments, self._kinds)
-        self._unheld = 0
+        self._unheld: list[int] = []
 
     def take(self) -> Slot:
         """A slot full of zeros that nobody else can see."""
+        slot = self.take_unfilled()
+        for flat in slot.flats:
+            flat.zero_()
+        return slot
+
+    def take_unfilled(self) -> Slot:
+        """A slot that nobody else can see; only `small` is sure to be zero."""
         while self._idle:
             slot = self._idle.pop()
-            if all(sys.getrefcount(view) <= self._unheld for view in slot.views):
-                for flat in slot.flats:
-                    flat.zero_()
+            if all(sys.getrefcount(view) <= held for view, held in zip(slot.views, self._unheld, strict=True)):
+                if slot.small:
+                    torch._foreach_zero_(slot.small)
                 return slot
         flats = [torch.zeros_like(kind) for kind in self._kinds]
-        slot = Slot(flats, [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)])
-        self._unheld = self._unheld or max((sys.getrefcount(view) for view in slot.views), default=0)
+        views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
+        slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
+        self._unheld = self._unheld or [sys.getrefcount(view) for view in slot.views]
         return slot
 
     def give_back(self, slot: Slot) -> None:
@@ -137,8 +151,3 @@ class PartialSums:
         for node in others:
             self._pool.give_back(self._slots[node])
         return self._slots[first], self._wide[first]
-
-    def release(self) -> None:
-        """Give every slot back: the pass was abandoned."""
-        for slot in self._slots.values():
-            self._pool.give_back(slot)

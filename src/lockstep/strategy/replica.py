@@ -2,7 +2,7 @@
 
 Synchronisation hangs on gradients and not on `forward`, so any method of the model may be called, twice or not at all.
 What a rank must tell the others about a pass (weights, losses, which parameters were used, buffers) travels in one
-frame; then only the buckets that some lane used are reduced.
+frame; only buckets that some lane used are reduced.
 """
 
 from __future__ import annotations
@@ -18,32 +18,17 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
-from lockstep.layout.tree import tree_sum
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.arena import ParameterArena
 from lockstep.strategy.buffers import BufferBank, BufferPass
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
 from lockstep.strategy.gradients import PartialSums, Slot, SlotPool
+from lockstep.strategy.lane import Lane
 from lockstep.strategy.norm import gradient_norm
+from lockstep.strategy.pass_report import PassReport, conclude
+from lockstep.strategy.reduction import Reduction
+from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
-
-RIGHT_FORM = (
-    "for step in run.steps(loader):\n    for batch in step:\n        run.backward(loss_of(batch))\n"
-    "    optimizer.step()\n    optimizer.zero_grad()"
-)
-"""The loop that the messages show."""
-
-
-@dataclass
-class _Lane:
-    """The lane that is being computed."""
-
-    lane: int
-    slot: Slot
-    versions: list[int]
-    weight: float | None = None
-    explicit: bool = False
-    losses: list[Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -52,15 +37,19 @@ class _Pass:
 
     cut: StepCut
     where: str
+    number: int
+    """Which pass over the step's lanes, from 0."""
     sums: PartialSums
     buffers: BufferPass
+    reduction: Reduction
     held: list[Tensor | None]
     """What `p.grad` was when the pass began."""
-    used: list[bool]
-    lane: _Lane | None = None
-    lanes: list[dict[str, Any]] = field(default_factory=list)
+    next_lane: int
+    used: int = 0
+    report: PassReport = field(default_factory=PassReport)
     losses: list[Tensor] = field(default_factory=list)
-    next_lane: int = 0
+    backwards: int = 0
+    """Backward calls of the present lane, then of the last one."""
 
 
 class Replica(Strategy):
@@ -81,8 +70,15 @@ class Replica(Strategy):
         self._hooks: list[Any] = []
         self._bank: BufferBank | None = None
         self._pass: _Pass | None = None
+        self._lane: Lane | None = None
         self._in_backward = False
+        self._last_step = (0, 0)
+        """The step and number of the last pass."""
+        self._expected_backwards: dict[int, int] = {}
+        """Backward calls per lane in the last step, by number of pass: when a bucket may begin early."""
         self._result: Slot | None = None
+        self._abandoned: list[_Pass] = []
+        """Passes that were left early: what they had begun to send must stay, and waiting for it could be for ever."""
         self._ever: dict[int, tuple[str, nn.Parameter]] = {}
         """Every parameter that a prepared model ever had, by identity; kept alive, so that no identity is used again."""
 
@@ -116,6 +112,8 @@ class Replica(Strategy):
         self.names = [name for name, _ in trainable]
         self.trainable = [parameter for _, parameter in trainable]
         self._pool = SlotPool(self.trainable)
+        buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
+        self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         self._result = None
         for number, parameter in enumerate(self.trainable):
             parameter.grad = held.get(id(parameter))
@@ -123,14 +121,19 @@ class Replica(Strategy):
             self._hooks.append(hook)
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
+        bucket = self._bucket_of[number]
+
         def gradient_arrived(_: Tensor) -> None:
             if not self._in_backward:
                 raise UsageError(
                     "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
                     f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
                 )
+            assert self._lane is not None
             assert self._pass is not None
-            self._pass.used[number] = True
+            self._lane.gradient_arrived(number)
+            if bucket >= 0:
+                self._pass.reduction.gradient_arrived(bucket)
 
         return gradient_arrived
 
@@ -143,65 +146,65 @@ class Replica(Strategy):
         if self._result is not None and all(gradient is None for gradient in held):
             self._pool.give_back(self._result)
         self._result = None
-        scaled = self.placement.num_lanes > 1
-        sums = PartialSums(self._pool, self.placement.subtrees(self._transport.rank), scaled)
-        self._pass = _Pass(cut, where, sums, BufferPass(self._present_bank(), cut), held, [False] * len(self.trainable))
-        self._pass.next_lane = self.placement.lanes(self._transport.rank).start
+        step, number = self._last_step
+        number = number + 1 if step == cut.step else 0
+        self._last_step = (cut.step, number)
+        rank, scaled = self._transport.rank, self.placement.num_lanes > 1
+        self._pass = _Pass(
+            cut=cut,
+            where=where,
+            number=number,
+            sums=PartialSums(self._pool, self.placement.subtrees(rank), scaled),
+            buffers=BufferPass(self._present_bank(), cut),
+            reduction=Reduction(self._transport, self.placement, self._pool.buckets),
+            held=held,
+            next_lane=self.placement.lanes(rank).start,
+        )
 
     def begin_lane(self, lane: int) -> None:
-        current = self._present_pass()
         self._skip_lanes_before(lane)
-        slot = self._pool.take()
-        for parameter, view in zip(self.trainable, slot.views, strict=True):
-            parameter.grad = view
-        current.lane = _Lane(lane, slot, slot.versions())
+        self._present_pass().backwards = 0
+        self._lane = Lane(lane, self._pool)
 
     def backward(self, loss: Tensor, weight: float | None) -> None:
-        lane = self._present_pass().lane
-        assert lane is not None
+        current, lane = self._present_pass(), self._present_lane()
         _check_loss(loss, weight)
-        if (lane.losses and (weight is not None) != lane.explicit) or (lane.explicit and weight != lane.weight):
-            raise UsageError(
-                f"One lane called run.backward with weight={lane.weight if lane.explicit else None} and "
-                f"weight={weight}, but a lane has one weight. Add the losses up and call run.backward once, or pass "
-                f"the same weight each time."
-            )
-        self._check_untouched(lane)
-        lane.explicit = weight is not None
-        lane.weight = self._present_pass().cut.weights[lane.lane] if weight is None else float(weight)
+        lane.weigh(weight, current.cut.weights[lane.number])
+        lane.check_untouched()
         lane.losses.append(loss.detach())
+        current.backwards += 1
+        if self._may_begin_early(current, lane):
+            current.reduction.arm(lane.slot)
         self._in_backward = True
         try:
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
             self._in_backward = False
-        lane.versions = lane.slot.versions()
+            current.reduction.disarm()
+        lane.backward_finished()
+
+    def _may_begin_early(self, current: _Pass, lane: Lane) -> bool:
+        """Whether this is expected to be the last backward of the rank's only lane, and nothing is left to multiply."""
+        only = len(self.placement.lanes(self._transport.rank)) == 1 and self._transport.world_size > 1
+        last = current.backwards == self._expected_backwards.get(current.number)
+        return only and last and (lane.weight == 1.0 or self.placement.num_lanes == 1)
 
     def end_lane(self) -> None:
-        current = self._present_pass()
-        lane = current.lane
-        assert lane is not None
-        self._check_untouched(lane)
-        current.lane = None
-        current.buffers.after_lane(lane.lane)
-        weight = 0.0
+        current, lane = self._present_pass(), self._present_lane()
+        lane.check_untouched()
+        self._lane = None
+        current.buffers.after_lane(lane.number)
+        self._expected_backwards[current.number] = current.backwards
+        weight = lane.weight or 0.0
         if lane.losses:
-            assert lane.weight is not None
-            weight = lane.weight
-            current.lanes.append({"lane": lane.lane, "weight": weight, "explicit": lane.explicit})
-            current.losses.append(torch.stack([loss.double() for loss in lane.losses]).sum())
+            current.report.lanes[lane.number] = (weight, lane.explicit)
+            current.losses.append(torch.stack([loss.double().reshape(()) for loss in lane.losses]).sum())
+        lane.fill()
+        current.used |= sum(1 << number for number, arrived in enumerate(lane.arrived) if arrived)
         if self.on_lane is not None:
-            self.on_lane(lane.lane, lane.slot, weight, lane.explicit)
-        current.sums.add(lane.lane, lane.slot, weight)
-        current.next_lane = lane.lane + 1
-
-    def _check_untouched(self, lane: _Lane) -> None:
-        moved = lane.versions != lane.slot.versions()
-        if moved or any(p.grad is not view for p, view in zip(self.trainable, lane.slot.views, strict=True)):
-            raise UsageError(
-                "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they "
-                f"are not complete yet. Do this after the inner loop:\n{RIGHT_FORM}"
-            )
+            self.on_lane(lane.number, lane.slot, weight, lane.explicit)
+        current.sums.add(lane.number, lane.slot, weight)
+        current.next_lane = lane.number + 1
 
     def _skip_lanes_before(self, end: int) -> None:
         """Lanes that are empty in this step count as zeros, on whichever rank."""
@@ -213,70 +216,23 @@ class Replica(Strategy):
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
         current = self._present_pass()
         self._skip_lanes_before(self.placement.lanes(self._transport.rank).stop)
+        report, reduction = current.report, current.reduction
         losses = torch.stack(current.losses).tolist() if current.losses else []
-        header = {
-            "lanes": [{**lane, "loss": loss} for lane, loss in zip(current.lanes, losses, strict=True)],
-            "used": format(sum(1 << number for number, used in enumerate(current.used) if used), "x"),
-            "buffers": current.buffers.header(),
-            "notes": {str(lane): note for lane, note in notes.items()},
-        }
+        report.losses = dict(zip(report.lanes, losses, strict=True))
+        report.used, report.buffers, report.notes = current.used, current.buffers.header(), notes
+        report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         started = time.perf_counter_ns()
-        headers = self._transport.all_gather_object(header, "step", current.where)
-        current.buffers.settle([h["buffers"] for h in headers], self._transport, self.placement)
-        lanes = {lane["lane"]: lane for h in headers for lane in h["lanes"]}
-        weights = self._weights(lanes)
-        bits = 0
-        for other in headers:
-            bits |= int(other["used"], 16)
-        used = [bool(bits >> number & 1) for number in range(len(self.trainable))]
-        slot = self._reduce(current, used, weights)
+        told = self._transport.all_gather_object(report.encode(), "step", current.where)
+        all_ranks = conclude(told, self.placement.num_lanes)
+        used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
+        needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
+        slot = reduction.complete(current.sums, needed, all_ranks.begun, set(all_ranks.reopened), all_ranks.scale)
+        current.buffers.settle(all_ranks.buffers, self._transport, self.placement)
         exchange_ns = time.perf_counter_ns() - started
         self._hand_over(current, slot, used)
         self._pass = None
         unused = tuple(name for name, is_used in zip(self.names, used, strict=True) if not is_used)
-        told = {int(lane): note for h in headers for lane, note in h["notes"].items()}
-        return PassResult(self._loss(lanes, weights), unused, dict(sorted(told.items())), exchange_ns)
-
-    def _weights(self, lanes: Mapping[int, Mapping[str, Any]]) -> list[float]:
-        if len({lane["explicit"] for lane in lanes.values()}) > 1:
-            raise UsageError(
-                "Some lanes called run.backward with weight= and some without, so they cannot be averaged. Pass "
-                "weight= in every lane or in none."
-            )
-        weights = [lanes[lane]["weight"] if lane in lanes else 0.0 for lane in range(self.placement.num_lanes)]
-        if lanes and not tree_sum(weights) > 0:
-            raise UsageError("The weights of all lanes add up to 0. Pass weight= the number of items in the loss.")
-        return weights
-
-    def _loss(self, lanes: Mapping[int, Mapping[str, Any]], weights: Sequence[float]) -> float | None:
-        if not lanes:
-            return None
-        if len(weights) == 1:
-            return float(lanes[0]["loss"])
-        terms = [lanes[lane]["loss"] * weights[lane] if lane in lanes else 0.0 for lane in range(len(weights))]
-        return tree_sum(terms) / tree_sum(weights)
-
-    def _reduce(self, current: _Pass, used: Sequence[bool], weights: Sequence[float]) -> Slot:
-        """Reduce the buckets that some lane used; the result stands in the returned slot."""
-        needed = [bucket for bucket in self._pool.buckets if any(used[member] for member in bucket.members)]
-        parts = [current.sums.bucket(bucket) for bucket in needed]
-        slot, wide = current.sums.finish()
-        outs = [wide[bucket.flat][bucket.start : bucket.end] for bucket in needed]
-        pending = [
-            self._transport.begin_all_reduce(partials, self.placement, out)
-            for partials, out in zip(parts, outs, strict=True)
-        ]
-        for reduction in pending:
-            reduction.advance()
-        scale = 1.0 if len(weights) == 1 or not needed else 1.0 / tree_sum(weights)
-        for reduction, out, bucket in zip(pending, outs, needed, strict=True):
-            reduction.finish()
-            if scale != 1.0:
-                out.mul_(scale)
-            target = slot.flats[bucket.flat]
-            if wide[bucket.flat] is not target:
-                target[bucket.start : bucket.end].copy_(out)
-        return slot
+        return PassResult(all_ranks.loss, unused, all_ranks.notes, exchange_ns)
 
     def _hand_over(self, current: _Pass, slot: Slot, used: Sequence[bool]) -> None:
         """`p.grad` is what it was before the pass plus the pass's gradient; None where there is neither."""
@@ -300,7 +256,8 @@ class Replica(Strategy):
         if current is not None:
             for parameter, before in zip(self.trainable, current.held, strict=True):
                 parameter.grad = before
-            current.sums.release()
+            self._lane = None
+            self._abandoned.append(current)
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -348,6 +305,10 @@ class Replica(Strategy):
     def _present_bank(self) -> BufferBank:
         assert self._bank is not None
         return self._bank
+
+    def _present_lane(self) -> Lane:
+        assert self._lane is not None
+        return self._lane
 
     def _present_pass(self) -> _Pass:
         assert self._pass is not None

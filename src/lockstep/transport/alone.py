@@ -12,12 +12,23 @@ from lockstep.layout.tree import fold
 from lockstep.transport.contract import Pending, Transport
 
 
-class _Done(Pending):
-    def advance(self) -> None:
-        """Nothing is left to do."""
+class _LocalSum(Pending):
+    def __init__(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
+        self._partials, self._placement, self._out = partials, placement, out
+
+    def advance(self, scale: float = 1.0) -> None:
+        values = dict(zip(self._placement.subtrees(0), self._partials, strict=True))
+        root = fold((0, self._placement.num_lanes), values, lambda left, right: left.add_(right))
+        if root.data_ptr() != self._out.data_ptr():
+            self._out.copy_(root)
+        if scale != 1.0:
+            self._out.mul_(scale)
 
     def finish(self) -> None:
-        """Nothing is left to wait for."""
+        """`advance` has done everything."""
+
+    def give_up(self) -> None:
+        """Nothing is under way."""
 
 
 class AloneTransport(Transport):
@@ -26,21 +37,17 @@ class AloneTransport(Transport):
     rank = 0
     world_size = 1
 
-    def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:
+    def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:  # noqa: ARG002
         return [payload]
 
-    def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
+    def all_gather_object(self, value: Any, operation: str = "", where: str = "") -> list[Any]:  # noqa: ARG002
         return [value]
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         return [data]
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
-        values = dict(zip(placement.subtrees(0), partials, strict=True))
-        root = fold((0, placement.num_lanes), values, lambda left, right: left.add_(right))
-        if root.data_ptr() != out.data_ptr():
-            out.copy_(root)
-        return _Done()
+        return _LocalSum(partials, placement, out)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """The only rank's tensor stays."""

@@ -21,15 +21,22 @@ from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreem
 
 
 class Pending(ABC):
-    """A reduction that has begun. `advance`, then `finish`, in the order in which the reductions began."""
+    """A reduction that has begun. Either `advance` and `finish`, or `give_up`; on all ranks the same, in one order."""
 
     @abstractmethod
-    def advance(self) -> None:
-        """Wait for the parts of this rank's slice, add them in the tree's order, begin to hand the result around."""
+    def advance(self, scale: float = 1.0) -> None:
+        """Wait for the partials, add them in the tree's order, multiply by `scale`, begin to hand the result around.
+
+        A `scale` of 1.0 multiplies nothing. From here on `out` is written to, not before.
+        """
 
     @abstractmethod
     def finish(self) -> None:
         """Wait until the whole result stands in `out`."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Wait until `partials` are not read any more, and forget the result: they had changed meanwhile."""
 
 
 class Transport(ABC):

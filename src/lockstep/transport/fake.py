@@ -89,14 +89,18 @@ class _FakeSum(Pending):
     def __init__(self, world: FakeWorld, rank: int, partials: list[Tensor], placement: Placement, out: Tensor) -> None:
         self._world, self._rank, self._partials, self._placement, self._out = world, rank, partials, placement, out
 
-    def advance(self) -> None:
+    def advance(self, scale: float = 1.0) -> None:
         everyone = self._world.meet(self._rank, self._partials)
         values = {
             node: partial
             for rank, partials in enumerate(everyone)
             for node, partial in zip(self._placement.subtrees(rank), partials, strict=True)
         }
-        self._out.copy_(fold((0, self._placement.num_lanes), values, lambda left, right: left + right))
+        total = fold((0, self._placement.num_lanes), values, lambda left, right: left + right)
+        self._out.copy_(total if scale == 1.0 else total * scale)
 
     def finish(self) -> None:
         """`advance` has done everything."""
+
+    def give_up(self) -> None:
+        """Nothing is under way."""

@@ -115,15 +115,19 @@ class _GatheredSum(Pending):
         self._all = out.new_empty((transport.world_size, self._rows, out.numel()))
         self._work = transport.begin_all_gather(self._all.view(-1), mine.view(-1))
 
-    def advance(self) -> None:
+    def advance(self, scale: float = 1.0) -> None:
         _wait(self._work)
         values = {
             node: self._all[rank, row] for rank, nodes in enumerate(self._subtrees) for row, node in enumerate(nodes)
         }
-        self._out.copy_(fold((0, max(node[1] for node in values)), values, _add))
+        total = fold((0, max(node[1] for node in values)), values, _add)
+        self._out.copy_(total if scale == 1.0 else total.mul_(scale))
 
     def finish(self) -> None:
         """`advance` has done everything."""
+
+    def give_up(self) -> None:
+        _wait(self._work)
 
 
 class _SlicedSum(Pending):
@@ -148,12 +152,18 @@ class _SlicedSum(Pending):
             work = transport.begin_all_to_all(received.view(-1), data, out_sizes, my_sizes)
             self._rounds.append((work, received, senders, data))
 
-    def advance(self) -> None:
+    def give_up(self) -> None:
+        for work, *_ in self._rounds:
+            _wait(work)
+
+    def advance(self, scale: float = 1.0) -> None:
         values: dict[Node, Tensor] = {}
         for row, (work, received, senders, _) in enumerate(self._rounds):
             _wait(work)
             values |= {self._subtrees[rank][row]: part for rank, part in zip(senders, received, strict=True)}
         total = fold((0, max(node[1] for node in values)), values, _add)
+        if scale != 1.0:
+            total.mul_(scale)  # each rank its slice, once
         self._rounds.clear()
         if self._out.numel() == self._slice * self._transport.world_size:
             self._gathered = self._out

@@ -1,0 +1,95 @@
+"""The reduction of a pass over the ranks, bucket by bucket, begun during backward where that is safe.
+
+A bucket may begin when all its gradients have arrived in what is expected to be the last backward of the rank's only
+lane; the expectation is the previous step. A gradient that comes later *reopens* its bucket: it is told to all ranks
+with the step's frame, and reduced again from the start. Buckets begin in one fixed order on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lockstep.layout.placement import Placement
+from lockstep.strategy.gradients import WIDE, Bucket, PartialSums, Slot
+from lockstep.transport.contract import Pending, Transport
+
+
+class Reduction:
+    """One pass's.
+
+    Args:
+        transport: the ranks.
+        placement: lanes on ranks.
+        buckets: all buckets, in the order in which they begin.
+    """
+
+    def __init__(self, transport: Transport, placement: Placement, buckets: Sequence[Bucket]) -> None:
+        self._transport, self._placement, self._buckets = transport, placement, buckets
+        self._pending: list[Pending] = []
+        self._missing: list[int] = []
+        self._slot: Slot | None = None
+        self.reopened: set[int] = set()
+
+    @property
+    def num_begun(self) -> int:
+        """How many buckets this rank has begun, from the first on."""
+        return len(self._pending)
+
+    def arm(self, slot: Slot) -> None:
+        """From here on buckets of `slot`, the rank's only lane, begin as soon as they are complete."""
+        if not self._pending and not any(flat.dtype in WIDE for flat in slot.flats):
+            self._slot = slot
+            self._missing = [len(bucket.members) for bucket in self._buckets]
+
+    def gradient_arrived(self, bucket: int) -> None:
+        """One more parameter of a bucket has its gradient."""
+        if self._slot is None:
+            if bucket < self.num_begun:
+                self.reopened.add(bucket)
+            return
+        self._missing[bucket] -= 1
+        if self._missing[bucket] < 0 or bucket < self.num_begun:
+            self.reopened.add(bucket)
+        while self.num_begun < len(self._buckets) and self._missing[self.num_begun] == 0:
+            part = _part(self._slot.flats, self._buckets[self.num_begun])
+            self._pending.append(self._transport.begin_all_reduce([part], self._placement, part))
+
+    def disarm(self) -> None:
+        """The backward is over; what was begun goes on, nothing begins."""
+        self._slot = None
+
+    def complete(self, sums: PartialSums, needed: set[int], begun: int, reopened: set[int], scale: float) -> Slot:
+        """Reduce everything that is needed; the result stands in the returned slot.
+
+        Args:
+            sums: this rank's lanes, added up.
+            needed: the buckets in which some lane of any rank has a gradient.
+            begun: the most buckets that any rank has begun.
+            reopened: the buckets that any rank has reopened.
+            scale: what the sum is multiplied by.
+        """
+        needed = needed | set(range(begun))
+        parts = {number: sums.bucket(self._buckets[number]) for number in sorted(needed)}
+        slot, wide = sums.finish()
+        outs = {number: _part(wide, self._buckets[number]) for number in parts}
+        pending = dict(enumerate(self._pending))
+        for number, partials in parts.items():
+            if number not in pending:
+                pending[number] = self._transport.begin_all_reduce(partials, self._placement, outs[number])
+        for number in sorted(reopened & set(parts)):
+            pending[number].give_up()
+            pending[number] = self._transport.begin_all_reduce(parts[number], self._placement, outs[number])
+        for number in parts:
+            pending[number].advance(scale)
+        for number, out in outs.items():
+            pending[number].finish()
+            target = _part(slot.flats, self._buckets[number])
+            if target.data_ptr() != out.data_ptr():
+                target.copy_(out)
+        return slot
+
+
+def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:
+    return flats[bucket.flat][bucket.start : bucket.end]

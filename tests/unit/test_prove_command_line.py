@@ -1,0 +1,74 @@
+"""From the words of `lockstep verify` to what is to be proved; every mistake is one sentence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.cli.verify import parse_ranks, proof_from
+from lockstep.cli.words import own_first
+from lockstep.errors import UsageError
+
+VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
+OPTIONS = {"ranks": "1,2", "lanes": None, "steps": 20, "threads": 1, "device": "cpu", "module": False, "args": ()}
+
+
+@pytest.mark.parametrize(
+    ("typed", "ordered"),
+    [
+        ("train.py", "train.py"),
+        ("--ranks 1,2 train.py --lr 1", "--ranks 1,2 train.py --lr 1"),
+        ("train.py --ranks 1,2 --json --lr 1", "--ranks 1,2 --json train.py --lr 1"),
+        ("train.py --ranks=1 --lr 1 --steps 3", "--ranks=1 train.py --lr 1 --steps 3"),
+        ("train.py -- --steps 3", "train.py --steps 3"),
+        ("train.py data --json", "train.py data --json"),
+        ("--unknown train.py", "--unknown train.py"),
+        ("-m train --steps 3 x", "-m --steps 3 train x"),
+    ],
+)
+def test_the_options_come_first_and_the_rest_is_the_scripts(typed: str, ordered: str) -> None:
+    assert own_first(typed.split(), VALUED, FLAGS) == ordered.split()
+
+
+@given(st.lists(st.sampled_from(["--ranks", "1", "--json", "-m", "train.py", "--lr", "x"])))
+def test_no_word_is_lost(words: list[str]) -> None:
+    assert sorted(own_first(words, VALUED, FLAGS)) == sorted(words)
+
+
+def test_ranks_are_numbers_in_the_given_order() -> None:
+    assert parse_ranks("4,1,2") == (4, 1, 2)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "0", "1,-2", "1.5"])
+def test_other_ranks_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"Try --ranks 1,2"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 0}, "--steps must be at least 1"),
+        ({"lanes": 0}, "--lanes must be at least 1"),
+        ({"lanes": 1}, "Verify with --lanes 2, or with --ranks 1"),
+        ({"threads": 0}, "--threads must be at least 1"),
+        ({"script": "missing.py"}, "There is no script missing.py"),
+        ({"ranks": "none"}, "--ranks must be numbers"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_way_out(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(UsageError, match=words):
+        proof_from(OPTIONS | {"script": str(script)} | changed)
+
+
+def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lockstep", "verify", "missing.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert ended.stderr == "error: There is no script missing.py. Check the path.\n"
+    assert ended.stdout == ""

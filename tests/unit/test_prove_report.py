@@ -1,0 +1,107 @@
+"""How findings look on 80 columns, without styles, and as JSON."""
+
+import io
+import json
+import math
+
+from rich.console import Console
+
+from lockstep.prove.comparison import Cell, Difference, Side
+from lockstep.prove.evidence import Kind, Place
+from lockstep.prove.findings import Explained, Failed, Findings, Row, Run
+from lockstep.prove.plain import Finding, Plain
+from lockstep.prove.report import show
+from lockstep.prove.values import Deviation
+
+AGREES = Plain(Finding.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
+
+
+def findings(**known: object) -> Findings:
+    found = Findings("train.py", (1, 2, 4), 1, "cpu", 20, lanes=4, plain=AGREES)
+    found.runs = [Run(ranks, 20, 1.0) for ranks in found.ranks]
+    same = Cell("0123abcd", 10, None)
+    found.rows = [Row(Kind.LOSS, 1, (Cell("0123abcd", 1, None),) * 3), Row(Kind.PARAMETER, 10, (same, same, same))]
+    for name, value in known.items():
+        setattr(found, name, value)
+    return found
+
+
+def differing() -> Findings:
+    place = Place(3, "parameter fc.weight")
+    difference = Difference(Side(0, 0), Side(1, 0), place, "a" * 32, "b" * 32, (place, Place(3, "optimizer x")))
+    seen = Deviation(7, 48, 0.342, 0.5, 2.0)
+    row = Row(Kind.PARAMETER, 10, (Cell("0123abcd", 10, None), Cell("0", 10, 3), Cell("0", 10, 12, 1)))
+    explained = Explained(difference, "1 rank", "2 ranks", seen, None, "it is so.", repeatable=True)
+    return findings(rows=[row], difference=explained)
+
+
+def text(found: Findings, width: int = 80) -> str:
+    written = io.StringIO()
+    show(found, Console(file=written, width=width, highlight=False))
+    return written.getvalue()
+
+
+def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
+    said = text(findings())
+    assert findings().exit_code == 0
+    assert "parameters (10)" in said
+    assert "0123abcd same" in said
+    assert "same bits on 1, 2, 4 ranks over 20 steps (11 items in each; 4 lanes, 1 thread each)" in " ".join(
+        said.split()
+    )
+    assert "Not proved: steps after step 20;" in said
+    assert "2 BatchNorm layers" in said
+
+
+def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() -> None:
+    for found in (findings(), differing()):
+        said = text(found)
+        assert max(map(len, said.splitlines())) <= 80
+        assert "\x1b" not in said
+
+
+def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
+    said = text(differing())
+    assert differing().exit_code == 1
+    assert "differs at step 3" in said
+    assert "rank 1 differs" in said
+    assert "First difference: step 3, parameter fc.weight: 1 rank against 2 ranks." in said
+    assert (
+        "7 of 48 elements differ; largest difference 0.342 (0.5 of the largest value); all in the ratio 2"
+        in " ".join(said.split())
+    )
+    assert "1 other item of this step differs too" in said
+    assert "Usual cause: it is so." in said
+    assert "same bits on" not in said
+
+
+def test_a_row_plain_that_disagrees_fails_although_the_bits_are_the_same() -> None:
+    found = findings(plain=Plain(Finding.SUM, 4, 0.75, 1e-4))
+    assert found.exit_code == 1
+    assert found.same_bits
+    assert "differs, 0.75" in text(found)
+
+
+def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
+    found = findings(failed=Failed("2 ranks", "error: no such thing", 1), runs=[], folder="/somewhere")
+    said = text(found)
+    assert found.exit_code == 1
+    assert said.splitlines() == ["2 ranks failed:", "error: no such thing", "The runs are kept in /somewhere"]
+
+
+def test_runs_that_are_missing_are_not_proved() -> None:
+    assert not findings(runs=[]).proved
+
+
+def test_findings_are_json_also_with_numbers_that_are_not_finite() -> None:
+    found = differing()
+    assert found.difference is not None
+    infinite = Deviation(1, 1, math.nan, math.inf, None)
+    found.difference = Explained(
+        found.difference.difference, "1 rank", "2 ranks", infinite, None, "so.", repeatable=True
+    )
+    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert told["difference"]["deviation"]["max_absolute"] is None
+    assert told["difference"]["item"] == "parameter fc.weight"
+    assert told["plain"]["finding"] == "agrees"
+    assert told["proved"] is False

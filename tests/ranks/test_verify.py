@@ -1,6 +1,8 @@
 """`lockstep verify` on real tiny scripts with real processes: honest ones pass, and each planted mistake is named."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,19 +243,19 @@ def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verifi
         "norm": "nn.Identity()",
         "lane": "tokens = (y + 0)[:, None] * (torch.arange(7) <= y[:, None] * 2)",
     }
-    findings = verified(loss=loss, **slots)
+    findings = verified(ranks=(1,), loss=loss, **slots)
     assert findings.same_bits
     assert findings.exit_code == 1
     assert findings.plain.finding is Finding.WEIGHTS
     assert findings.plain.found != pytest.approx(findings.plain.used, abs=1e-3)
     assert sum(findings.plain.found) == pytest.approx(1.0)
     assert "pass that number: run.backward(loss, weight=number)" in sentence(findings.plain)
-    assert verified(loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
+    assert verified(ranks=(1,), loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
 
 
 def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -> None:
     loss = "F.cross_entropy(F.normalize(model(x)) @ F.normalize(model(x)).T / 0.1, torch.arange(len(x)))"
-    findings = verified(loss=loss)
+    findings = verified(ranks=(1,), loss=loss)
     assert findings.same_bits
     assert findings.exit_code == 1
     assert findings.plain.finding is Finding.COUPLED
@@ -261,7 +263,7 @@ def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -
 
 
 def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
-    findings = verified(lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
+    findings = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
     assert findings.proved
     assert findings.plain.relative < 1e-5
 
@@ -298,3 +300,21 @@ def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -
     assert findings.proved
     assert findings.lanes == 2
     assert all(any(row.kind is kind for row in findings.rows) for kind in (Kind.BUFFER, Kind.VALUE))
+
+
+def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(**HONEST | {"epochs": 10**6}))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "lockstep", "verify", "train.py", "--ranks", "2", "--steps", "1000000"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(temporary)}
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("plain … ")
+    assert process.stderr.readline().startswith("plain, 1 lane … ")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not list(temporary.glob("lockstep-verify-*"))

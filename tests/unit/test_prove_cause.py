@@ -9,7 +9,7 @@ from lockstep.prove.evidence import Kind
 
 
 def cause(kind: Kind, **known: object) -> str:
-    facts = {"step": 1, "ranks": (1, 2), "kinds": frozenset({kind}), "among_replicas": False}
+    facts = {"step": 1, "ranks": (1, 2), "among_replicas": False}
     return usual_cause(Symptoms(kind, **facts | known))  # type: ignore[arg-type]
 
 
@@ -18,6 +18,7 @@ def cause(kind: Kind, **known: object) -> str:
     [
         (Kind.LOSS, {}, "random numbers or samples depend on the rank"),
         (Kind.LOSS, {"ratio": 1.7}, "random numbers or samples depend on the rank"),
+        (Kind.LOSS, {"step": 5}, "what has no state_dict"),
         (Kind.LOSS, {"ratio": 2.0}, "the loss is multiplied by the number of ranks"),
         (Kind.LOSS, {"ratio": 0.5}, "the loss is divided by the number of ranks"),
         (Kind.LOSS, {"ratio": 2.0, "ranks": (2, 4)}, "the loss is multiplied by the number of ranks"),

@@ -49,7 +49,6 @@ def test_all_items_of_the_first_step_are_told_and_no_later_ones() -> None:
     difference = first_difference([one(), one(**{"loss@2": "1", "parameter a@2": "1", "value x@3": "1"})])
     assert difference is not None
     assert [place.item for place in difference.places] == ["loss", "parameter a"]
-    assert difference.kinds == {Kind.LOSS, Kind.PARAMETER}
 
 
 def test_a_difference_among_replicas_comes_before_one_between_runs() -> None:

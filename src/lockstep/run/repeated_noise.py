@@ -1,8 +1,8 @@
 """Random numbers that are the same for every sample of a batch, so that they do not depend on how the batch is cut.
 
-For the row `plain` of `lockstep verify`: the noise of a diffusion model or a VAE would differ between one lane and four,
-and hide what the row looks for. Within a lane, the n-th draw always comes from the same stream, with the first dimension
-(the samples) drawn once and repeated; a permutation leaves everything in its place.
+For the row `plain` of `lockstep verify`: the noise of a diffusion model or a VAE would differ between one lane and
+four, and hide what the row looks for. Within a lane, the n-th draw always comes from the same stream, with the first
+dimension (the samples) drawn once and repeated; a permutation leaves everything in its place.
 """
 
 from __future__ import annotations

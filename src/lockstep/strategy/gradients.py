@@ -77,19 +77,24 @@ class SlotPool:
         """A slot that nobody else can see; only `small` is sure to be zero."""
         while self._idle:
             slot = self._idle.pop()
-            if all(sys.getrefcount(view) <= held for view, held in zip(slot.views, self._unheld, strict=True)):
+            if _references(slot) == self._unheld:
                 if slot.small:
                     torch._foreach_zero_(slot.small)
                 return slot
         flats = [torch.zeros_like(kind) for kind in self._kinds]
         views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
-        self._unheld = self._unheld or [sys.getrefcount(view) for view in slot.views]
+        self._unheld = _references(slot)
         return slot
 
     def give_back(self, slot: Slot) -> None:
         """The slot may be taken again, unless somebody still holds one of its gradients."""
         self._idle.append(slot)
+
+
+def _references(slot: Slot) -> list[int]:
+    """How many Python references each gradient has; more than at first when the script keeps one."""
+    return [sys.getrefcount(view) for view in slot.views]
 
 
 def _view(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:

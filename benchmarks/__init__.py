@@ -1,0 +1,5 @@
+"""Speed, always as a ratio: both sides in the same processes, turn by turn, beside the limit of this machine.
+
+python -m benchmarks            everything, about ten minutes
+python -m benchmarks --quick    the same with few rounds, about two minutes
+"""

@@ -1,0 +1,60 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.launching import measure_launch
+from benchmarks.stepping import measure_steps
+from benchmarks.summary import Line, table
+from benchmarks.workloads import WORKLOADS
+
+PARTS = ("steps", "alone", "launch")
+
+
+def comparisons(parts: list[str], rounds: int) -> list[Callable[[], Line]]:
+    """What to measure, in order."""
+    found: list[Callable[[], Line]] = []
+    for part, num_ranks in (("steps", 2), ("alone", 1)):
+        if part in parts:
+            found += [lambda name=name, n=num_ranks: measure_steps(name, n, rounds) for name in WORKLOADS]
+    if "launch" in parts:
+        found += [lambda n=n: measure_launch(n, rounds) for n in (2, 8)]
+    return found
+
+
+def machine() -> str:
+    """The processor and the version of torch."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare lockstep with stock PyTorch.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} [default: all]")
+    parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}. Choose from {', '.join(PARTS)}.")
+    lines = []
+    for number, measure in enumerate(todo := comparisons(options.parts or list(PARTS), 6 if options.quick else 24)):
+        print(f"\r{number + 1}/{len(todo)} ", end="", file=sys.stderr, flush=True)
+        lines.append(measure())
+    print("\r", end="", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"machine": machine(), "lines": [asdict(line) for line in lines]}, indent=1))
+    else:
+        print(f"{machine()}\n{table(lines)}")
+
+
+if __name__ == "__main__":
+    main()

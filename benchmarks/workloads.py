@@ -1,0 +1,110 @@
+"""What is trained: three models that differ in how much there is to exchange for each second of computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with its data."""
+
+    name: str
+    what: str
+    batch: int
+    """Samples per rank."""
+    model: Callable[[], nn.Module]
+    data: Callable[[int], TensorDataset]
+    """`num_samples` to a data set in memory, of (input, target)."""
+
+
+class Block(nn.Module):
+    """One layer of a GPT."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        batch, length, _ = hidden.shape
+        q, k, v = self.qkv(self.norm1(hidden)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        hidden = hidden + self.out(attended.transpose(1, 2).flatten(2))
+        return hidden + self.down(F.gelu(self.up(self.norm2(hidden))))
+
+
+class GPT(nn.Module):
+    """(batch, 128) tokens to (batch, 256, 128) scores, as `cross_entropy` wants them."""
+
+    def __init__(self, width: int = 384, layers: int = 6, heads: int = 6) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(256, width), nn.Embedding(128, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.tokens(tokens) + self.positions.weight
+        return self.head(self.norm(self.blocks(hidden))).transpose(1, 2)
+
+
+class Residual(nn.Module):
+    """Two convolutions around a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        stride = outputs // inputs
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = F.relu(self.norm1(self.conv1(images)))
+        return F.relu(self.norm2(self.conv2(hidden)) + self.shortcut(images))
+
+
+def mlp() -> nn.Module:
+    """10.5 M parameters in 8 tensors."""
+    sizes = [1024, 2048, 2048, 2048]
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 10))
+
+
+def resnet20() -> nn.Module:
+    """ResNet-20 for 32 x 32 pictures: 0.27 M parameters in 63 tensors, and BatchNorm's buffers."""
+    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+    blocks = [Residual(a, b) for a, b in pairwise(widths)]
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def _vectors(num_samples: int) -> TensorDataset:
+    return TensorDataset(torch.randn(num_samples, 1024), torch.randint(10, (num_samples,)))
+
+
+def _texts(num_samples: int) -> TensorDataset:
+    return TensorDataset(torch.randint(256, (num_samples, 128)), torch.randint(256, (num_samples, 128)))
+
+
+def _pictures(num_samples: int) -> TensorDataset:
+    return TensorDataset(torch.randn(num_samples, 3, 32, 32), torch.randint(10, (num_samples,)))
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("mlp", "MLP, 10.5 M parameters, 16 samples per rank", 16, mlp, _vectors),
+        Workload("gpt", "GPT, 10.9 M parameters, 2 x 128 tokens per rank", 2, GPT, _texts),
+        Workload("cnn", "ResNet-20, 0.27 M parameters, 16 pictures per rank", 16, resnet20, _pictures),
+    )
+}

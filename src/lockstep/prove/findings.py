@@ -1,0 +1,173 @@
+"""What `verify` found, as plain values: shown by `report`, printed as JSON by `--json`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lockstep.prove.comparison import Cell, Difference
+from lockstep.prove.evidence import Kind
+from lockstep.prove.plain import Plain, sentence
+from lockstep.prove.values import Deviation
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of item, compared over all runs; `cells` stand in the order of the runs."""
+
+    kind: Kind
+    num_items: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the compared runs."""
+
+    ranks: int
+    steps: int
+    """Steps that were recorded."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The first difference, looked at closely."""
+
+    difference: Difference
+    left: str
+    """Who has the left value: "1 rank", or "rank 0 of 2"."""
+    right: str
+    deviation: Deviation | None
+    """None when there are no numbers to compare."""
+    values: tuple[str, str] | None
+    """Both values as text, when they are no tensors."""
+    cause: str
+    repeatable: bool
+    """Whether both sides gave the same bits again when they were run again."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that did not end well, so that there is nothing to compare."""
+
+    label: str
+    """Which run: "plain, 4 lanes", "2 ranks"."""
+    text: str
+    """The failure as the launcher tells it."""
+    exit_code: int
+    """1, or 2 when the script is used wrongly on any number of ranks."""
+
+
+@dataclass
+class Findings:
+    """Everything that `verify` has to say. Filled in as the runs end."""
+
+    title: str
+    ranks: tuple[int, ...]
+    threads: int
+    device: str
+    steps_wanted: int
+    lanes: int = 0
+    plain: Plain | None = None
+    runs: list[Run] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    difference: Explained | None = None
+    failed: Failed | None = None
+    folder: str = ""
+    """Where the runs are kept; empty when they were removed."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that every run has recorded."""
+        return min((run.steps for run in self.runs), default=0)
+
+    @property
+    def num_items(self) -> int:
+        """Different tensors and values in each step."""
+        return sum(row.num_items for row in self.rows)
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether all runs were made and no bit differs."""
+        return self.failed is None and self.difference is None and len(self.runs) == len(self.ranks)
+
+    @property
+    def proved(self) -> bool:
+        """Whether nothing speaks against the script."""
+        return self.same_bits and self.plain is not None and self.plain.agrees
+
+    @property
+    def exit_code(self) -> int:
+        """0 only when everything was compared and is right."""
+        if self.failed is not None:
+            return self.failed.exit_code
+        return 0 if self.proved else 1
+
+    def not_proved(self) -> list[str]:
+        """What this proof does not reach, in plain words."""
+        missing = [f"steps after step {self.num_steps}"]
+        if self.num_steps < self.steps_wanted:
+            missing = [f"{self.steps_wanted} steps: the script ended after {self.num_steps}"]
+        return [
+            *missing,
+            f"other lanes than {self.lanes}, other threads than {self.threads}, another batch size",
+            "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
+            "code that these steps did not reach, such as the evaluation after the epoch",
+            "what has no state_dict: printed text, files, counters of the script",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""
+        told: dict[str, Any] = _finite(self._facts())
+        return told
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "script": self.title,
+            "proved": self.proved,
+            "same_bits": self.same_bits,
+            "exit_code": self.exit_code,
+            "ranks": list(self.ranks),
+            "lanes": self.lanes,
+            "threads": self.threads,
+            "device": self.device,
+            "steps": self.num_steps,
+            "steps_wanted": self.steps_wanted,
+            "items": self.num_items,
+            "plain": {**asdict(self.plain), "agrees": self.plain.agrees, "says": sentence(self.plain)}
+            if self.plain is not None
+            else None,
+            "runs": [asdict(run) for run in self.runs],
+            "rows": [asdict(row) for row in self.rows],
+            "difference": _difference(self.difference) if self.difference is not None else None,
+            "failed": asdict(self.failed) if self.failed is not None else None,
+            "not_proved": self.not_proved(),
+            "folder": self.folder or None,
+        }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _difference(explained: Explained) -> dict[str, Any]:
+    difference = explained.difference
+    return {
+        "step": difference.place.step,
+        "item": difference.place.item,
+        "kind": difference.place.kind,
+        "left": explained.left,
+        "right": explained.right,
+        "among_replicas": difference.among_replicas,
+        "items_of_the_step": len(difference.places),
+        "deviation": asdict(explained.deviation) if explained.deviation is not None else None,
+        "values": list(explained.values) if explained.values is not None else None,
+        "repeatable": explained.repeatable,
+        "usual_cause": explained.cause,
+    }

@@ -1,0 +1,147 @@
+"""How findings look: a table that fits 80 columns, then sentences. Styles only where the output takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.prove.comparison import Cell
+from lockstep.prove.evidence import Kind
+from lockstep.prove.findings import Explained, Findings
+from lockstep.prove.plain import Finding, Plain, sentence
+from lockstep.prove.values import Deviation
+
+NAMES = {
+    Kind.LOSS: "losses",
+    Kind.GRADIENT: "gradients",
+    Kind.NORM: "gradient norms",
+    Kind.BUFFER: "buffers",
+    Kind.PARAMETER: "parameters",
+    Kind.OPTIMIZER: "optimizer",
+    Kind.SCRIPT: "script's own",
+    Kind.VALUE: "logged values",
+}
+ONE_PER_STEP = (Kind.LOSS, Kind.NORM)
+GOOD, BAD = "green", "bold red"
+
+
+def show(findings: Findings, console: Console) -> None:
+    """Print everything."""
+    if findings.failed is not None:
+        _say(console, f"{findings.failed.label} failed:", BAD)
+        console.print(Text(findings.failed.text.rstrip()), soft_wrap=True)
+        return _say_folder(findings, console)
+    console.print(table(findings))
+    for line, style in sentences(findings):
+        _say(console, line, style)
+    return _say_folder(findings, console)
+
+
+def _say_folder(findings: Findings, console: Console) -> None:
+    if findings.folder:
+        console.print(Text(f"The runs are kept in {findings.folder}"), soft_wrap=True)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style))
+
+
+def table(findings: Findings) -> Table:
+    """A row for each kind of item, a column for each number of ranks."""
+    drawn = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    drawn.add_column("what", no_wrap=True)
+    for ranks in findings.ranks:
+        drawn.add_column(f"{ranks} rank{'s' if ranks != 1 else ''}")
+    if findings.plain is not None:
+        drawn.add_row("plain", _plain_cell(findings.plain))
+    for row in findings.rows:
+        name = NAMES[row.kind]
+        label = name if row.kind in ONE_PER_STEP and row.num_items == 1 else f"{name} ({row.num_items})"
+        drawn.add_row(label, *(_cell(one, number) for number, one in enumerate(row.cells)))
+    return drawn
+
+
+def _cell(one: Cell, number: int) -> Text:
+    if one.differs_at is not None:
+        who = f"rank {one.rank} differs" if one.rank is not None else "differs"
+        return Text(f"{who} at step {one.differs_at}", style=BAD)
+    text = Text(one.digest or "none")
+    return text if number == 0 else text.append(" same", style=GOOD)
+
+
+def _plain_cell(plain: Plain) -> Text:
+    if plain.finding is Finding.AGREES:
+        return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
+    if plain.finding is Finding.ONE_LANE:
+        return Text("one lane")
+    if plain.finding is Finding.NO_GRADIENT:
+        return Text("no gradient", style=BAD)
+    return Text(f"differs, {plain.relative:.2g}", style=BAD)
+
+
+def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
+    """The lines below the table, each with its style."""
+    yield "", ""
+    if findings.same_bits:
+        yield _same(findings), GOOD
+    if findings.difference is not None:
+        yield from ((line, style) for line, style in _explained(findings.difference))
+    plain = findings.plain
+    if plain is not None:
+        yield f"plain: {sentence(plain)}", GOOD if plain.agrees else BAD
+        if plain.batch_norms:
+            layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
+            yield f"{layers}: each lane normalises its own samples, as a rank of data parallelism does.", ""
+    yield "", ""
+    yield "Not proved: " + "; ".join(findings.not_proved()) + ".", "dim"
+
+
+def _same(findings: Findings) -> str:
+    counts = ", ".join(map(str, findings.ranks))
+    noun = "rank" if findings.ranks == (1,) else "ranks"
+    lanes = f"{findings.lanes} lane{'s' if findings.lanes != 1 else ''}"
+    threads = f"{findings.threads} thread{'s' if findings.threads != 1 else ''} each"
+    alone = " (one run: only its own ranks were compared)" if len(findings.ranks) == 1 else ""
+    return (
+        f"same bits on {counts} {noun} over {findings.num_steps} steps "
+        f"({findings.num_items} items in each; {lanes}, {threads}){alone}"
+    )
+
+
+def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
+    difference = explained.difference
+    place = difference.place
+    yield f"First difference: step {place.step}, {place.item}: {explained.left} against {explained.right}.", BAD
+    others = len(difference.places) - 1
+    if others:
+        items = "other item of this step differs" if others == 1 else "other items of this step differ"
+        yield f"  {others} {items} too.", ""
+    if explained.values is not None and None not in (difference.left_value, difference.right_value):
+        ratio = explained.deviation.ratio if explained.deviation is not None else None
+        times = f" (ratio {ratio:.6g})" if ratio is not None else ""
+        yield f"  {explained.left}: {explained.values[0]}; {explained.right}: {explained.values[1]}{times}", ""
+    for who, value in ((explained.left, difference.left_value), (explained.right, difference.right_value)):
+        if value is None:
+            yield f"  With {who} there is no such item.", ""
+    if explained.deviation is not None:
+        yield f"  {_deviation(explained.deviation)}", ""
+    if not explained.repeatable:
+        yield "  Run again, the same configuration gave other bits.", ""
+    yield f"Usual cause: {explained.cause}", ""
+
+
+def _deviation(deviation: Deviation) -> str:
+    sampled = " compared" if deviation.sampled else ""
+    apart = (
+        f"largest difference {deviation.max_absolute:.3g} ({deviation.max_relative:.2g} of the largest value)"
+        if math.isfinite(deviation.max_absolute)
+        else "some are not finite"
+    )
+    if deviation.num_elements == 1:
+        return apart
+    ratio = f"; all in the ratio {deviation.ratio:.6g}" if deviation.ratio is not None else ""
+    return f"{deviation.num_differing} of {deviation.num_elements}{sampled} elements differ; {apart}{ratio}"

@@ -1,0 +1,113 @@
+"""The runs that `verify` makes: each in a folder of its own, all from one nursery, so that torch is imported once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lockstep.launch.launcher import launch
+from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
+from lockstep.launch.signals import ENDING
+from lockstep.layout.run_folder import RunFolder
+
+PRELOADED = ("torch", "torch._dynamo", "lockstep.run.start")
+"""What the nursery imports for all ranks of all runs. torch's optimizers import `torch._dynamo`, which takes longer
+than torch itself."""
+INTERRUPTED = tuple(128 + number for number in ENDING)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The script to prove, and how to run it."""
+
+    script: Path | None
+    module: str | None
+    args: tuple[str, ...]
+    threads: int
+    device: Device
+
+    @property
+    def title(self) -> str:
+        return self.module if self.module is not None else str(self.script)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that has ended."""
+
+    label: str
+    num_ranks: int
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.outcome.run_folder)
+
+
+class Trials(AbstractContextManager["Trials"]):
+    """Makes runs of one program, one after the other.
+
+    Args:
+        program: what to run.
+        watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
+        nursery: one to use and leave open, with the program's threads; None: one of its own.
+    """
+
+    def __init__(
+        self, program: Program, watch: Callable[[str, float | None], None], nursery: NurseryHandle | None = None
+    ) -> None:
+        self._program, self._watch = program, watch
+        self.base = Path(tempfile.mkdtemp(prefix="lockstep-verify-"))
+        self._own = NurseryHandle(program.threads, PRELOADED) if nursery is None else None
+        self._nursery = nursery or self._own
+        self._count = 0
+
+    def run(self, label: str, num_ranks: int, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
+        """One run from start to end.
+
+        Raises:
+            SystemExit: when a signal to this process stopped the run, with 128 + its number.
+        """
+        self._watch(label, None)
+        self._count += 1
+        name = f"{self._count:02d}-{label.replace(' ', '-')}"
+        program = self._program
+        began = time.monotonic()
+        request = LaunchRequest(
+            script=program.script,
+            module=program.module,
+            args=program.args,
+            ranks=num_ranks,
+            threads=program.threads,
+            device=program.device,
+            lanes=lanes,
+            run_folder=self.base / name,
+            name=name,
+            evidence=dict(evidence),
+            verbosity=Verbosity.QUIET,
+        )
+        outcome = launch(request, None, self._nursery)
+        if outcome.exit_code in INTERRUPTED and not outcome.block:
+            raise SystemExit(outcome.exit_code)
+        seconds = time.monotonic() - began
+        self._watch(label, seconds)
+        return Trial(label, num_ranks, outcome, seconds)
+
+    def remove(self) -> None:
+        """Remove everything that the runs wrote."""
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._own is not None:
+            self._own.close()

@@ -8,7 +8,7 @@ is named, and may be given a rule: "first" (the first lane's value counts) or "m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -22,7 +22,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, merges_after, tree_sum
 from lockstep.strategy.arena import Segment, alias, lay_out
 from lockstep.strategy.contract import StepCut
-from lockstep.transport.contract import Transport
+from lockstep.transport.contract import Pending, Transport
 
 
 class Rule(StrEnum):
@@ -165,6 +165,7 @@ class BufferPass:
     def __init__(self, bank: BufferBank, cut: StepCut) -> None:
         self._bank, self._cut = bank, cut
         self._changed: dict[int, dict[int, Tensor]] = {}
+        self._pending: list[tuple[Pending, Callable[[], None]]] = []
         bank.remember()
 
     def after_lane(self, lane: int) -> None:
@@ -187,10 +188,10 @@ class BufferPass:
             return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
         return 0
 
-    def settle(
+    def begin(
         self, headers: Sequence[Mapping[str, Mapping[str, object]]], transport: Transport, placement: Placement
     ) -> None:
-        """Give every buffer the value that it has after the pass. `headers` are all ranks' headers.
+        """Begin to settle with the other ranks what every buffer is after the pass. `headers` are all ranks' headers.
 
         Raises:
             UsageError: on every rank, when a buffer without a rule came out of the lanes with different bits.
@@ -211,8 +212,18 @@ class BufferPass:
                 )
             else:
                 self._settle_equal(index, words[index], transport, placement)
-        if means:
-            self._settle_means(means, words, transport, placement)
+        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for index in means:
+            start = self._bank.start_of(index)
+            kinds.setdefault((start.dtype, start.device), []).append(index)
+        self._pending = [self._begin_means(members, words, transport, placement) for members in kinds.values()]
+
+    def finish(self) -> None:
+        """Wait for the means that `begin` began."""
+        for pending, finish in self._pending:
+            pending.advance()
+            pending.finish()
+            finish()
 
     def _settle_equal(
         self, index: int, words: Mapping[int, object], transport: Transport, placement: Placement
@@ -231,32 +242,30 @@ class BufferPass:
         transport.broadcast(value, source)
         self._bank.set(index, value)
 
-    def _settle_means(
+    def _begin_means(
         self,
-        means: Sequence[int],
+        members: Sequence[int],
         words: Mapping[int, Mapping[int, object]],
         transport: Transport,
         placement: Placement,
-    ) -> None:
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for index in means:
-            start = self._bank.start_of(index)
-            kinds.setdefault((start.dtype, start.device), []).append(index)
-        for members in kinds.values():
-            sizes = [self._bank.entries[index].segment.size for index in members]
-            lanes = {
-                lane: torch.cat([self._contribution(lane, index) for index in members])
-                for lane in placement.lanes(transport.rank)
-            }
-            partials = _merge(lanes, placement.subtrees(transport.rank))
-            like = self._bank.start_of(members[0])
-            total = like.new_empty(sum(sizes))
-            transport.all_reduce(partials, placement, total)
+    ) -> tuple[Pending, Callable[[], None]]:
+        """Begin the sum of entries of one dtype and device; what to call when it is there."""
+        lanes = {
+            lane: torch.cat([self._contribution(lane, index) for index in members])
+            for lane in placement.lanes(transport.rank)
+        }
+        sizes = [self._bank.entries[index].segment.size for index in members]
+        total = self._bank.start_of(members[0]).new_empty(sum(sizes))
+        pending = transport.begin_all_reduce(_merge(lanes, placement.subtrees(transport.rank)), placement, total)
+
+        def finish() -> None:
             for index, value in zip(members, torch.split(total, sizes), strict=True):
                 weights = [
                     self._cut.weights[lane] if lane in words[index] else 0.0 for lane in range(placement.num_lanes)
                 ]
                 self._bank.set(index, value if placement.num_lanes == 1 else value.mul_(1.0 / tree_sum(weights)))
+
+        return pending, finish
 
     def _contribution(self, lane: int, index: int) -> Tensor:
         value = self._changed.get(lane, {}).get(index)

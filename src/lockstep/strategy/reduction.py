@@ -27,7 +27,7 @@ class Reduction:
 
     def __init__(self, transport: Transport, placement: Placement, buckets: Sequence[Bucket]) -> None:
         self._transport, self._placement, self._buckets = transport, placement, buckets
-        self._pending: list[Pending] = []
+        self._under_way: dict[int, Pending] = {}
         self._missing: list[int] = []
         self._slot: Slot | None = None
         self.reopened: set[int] = set()
@@ -35,11 +35,11 @@ class Reduction:
     @property
     def num_begun(self) -> int:
         """How many buckets this rank has begun, from the first on."""
-        return len(self._pending)
+        return len(self._under_way)
 
     def arm(self, slot: Slot) -> None:
         """From here on buckets of `slot`, the rank's only lane, begin as soon as they are complete."""
-        if not self._pending and not any(flat.dtype in WIDE for flat in slot.flats):
+        if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
             self._slot = slot
             self._missing = [len(bucket.members) for bucket in self._buckets]
 
@@ -53,42 +53,47 @@ class Reduction:
         if self._missing[bucket] < 0 or bucket < self.num_begun:
             self.reopened.add(bucket)
         while self.num_begun < len(self._buckets) and self._missing[self.num_begun] == 0:
-            part = _part(self._slot.flats, self._buckets[self.num_begun])
-            self._pending.append(self._transport.begin_all_reduce([part], self._placement, part))
+            number = self.num_begun
+            part = _part(self._slot.flats, self._buckets[number])
+            self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)
 
     def disarm(self) -> None:
         """The backward is over; what was begun goes on, nothing begins."""
         self._slot = None
 
-    def complete(self, sums: PartialSums, needed: set[int], begun: int, reopened: set[int], scale: float) -> Slot:
-        """Reduce everything that is needed; the result stands in the returned slot.
+    def begin(self, sums: PartialSums, needed: set[int], begun: int, reopened: frozenset[int]) -> None:
+        """Begin what is not under way yet; every rank, with the same arguments but the first.
 
         Args:
             sums: this rank's lanes, added up.
             needed: the buckets in which some lane of any rank has a gradient.
             begun: the most buckets that any rank has begun.
             reopened: the buckets that any rank has reopened.
-            scale: what the sum is multiplied by.
         """
-        needed = needed | set(range(begun))
-        parts = {number: sums.bucket(self._buckets[number]) for number in sorted(needed)}
-        slot, wide = sums.finish()
-        outs = {number: _part(wide, self._buckets[number]) for number in parts}
-        pending = dict(enumerate(self._pending))
+        numbers = sorted(needed | set(range(begun)))
+        parts = {number: sums.bucket(self._buckets[number]) for number in numbers}
+        self._result, self._wide = sums.finish()
         for number, partials in parts.items():
-            if number not in pending:
-                pending[number] = self._transport.begin_all_reduce(partials, self._placement, outs[number])
+            if number not in self._under_way:
+                self._begin(number, partials)
         for number in sorted(reopened & set(parts)):
-            pending[number].give_up()
-            pending[number] = self._transport.begin_all_reduce(parts[number], self._placement, outs[number])
-        for number in parts:
-            pending[number].advance(scale)
-        for number, out in outs.items():
-            pending[number].finish()
-            target = _part(slot.flats, self._buckets[number])
+            self._under_way[number].give_up()
+            self._begin(number, parts[number])
+
+    def _begin(self, number: int, partials: Sequence[Tensor]) -> None:
+        out = _part(self._wide, self._buckets[number])
+        self._under_way[number] = self._transport.begin_all_reduce(partials, self._placement, out)
+
+    def finish(self, scale: float) -> Slot:
+        """Wait for all sums, multiplied by `scale`; they stand in the returned slot."""
+        for pending in self._under_way.values():
+            pending.advance(scale)
+        for number, pending in self._under_way.items():
+            pending.finish()
+            out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
             if target.data_ptr() != out.data_ptr():
                 target.copy_(out)
-        return slot
+        return self._result
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

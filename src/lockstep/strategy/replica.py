@@ -226,8 +226,10 @@ class Replica(Strategy):
         all_ranks = conclude(told, self.placement.num_lanes)
         used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
-        slot = reduction.complete(current.sums, needed, all_ranks.begun, set(all_ranks.reopened), all_ranks.scale)
-        current.buffers.settle(all_ranks.buffers, self._transport, self.placement)
+        reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
+        current.buffers.begin(all_ranks.buffers, self._transport, self.placement)
+        slot = reduction.finish(all_ranks.scale)
+        current.buffers.finish()
         exchange_ns = time.perf_counter_ns() - started
         self._hand_over(current, slot, used)
         self._pass = None

@@ -7,8 +7,7 @@ is named, and may be given a rule: "first" (the first lane's value counts) or "m
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -17,12 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from lockstep.errors import UsageError
-from lockstep.layout.placement import Placement
-from lockstep.layout.tree import Node, merges_after, tree_sum
 from lockstep.strategy.arena import Segment, alias, lay_out
-from lockstep.strategy.contract import StepCut
-from lockstep.transport.contract import Pending, Transport
 
 
 class Rule(StrEnum):
@@ -71,25 +65,29 @@ class BufferBank:
             )
             for (module, key, name), segment in zip(places, segments, strict=True)
         ]
-        self._structure = [(module, key) for module, key, _ in places]
-        self._models = models
+        self._modules = [module for _, model in models for module in model.modules()]
+        self._structure = self._present_structure()
+        self._members = [
+            [index for index, entry in enumerate(self.entries) if entry.segment.flat == flat]
+            for flat in range(len(self._flats))
+        ]
         self._start = [flat.clone() for flat in self._flats]
 
     def has_changed(self) -> bool:
         """Whether buffers came or went, or changed shape or dtype: then a new bank is needed."""
-        present = [
-            (module, key)
-            for _, model in self._models
-            for module in model.modules()
-            for key, buffer in module._buffers.items()  # noqa: SLF001
-            if buffer is not None and buffer.numel()
-        ]
-        known = {(id(module), key) for module, key in self._structure}
         shapes = ((entry.module._buffers[entry.key], entry.view) for entry in self.entries)  # noqa: SLF001
-        return not known <= {(id(module), key) for module, key in present} or any(
+        return self._structure != self._present_structure() or any(
             now is None or now.shape != view.shape or now.dtype != view.dtype or now.device != view.device
             for now, view in shapes
         )
+
+    def _present_structure(self) -> list[tuple[int, str]]:
+        return [
+            (id(module), key)
+            for module in self._modules
+            for key, buffer in module._buffers.items()  # noqa: SLF001
+            if buffer is not None and buffer.numel()
+        ]
 
     def take_in(self) -> None:
         """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
@@ -113,17 +111,22 @@ class BufferBank:
         for number, (flat, start) in enumerate(zip(self._flats, self._start, strict=True)):
             if _same_bits(flat, start):
                 continue
-            for index, entry in enumerate(self.entries):
-                if entry.segment.flat == number:
-                    now = _part(flat, entry.segment)
-                    if not _same_bits(now, _part(start, entry.segment)):
-                        changed[index] = now.clone()
+            members, now = self._members[number], flat.clone()
+            segments = [self.entries[index].segment for index in members]
+            for index, segment, differs in zip(members, segments, _differing(now, start, segments), strict=True):
+                if differs:
+                    changed[index] = _part(now, segment)
             flat.copy_(start)
         return changed
 
     def start_of(self, index: int) -> Tensor:
         """What entry `index` was when the pass began, 1-D."""
         return _part(self._start[self.entries[index].segment.flat], self.entries[index].segment)
+
+    def fill(self, index: int, value: int) -> None:
+        """Give entry `index` one number."""
+        segment = self.entries[index].segment
+        _part(self._flats[segment.flat], segment).fill_(value)
 
     def set(self, index: int, value: Tensor) -> None:
         """Give entry `index` the value of a 1-D tensor."""
@@ -159,131 +162,12 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
 
 
-class BufferPass:
-    """The buffers of one pass: collects each lane's changes on this rank, then settles them with the other ranks."""
-
-    def __init__(self, bank: BufferBank, cut: StepCut) -> None:
-        self._bank, self._cut = bank, cut
-        self._changed: dict[int, dict[int, Tensor]] = {}
-        self._pending: list[tuple[Pending, Callable[[], None]]] = []
-        bank.remember()
-
-    def after_lane(self, lane: int) -> None:
-        """Lane `lane` of this rank is finished."""
-        if changed := self._bank.after_lane():
-            self._changed[lane] = changed
-
-    def header(self) -> dict[str, dict[str, object]]:
-        """What the other ranks must know, as JSON: for each lane the entries that it changed, with digest or maximum."""
-        return {
-            str(lane): {str(index): self._word(index, value) for index, value in changed.items()}
-            for lane, changed in self._changed.items()
-        }
-
-    def _word(self, index: int, value: Tensor) -> object:
-        rule = self._bank.entries[index].rule
-        if rule is Rule.MAXIMUM:
-            return int(value.max())
-        if rule is Rule.SAME:
-            return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
-        return 0
-
-    def begin(
-        self, headers: Sequence[Mapping[str, Mapping[str, object]]], transport: Transport, placement: Placement
-    ) -> None:
-        """Begin to settle with the other ranks what every buffer is after the pass. `headers` are all ranks' headers.
-
-        Raises:
-            UsageError: on every rank, when a buffer without a rule came out of the lanes with different bits.
-        """
-        words: dict[int, dict[int, object]] = {}
-        for header in headers:
-            for lane, entries in header.items():
-                for number, word in entries.items():
-                    words.setdefault(int(number), {})[int(lane)] = word
-        means = []
-        for index in sorted(words):
-            entry = self._bank.entries[index]
-            if entry.rule is Rule.MEAN:
-                means.append(index)
-            elif entry.rule is Rule.MAXIMUM:
-                self._bank.set(
-                    index, self._bank.start_of(index).new_tensor([max(map(_integer, words[index].values()))])
-                )
-            else:
-                self._settle_equal(index, words[index], transport, placement)
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for index in means:
-            start = self._bank.start_of(index)
-            kinds.setdefault((start.dtype, start.device), []).append(index)
-        self._pending = [self._begin_means(members, words, transport, placement) for members in kinds.values()]
-
-    def finish(self) -> None:
-        """Wait for the means that `begin` began."""
-        for pending, finish in self._pending:
-            pending.advance()
-            pending.finish()
-            finish()
-
-    def _settle_equal(
-        self, index: int, words: Mapping[int, object], transport: Transport, placement: Placement
-    ) -> None:
-        entry = self._bank.entries[index]
-        lanes = [lane for lane, samples in enumerate(self._cut.samples) if samples]
-        if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
-            raise UsageError(
-                f"The buffer {entry.name!r} came out of the lanes with different values, so it is not clear which one "
-                f'counts. Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
-                f"samples after the lanes."
-            )
-        first = min(words)
-        source = placement.rank_of(first)
-        value = self._changed[first][index] if source == transport.rank else self._bank.start_of(index).clone()
-        transport.broadcast(value, source)
-        self._bank.set(index, value)
-
-    def _begin_means(
-        self,
-        members: Sequence[int],
-        words: Mapping[int, Mapping[int, object]],
-        transport: Transport,
-        placement: Placement,
-    ) -> tuple[Pending, Callable[[], None]]:
-        """Begin the sum of entries of one dtype and device; what to call when it is there."""
-        lanes = {
-            lane: torch.cat([self._contribution(lane, index) for index in members])
-            for lane in placement.lanes(transport.rank)
-        }
-        sizes = [self._bank.entries[index].segment.size for index in members]
-        total = self._bank.start_of(members[0]).new_empty(sum(sizes))
-        pending = transport.begin_all_reduce(_merge(lanes, placement.subtrees(transport.rank)), placement, total)
-
-        def finish() -> None:
-            for index, value in zip(members, torch.split(total, sizes), strict=True):
-                weights = [
-                    self._cut.weights[lane] if lane in words[index] else 0.0 for lane in range(placement.num_lanes)
-                ]
-                self._bank.set(index, value if placement.num_lanes == 1 else value.mul_(1.0 / tree_sum(weights)))
-
-        return pending, finish
-
-    def _contribution(self, lane: int, index: int) -> Tensor:
-        value = self._changed.get(lane, {}).get(index)
-        if value is None:
-            return torch.zeros_like(self._bank.start_of(index))
-        weight = self._cut.weights[lane]
-        return value if weight == 1.0 or len(self._cut.weights) == 1 else value * weight
-
-
-def _merge(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor]:
-    values: dict[Node, Tensor] = {}
-    for lane, value in lanes.items():
-        values[lane, lane + 1] = value
-        for left, right in merges_after(lane, subtrees):
-            values[left[0], right[1]] = values.pop(left) + values.pop(right)
-    return [values[node] for node in subtrees]
-
-
-def _integer(word: object) -> int:
-    assert isinstance(word, int)
-    return word
+def _differing(left: Tensor, right: Tensor, segments: Sequence[Segment]) -> list[bool]:
+    """For each segment whether any bit in it differs: one running count of differences, read at the ends."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
+    count = torch.zeros(len(left) + 1, dtype=torch.int64, device=left.device)
+    torch.cumsum(left.view(integers) != right.view(integers), 0, out=count[1:])
+    starts = count[[segment.offset for segment in segments]]
+    ends = count[[segment.offset + segment.size for segment in segments]]
+    differing: list[bool] = (ends != starts).tolist()
+    return differing

@@ -20,7 +20,8 @@ from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.arena import ParameterArena
-from lockstep.strategy.buffers import BufferBank, BufferPass
+from lockstep.strategy.buffer_pass import BufferPass
+from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
 from lockstep.strategy.gradients import PartialSums, Slot, SlotPool
 from lockstep.strategy.lane import Lane

@@ -49,6 +49,7 @@ class Started:
     ranks: int
     lanes: int | None = None
     threads: int = 1
+    device: str = "cpu"
     timeout_s: float = 60.0
     """After this the Python stack of every rank is printed, and all are ended."""
 
@@ -71,7 +72,7 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
         for rank in range(started.ranks):
             make_ring(run_folder.journal(rank), rank)
             position = Position(rank, rank, started.ranks, started.ranks)
-            settings = RankSettings(Path(folder), started.threads, started.lanes)
+            settings = RankSettings(Path(folder), started.threads, started.lanes, started.device)
             variables = encode(RankEnvironment(position, settings), 0, "test") | {"GLOO_SOCKET_IFNAME": "lo"}
             reader, writer = _SERVER.Pipe(duplex=False)
             process = _SERVER.Process(target=_rank, args=(function, args, variables, writer, sys.path), daemon=False)

@@ -1,0 +1,31 @@
+"""A training loop on the run's device, with nested batches, dropout and BatchNorm."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.testing.digests import digest_of
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return {"image": torch.full((1, 8, 8), index / 100) + torch.randn(1, 8, 8), "label": index % 10}
+
+
+def train():
+    run = lockstep.init(seed=1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32, shuffle=True))
+    for step in run.steps(loader):
+        for batch in step:
+            assert batch["image"].device == run.device
+            run.backward(F.cross_entropy(model(batch["image"]), batch["label"]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model, optimizer), step.loss.hex(), str(run.device.type)

@@ -1,7 +1,6 @@
 """What cannot be right is one sentence with the way out, on every rank, before anybody waits."""
 
 import pytest
-import scenarios
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -272,7 +271,7 @@ def tally_outside():
 
 
 def wrong_rows():
-    run, model, optimizer, loader = parts()
+    run, _, _, loader = parts()
     loader = run.prepare(loader)
     for _ in loader:
         pass

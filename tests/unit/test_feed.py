@@ -145,7 +145,7 @@ def test_an_exception_of_the_data_set_names_the_sample():
 
 
 def test_tensors_move_inside_containers_of_any_kind():
-    Pair = namedtuple("Pair", ["image", "name"])
+    Pair = namedtuple("Pair", ["image", "name"])  # noqa: PYI024 - what users have
 
     @dataclass
     class Example:

@@ -24,6 +24,7 @@ from lockstep.launch.equal_streams import start_equal_streams
 from lockstep.launch.process_ties import die_with_parent
 from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.script_main import module_program, script_program
+from lockstep.layout.late_settings import remember
 from lockstep.layout.run_folder import RunFolder
 
 
@@ -37,6 +38,8 @@ def run_rank(order: RankOrder, news: int, parent: int) -> int:
     """
     die_with_parent(parent)
     apply_variables(order.variables)
+    if "torch" in sys.modules:
+        remember(os.environ)
     log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
     _line_buffered_streams()

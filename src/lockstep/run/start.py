@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from lockstep.errors import LockstepError, UsageError
+from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.placement import Placement, place
 from lockstep.layout.rank_environment import RankEnvironment, decode
 from lockstep.layout.run_folder import RunFolder
@@ -66,6 +67,7 @@ def init(
     num_lanes = (settings.lanes if settings else None) or lanes or position.world_size
     placement = place(num_lanes, position.world_size)
     threads = settings.threads if settings else threads or _default_threads(position.local_world_size)
+    _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
     parts = _assemble(environment, placement, strategy, pinned, threads, seed)
     _present.append(parts)
@@ -119,6 +121,16 @@ def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness 
     if witness.plain:
         calm()
     return witness
+
+
+def _say_late_settings(rank: int) -> None:
+    late = came_too_late(os.environ)
+    if late and rank == 0:
+        print(
+            f"lockstep: {', '.join(late)} changed after torch was loaded, so it has no effect. Set it before "
+            f"`lockstep run`, or start with --fresh.",
+            file=sys.stderr,
+        )
 
 
 def _default_threads(local_world_size: int) -> int:

@@ -137,9 +137,9 @@ def check_frames(transport):
     assert transport.all(flag=True)
     assert transport.all(me != last) is False
     transport.barrier()
-    values = transport.all_gather_object({"rank": me, "text": "é" * (me * 2000), "float": 0.1 + me})
+    values = transport.all_gather_object({"rank": me, "text": "é" * (me * 3000), "float": 0.1 + me})
     assert [value["rank"] for value in values] == list(range(transport.world_size))
-    assert [len(value["text"]) for value in values] == [rank * 2000 for rank in range(transport.world_size)]
+    assert [len(value["text"]) for value in values] == [rank * 3000 for rank in range(transport.world_size)]
     assert values[-1]["float"].hex() == (0.1 + last).hex()
     assert transport.exchange("bytes", b"\0" * me) == [b"\0" * rank for rank in range(transport.world_size)]
 

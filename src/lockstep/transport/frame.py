@@ -1,6 +1,6 @@
 """The frame: what every small exchange carries, so that ranks notice that they are not at the same place.
 
-1 KiB: the payload's size, the operation, the source line, and up to 892 bytes of payload.
+4 KiB: the payload's size, the operation, the source line, and up to 3,964 bytes of payload.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-FRAME_BYTES = 1024
+FRAME_BYTES = 4096
 _HEAD = struct.Struct("<I28s100s")
 INLINE_BYTES = FRAME_BYTES - _HEAD.size
 

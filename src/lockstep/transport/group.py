@@ -88,6 +88,8 @@ class GroupTransport(Transport):
         if dist.is_initialized():
             for group in (self._control, self._data):
                 dist.destroy_process_group(group)
+        # A group that lives until the interpreter ends aborts the process there ("terminate called …"): let go now.
+        self._control = self._data = None
 
     def begin_messages(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> list[Any]:
         """Begin to send and receive contiguous tensors: (tensor, peer). Empty ones are left out on both sides."""

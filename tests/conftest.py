@@ -1,10 +1,12 @@
 """Every test has a time limit; at the limit, the Python stacks of this process and of every process it started are shown.
 
-Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them print their stacks before they die.
+Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them print their stacks before they die; ranks of
+the test kit print theirs at SIGUSR1.
 """
 
 import faulthandler
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from lockstep.testing.ranks import preload
 
-LIMIT_S = 120
+LIMIT_S = int(os.environ.get("LOCKSTEP_TEST_LIMIT_S", "120"))
 
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,9 +26,11 @@ preload("sklearn.datasets")
 
 def _too_late(_signal: int, _frame: object) -> None:
     faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
-    for process in psutil.Process().children(recursive=True):
-        if "forkserver" not in " ".join(process.cmdline()) or process.children():
-            process.send_signal(signal.SIGABRT)
+    for child in psutil.Process().children():
+        server = "multiprocessing" in " ".join(child.cmdline())  # the fork server, and the resource tracker
+        for process in child.children(recursive=True) if server else [*child.children(recursive=True), child]:
+            process.send_signal(signal.SIGUSR1 if server else signal.SIGABRT)
+    select.select([], [], [], 1.0)  # until they have printed
     raise TimeoutError(f"the test took longer than {LIMIT_S} s; the stacks of all its processes are above")
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -114,6 +115,7 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
             for process in processes:
                 if process.is_alive():
                     os.kill(process.pid, signal.SIGUSR1)
+            time.sleep(1.0)  # until they have printed
             raise TimeoutError(
                 f"ranks {sorted(waiting.values())} did not finish within {timeout_s} s; stacks are above"
             )

@@ -30,7 +30,7 @@ def prepared(loader, *position, **options):
 
 
 def epoch(loader):
-    plan = loader.plan(evaluation=False)
+    plan = loader.plan_training()
     return plan, loader.parts(plan, 1, evaluation=False)
 
 
@@ -70,7 +70,8 @@ def test_a_leftover_distributed_sampler_is_taken_out_and_said_so():
         sampler = DistributedSampler(data, num_replicas=2, rank=1, shuffle=shuffle)
         loader = DataLoader(data, batch_size=10, sampler=sampler)
         assert "batch_size=10 is now the global batch" in leftover_of(loader)
-        assert type(prepared(loader).sampler) is kind
+        assert isinstance(prepared(loader).sampler, kind)
+        prepared(loader).sampler.set_epoch(3)
         assert epoch(prepared(loader))[0].num_samples == 40
     assert leftover_of(DataLoader(data, batch_size=10)) is None
 

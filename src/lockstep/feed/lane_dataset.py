@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
@@ -82,5 +82,10 @@ class DieWithRank:
 
     def __call__(self, worker_id: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        worker = get_worker_info()
+        if worker is not None and isinstance(worker.dataset, LaneDataset):
+            object.__setattr__(
+                worker, "dataset", worker.dataset.dataset
+            )  # what the user's function and data set expect there
         if self._worker_init_fn is not None:
             self._worker_init_fn(worker_id)

@@ -82,22 +82,26 @@ class PreparedLoader(DataLoader[Any]):
             super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
         self.standing = standing
         self.epochs_begun = 0
-        self.evaluations_begun = 0
+        self.evaluated: list[Any] = []
+        """Data-set indices of the samples that the last evaluation gave this rank."""
         self._evaluate = evaluate
         self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         return self._evaluate(self)
 
-    def plan(self, evaluation: bool) -> EpochPlan:
+    def plan_training(self) -> EpochPlan:
         """The order of the next epoch. The process draws from the epoch's stream; the caller sets another one after."""
-        begun = self.evaluations_begun if evaluation else self.epochs_begun
-        if evaluation:
-            self.evaluations_begun += 1
-        else:
-            self.epochs_begun += 1
+        self.epochs_begun += 1
+        return self._plan(self.epochs_begun - 1, 0)
+
+    def plan_evaluation(self, step: int) -> EpochPlan:
+        """The order of an evaluation after `step` steps of training: not of how often a rank looked before."""
+        return self._plan(step, 1)
+
+    def _plan(self, number: int, kind: int) -> EpochPlan:
         standing = self.standing
-        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, begun, int(evaluation)))
+        standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
         return plan_epoch(self)
 
     def parts(self, plan: EpochPlan, first_step: int, evaluation: bool) -> list[LanePart]:

@@ -36,11 +36,24 @@ class EpochPlan:
         return hashlib.blake2b(repr(self.steps).encode(), digest_size=8).hexdigest()
 
 
+class _IgnoresEpochs:
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: the order is a function of the run's seed and the epoch anyway."""
+
+
+class _Shuffled(RandomSampler, _IgnoresEpochs):
+    pass
+
+
+class _Sequential(SequentialSampler, _IgnoresEpochs):
+    pass
+
+
 def undistributed(sampler: Any) -> Any:
     """The sampler over the whole data set: the user's, or what a DistributedSampler stood for."""
     if isinstance(sampler, DistributedSampler):
         dataset: Any = sampler.dataset
-        return RandomSampler(dataset) if sampler.shuffle else SequentialSampler(dataset)
+        return _Shuffled(dataset) if sampler.shuffle else _Sequential(dataset)
     return sampler
 
 

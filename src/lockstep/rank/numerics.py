@@ -27,6 +27,19 @@ def set_exact_numerics(threads: int) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def set_compiler(num_lanes: int) -> None:
+    """Keep `torch.compile` from changing a lane's bits by which lanes came before; call when an optimizer exists.
+
+    Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. Each of the
+    few lane sizes (full, larger, partial; training and evaluation) is compiled by itself instead. torch's optimizers
+    have imported the compiler; without it nothing is compiled.
+    """
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if config is not None:
+        config.automatic_dynamic_shapes = False
+        config.recompile_limit = max(config.recompile_limit, num_lanes + 8)
+
+
 def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
     """What, besides the script and its data, the bits depend on."""
     return {

@@ -25,13 +25,15 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
             "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
             "Evaluate between steps or after the epoch; to train, use run.steps(loader)."
         )
+    if not any(loader is own for own in parts.loaders):
+        raise UsageError("This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again.")
     outside = Place(parts.place.region)
     before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
     parts.strategy.keep_buffers()
     with parts.streams.elsewhere():
-        plan = loader.plan(evaluation=True)
+        plan = loader.plan_evaluation(parts.ledger.step)
         lanes = loader.parts(plan, 0, evaluation=True)
-        parts.evaluated = []
+        parts.evaluated, parts.evaluation = [], plan.digest()
         fetched = loader.fetch(lanes, evaluation=True)
         try:
             for part in lanes:
@@ -39,7 +41,8 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 parts.place.region, parts.place.lane = Region.EVALUATION, part.lane
                 parts.place.num_samples = len(part.indices)
                 parts.evaluated.extend(part.indices)
-                parts.streams.enter(Domain.LANE, "evaluation", loader.evaluations_begun, part.step, part.lane)
+                loader.evaluated = parts.evaluated
+                parts.streams.enter(Domain.LANE, "evaluation", parts.ledger.step, part.step, part.lane)
                 yield batch
         finally:
             parts.place.region, parts.place.lane = outside.region, -1

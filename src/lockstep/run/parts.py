@@ -48,8 +48,12 @@ class Parts:
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
     """Data-set indices of the samples that the last evaluation gave this rank."""
+    evaluation: str = ""
+    """A digest of the order of the last evaluation; the same on every rank."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """What the lanes of the present pass logged: (weighted sum, weight) by name."""
+    hooks: list[Any] = field(default_factory=list)
+    """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
     said_decisions: bool = False
     epochs_seen: list[int] = field(default_factory=list)

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lockstep.errors import UsageError
-from lockstep.feed.acceptance import leftover_of
+from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
 from lockstep.layout.cut import Cut
-from lockstep.rank.numerics import fingerprint
+from lockstep.rank.numerics import fingerprint, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
@@ -35,11 +35,14 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> 
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
     for thing in things:
         _refuse(parts, thing)
+    for loader in (thing for thing in things if isinstance(thing, DataLoader)):
+        refuse_unsupported(loader)
     models = [thing for thing in things if isinstance(thing, nn.Module)]
     if models:
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(parts, optimizer)
+    set_compiler(parts.placement.num_lanes)
     parts.taken.extend(things)
     prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(parts)
@@ -52,6 +55,8 @@ def _refuse(parts: Parts, thing: Any) -> None:
         raise UsageError(f"run.prepare got the same {kind} twice. Prepare everything once, before the loop.")
     if isinstance(thing, (DistributedDataParallel, DataParallel)):
         raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
+    if isinstance(thing, SparseAdam):
+        raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
     if isinstance(thing, LBFGS):
         raise UsageError(
             "LBFGS calls the model again inside optimizer.step(closure), which lanes cannot follow. Use an optimizer "
@@ -65,13 +70,13 @@ def _refuse(parts: Parts, thing: Any) -> None:
 
 
 def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
-    parts.models.extend(models)
     for model in models:
         model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)
-    parts.strategy.adopt(parts.models)
+    parts.strategy.adopt([*parts.models, *models])
+    parts.models.extend(models)
 
 
 def _watch(parts: Parts, optimizer: Optimizer) -> None:
@@ -90,7 +95,7 @@ def _watch(parts: Parts, optimizer: Optimizer) -> None:
             f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
             f"would not be reduced. Pass their module to run.prepare as well."
         )
-    optimizer.register_step_pre_hook(_before_step(parts))
+    parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
 
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:

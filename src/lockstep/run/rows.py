@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
 
 
 def _number(index: Any) -> int:
-    if isinstance(index, int):
-        return index
-    raise UsageError(f"run.gather needs a data set with whole numbers as indices, but the sampler gives {index!r}.")
+    try:
+        return operator.index(index)
+    except TypeError:
+        text = f"run.gather needs a data set with whole numbers as indices, but the sampler gives {index!r}."
+        raise UsageError(text) from None

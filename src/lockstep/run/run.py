@@ -15,7 +15,7 @@ from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.layout.tree import tree_sum
 from lockstep.run import rows, weights
-from lockstep.run.agreed import Agreed
+from lockstep.run.agreed import Agreed, number
 from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
@@ -118,25 +118,30 @@ class Run:
         """
         if not isinstance(loader, PreparedLoader):
             raise UsageError("run.steps needs the loader that run.prepare returned: `loader = run.prepare(loader)`.")
+        if not any(loader is own for own in self._parts.loaders):
+            raise UsageError(
+                "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
+            )
         if self._parts.place.region is not Region.SCRIPT:
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
         if not self._parts.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
         return train(self._parts, loader)
 
-    def backward(self, loss: Tensor, weight: float | None = None) -> None:
+    def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Backward of the present lane's loss; several in one lane add up.
 
         Args:
             loss: a scalar, the mean over the lane's samples.
             weight: what the loss is a mean over, if not the samples: the number of tokens, say. In every lane or none.
+            retain_graph: as for `Tensor.backward`, for a second call on the same graph.
 
         Raises:
             UsageError: outside of a step's lanes.
         """
         if self._parts.place.region is not Region.LANE:
             raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
-        self._parts.strategy.backward(loss, weight)
+        self._parts.strategy.backward(loss, weight, retain_graph=retain_graph)
 
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0
@@ -163,9 +168,9 @@ class Run:
         if parts.place.region is Region.EVALUATION:
             raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
         if parts.place.region is Region.LANE:
-            _log_in_lane(parts, {name: float(value) for name, value in scalars.items()})
+            _log_in_lane(parts, {name: number(value) for name, value in scalars.items()})
             return
-        values = {name: value if isinstance(value, Agreed) else float(value) for name, value in scalars.items()}
+        values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
         unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
         if unknown:
             told = parts.transport.all_gather_object([parts.ledger.samples or 1, unknown], "log", where())
@@ -208,14 +213,21 @@ class Run:
         self._parts.place.require_same_on_every_rank("run.all")
         return self._parts.transport.all(bool(flag), "run.all", where())
 
-    def gather(self, rows_of_rank: Tensor) -> Tensor:
+    def gather(self, rows_of_rank: Tensor, loader: Iterable[Any] | None = None) -> Tensor:
         """The rows of the last evaluation in data-set order, exactly `len(dataset)` of them; every rank.
 
         Args:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
+            loader: whose last evaluation, if not the last one of all.
         """
         self._parts.place.require_same_on_every_rank("run.gather")
-        return rows.gather_rows(rows_of_rank, self._parts.evaluated, self._parts.transport, where())
+        indices = self._parts.evaluated if loader is None else self._evaluated_by(loader)
+        return rows.gather_rows(rows_of_rank, indices, self._parts.transport, where())
+
+    def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
+        if not isinstance(loader, PreparedLoader):
+            raise UsageError("run.gather needs the loader that run.prepare returned.")
+        return loader.evaluated
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """The value that rank `source` has: a tensor of equal shape on every rank, or something JSON can write."""
@@ -260,7 +272,13 @@ class Run:
         """A new set of weighted sums over samples."""
 
         def exchange(value: Any, call: str) -> list[Any]:
-            return self._parts.transport.all_gather_object(value, call, where())
+            told = self._parts.transport.all_gather_object([self._parts.evaluation, value], call, where())
+            if len({evaluation for evaluation, _ in told}) > 1:
+                raise UsageError(
+                    f"{call}: the ranks evaluated different samples, or in another order. Iterate prepared loaders on "
+                    f"every rank alike, and give samplers no generator of their own."
+                )
+            return [values for _, values in told]
 
         return Tally(self._parts.place, self.num_lanes, exchange)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import operator
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -60,7 +62,8 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = decode(os.environ)
-    _check_numbers(seed, lanes, threads)
+    seed = _whole_number(seed)
+    _check_numbers(lanes, threads)
     if _present:
         finish()
     settings, position = environment.settings, environment.position
@@ -137,9 +140,14 @@ def _default_threads(local_world_size: int) -> int:
     return max(len(os.sched_getaffinity(0)) // local_world_size, 1)
 
 
-def _check_numbers(seed: int, lanes: int | None, threads: int | None) -> None:
-    if not isinstance(seed, int):
-        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.")
+def _whole_number(seed: Any) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.") from None
+
+
+def _check_numbers(lanes: int | None, threads: int | None) -> None:
     for name, value in (("lanes", lanes), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise UsageError(f"`{name}` must be a whole number of at least 1, but is {value!r}.")
@@ -170,6 +178,8 @@ def finish() -> None:
         print(f"lockstep: {error}", file=sys.stderr)
     finally:
         parts.strategy.close()
+        for hook in parts.hooks:
+            hook.remove()
         if not failed:
             parts.transport.close()
             leave()

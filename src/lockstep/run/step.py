@@ -79,6 +79,7 @@ class Step:
         finally:
             if not finished:
                 parts.strategy.abandon()
+                parts.lane_logs.clear()
                 self._leave_lane_region()
         self._end_pass()
 
@@ -127,6 +128,8 @@ class Step:
             self._batches.append(next(self._fetched))
         self._batches.clear()
         self._closed = True
+        if not self._passes:
+            self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

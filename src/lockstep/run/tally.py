@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
-from lockstep.run.agreed import Agreed
+from lockstep.run.agreed import Agreed, number
 from lockstep.run.place import Place
 
 
@@ -43,7 +43,7 @@ class Tally:
         for name, value in values.items():
             lanes = self._lanes.setdefault(name, {})
             total, weights = lanes.get(self._place.lane, (0.0, 0.0))
-            lanes[self._place.lane] = (total + float(value) * amount, weights + amount)
+            lanes[self._place.lane] = (total + number(value) * amount, weights + amount)
 
     def mean(self) -> dict[str, Agreed]:
         """The weighted mean of each value over all ranks. Every rank must call it, outside of lanes."""

@@ -15,13 +15,21 @@ from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.step import Step
 from lockstep.strategy.contract import StepCut
+from lockstep.strategy.right_form import RIGHT_FORM
 
 
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
     """The steps of the loader's next epoch; what `run.steps` returns."""
+    if parts.place.region is not Region.SCRIPT:
+        raise UsageError(f"run.steps was begun inside another step. One step at a time:\n{RIGHT_FORM}")
     parts.ledger.enter(Phase.DATA, "epoch order")
-    plan = loader.plan(evaluation=False)
+    plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
+    if not plan.steps:
+        raise UsageError(
+            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
+            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
+        )
     first = parts.ledger.step + 1
     lanes = loader.parts(plan, first, evaluation=False)
     fetched = loader.fetch(lanes, evaluation=False)
@@ -40,14 +48,10 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
-        finished = False
         try:
             yield step
-            finished = True
         finally:
             parts.place.region = Region.SCRIPT
-            if not finished:
-                parts.ledger.enter(Phase.SCRIPT, "left the steps early")
         step.skip_rest()
         _finish_step(parts, sum(len(part.indices) for part in lanes[position:end]))
         position = end

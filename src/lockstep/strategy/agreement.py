@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lockstep.errors import UsageError
 from lockstep.transport.contract import Transport
 
 
 def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
-    """Raise `UsageError` for parameters that cannot be carried: uninitialised, complex, quantised, on "meta"."""
+    """Raise `UsageError` for what cannot be carried: uninitialised, complex, quantised, on "meta", tied by `.data`."""
+    _refuse_overlaps(models)
     for label, model in models:
         for name, parameter in model.named_parameters():
-            if isinstance(parameter, nn.parameter.UninitializedParameter):
+            if is_lazy(parameter):
                 raise UsageError(
                     f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare."
                 )
@@ -31,6 +34,24 @@ def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
                     f"{label}.{name} has dtype {parameter.dtype}; parameters must be real floating-point numbers. "
                     f"Keep it as a buffer, or as two real parameters."
                 )
+
+
+def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
+    """Two tensors over the same memory would come apart when each gets a place of its own."""
+    spans: dict[int, tuple[int, int, str]] = {}
+    for label, model in models:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
+                continue
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            start = tensor.data_ptr()
+            spans[id(tensor)] = (start, start + extent * tensor.element_size(), f"{label}.{name}")
+    for (_, end, name), (start, _, other) in pairwise(sorted(spans.values())):
+        if start < end:
+            raise UsageError(
+                f"{name} and {other} are different tensors over the same memory, which lockstep would take apart. To "
+                f"tie them, use the same object: `b.weight = a.weight`; a view of a buffer is better a property."
+            )
 
 
 def check_same_models(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> None:
@@ -71,10 +92,15 @@ def _tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Ten
 
 def _digest(tensor: Tensor) -> str:
     """Shape, dtype, and a hash of the bytes."""
+    if is_lazy(tensor):
+        return "lazy lazy"
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor_hash(tensor)}"
 
 
 def tensor_hash(tensor: Tensor) -> str:
     """32 hexadecimal digits of the tensor's values: equal exactly when the bits are (and -0.0 is not 0.0)."""
-    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    if is_lazy(tensor):
+        return "lazy"
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    flat = dense.contiguous().cpu().reshape(-1)
     return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()

@@ -37,6 +37,10 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of each element size, to look at bits."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Where one tensor lies: `flats[flat][offset : offset + size]`."""
@@ -101,6 +105,19 @@ class ParameterArena:
         return self._structure != self._present_structure() or any(
             known != identity(parameter) for known, parameter in zip(self._identities, self.parameters, strict=True)
         )
+
+    def marks(self) -> list[tuple[int, int, bool]]:
+        """What moves when a parameter is written to, replaced in place, frozen or unfrozen. About 50 µs for 300."""
+        return [(p._version, p.data_ptr(), p.requires_grad) for p in self.parameters]  # noqa: SLF001
+
+    def checksums(self) -> list[int]:
+        """One integer sum over the bits of each flat: moves also when somebody writes through `.data`."""
+        return [int(flat.view(INTEGERS[flat.element_size()]).sum(dtype=torch.int64)) for flat in self.flats]
+
+    def name_of_moved(self, marks: list[tuple[int, int, bool]]) -> str:
+        """The first parameter whose mark is not that of `marks` any more; empty when all are."""
+        pairs = zip(self.names, marks, self.marks(), strict=True)
+        return next((name for name, before, now in pairs if before != now), "")
 
     def _present_structure(self) -> list[int]:
         return [

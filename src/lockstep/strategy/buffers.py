@@ -15,8 +15,10 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
-from lockstep.strategy.arena import Segment, alias, lay_out
+from lockstep.errors import UsageError
+from lockstep.strategy.arena import INTEGERS, Segment, alias, lay_out
 
 
 class Rule(StrEnum):
@@ -53,7 +55,7 @@ class BufferBank:
         for label, model in models:
             for path, module in model.named_modules():
                 for key, buffer in module._buffers.items():  # noqa: SLF001 - named_buffers does not say which module
-                    if buffer is not None and buffer.numel():
+                    if _is_carried(buffer):
                         name = ".".join(filter(None, (label if len(models) > 1 else "", path, key)))
                         found.setdefault(id(buffer), (module, key, name))
         places = list(found.values())
@@ -86,7 +88,7 @@ class BufferBank:
             (id(module), key)
             for module in self._modules
             for key, buffer in module._buffers.items()  # noqa: SLF001
-            if buffer is not None and buffer.numel()
+            if _is_carried(buffer)
         ]
 
     def take_in(self) -> None:
@@ -94,6 +96,12 @@ class BufferBank:
         for entry in self.entries:
             now = entry.module._buffers[entry.key]  # noqa: SLF001
             if now is not entry.view and now is not None:
+                if now.shape != entry.view.shape or now.dtype != entry.view.dtype:
+                    raise UsageError(
+                        f"The buffer {entry.name!r} changed from {tuple(entry.view.shape)} {entry.view.dtype} to "
+                        f"{tuple(now.shape)} {now.dtype} inside a step. Give it its full size before the loop, or keep "
+                        f"it as a plain attribute."
+                    )
                 entry.view.copy_(now.detach())
                 entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
 
@@ -137,14 +145,22 @@ class BufferBank:
 def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment) -> Tensor:
     buffer = module._buffers[key]  # noqa: SLF001
     assert buffer is not None
-    view = alias(flats[segment.flat], segment.offset, buffer)
-    module._buffers[key] = view  # noqa: SLF001
-    return view
+    buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
+    return buffer
+
+
+def _is_carried(buffer: Tensor | None) -> bool:
+    """Sparse and lazy buffers stay where they are; they are constants of graphs and the like."""
+    return buffer is not None and not is_lazy(buffer) and buffer.layout is torch.strided and bool(buffer.numel())
 
 
 def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> Rule:
+    buffer = module._buffers[key]  # noqa: SLF001
+    assert buffer is not None
     for pattern, rule in rules.items():
         if fnmatchcase(name, pattern):
+            if rule == Rule.MEAN and not buffer.is_floating_point():
+                raise UsageError(f'buffers={{"{pattern}": "mean"}}: {name!r} has dtype {buffer.dtype}; use "first".')
             return Rule(rule)
     if isinstance(module, _NormBase):
         if key in ("running_mean", "running_var"):
@@ -164,7 +180,10 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 
 def _differing(left: Tensor, right: Tensor, segments: Sequence[Segment]) -> list[bool]:
     """For each segment whether any bit in it differs: one running count of differences, read at the ends."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
+    if left.is_complex():
+        segments = [Segment(segment.flat, 2 * segment.offset, 2 * segment.size) for segment in segments]
+        left, right = torch.view_as_real(left).reshape(-1), torch.view_as_real(right).reshape(-1)
+    integers = INTEGERS[left.element_size()]
     count = torch.zeros(len(left) + 1, dtype=torch.int64, device=left.device)
     torch.cumsum(left.view(integers) != right.view(integers), 0, out=count[1:])
     starts = count[[segment.offset for segment in segments]]

@@ -74,7 +74,7 @@ class Strategy(ABC):
         """The next backward calls belong to `lane`. Buffers have the values that the step began with."""
 
     @abstractmethod
-    def backward(self, loss: Tensor, weight: float | None) -> None:
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         """Backward of a scalar loss in the present lane. Several in one lane add up.
 
         Raises:

@@ -93,8 +93,13 @@ class SlotPool:
 
 
 def _references(slot: Slot) -> list[int]:
-    """How many Python references each gradient has; more than at first when the script keeps one."""
-    return [sys.getrefcount(view) for view in slot.views]
+    """How many references there are to each gradient and to their memory; more than at first when the script keeps any.
+
+    The second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
+    """
+    storages = [flat.untyped_storage() for flat in slot.flats]
+    shared = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # noqa: SLF001
+    return [*(sys.getrefcount(view) for view in slot.views), *shared]
 
 
 def _view(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
@@ -134,7 +139,7 @@ class PartialSums:
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
         if self._scaled and weight != 1.0:
             for flat in wide:
-                flat.mul_(weight)
+                flat.mul_(weight) if weight else flat.zero_()  # a loss over nothing is 0 / 0
         self._slots[node], self._wide[node] = slot, wide
         for left, right in merges_after(lane, self._subtrees):
             for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):

@@ -38,7 +38,11 @@ class Lane:
         if self._copied[number] and not self.arrived[number]:
             parameter, view = self._parameters[number], self.slot.views[number]
             gradient = parameter.grad
-            assert gradient is not None
+            if gradient is None:
+                raise UsageError(
+                    "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced. "
+                    "Look at gradients after the step's lanes."
+                )
             if gradient.layout is torch.strided:
                 torch.add(gradient, 0, out=view)
             else:

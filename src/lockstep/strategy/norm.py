@@ -26,10 +26,12 @@ def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
     if not norms:
         return 0.0
     values: list[float] = torch.stack([norm.to(torch.float64) for norm in norms]).tolist()
-    if math.isinf(norm_type):
-        return max(values)
-    total: float = math.fsum(value**norm_type for value in values) ** (1.0 / norm_type)
-    return total
+    if any(map(math.isnan, values)):
+        return math.nan
+    largest = max(values)
+    if math.isinf(norm_type) or math.isinf(largest) or not largest:
+        return largest
+    return largest * float(math.fsum((value / largest) ** norm_type for value in values) ** (1.0 / norm_type))
 
 
 def _dtype(flat: Tensor) -> torch.dtype:

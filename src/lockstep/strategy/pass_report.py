@@ -89,7 +89,8 @@ def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None
         return None
     if len(weights) == 1:
         return float(losses[0])
-    return tree_sum([losses.get(lane, 0.0) * weight for lane, weight in enumerate(weights)]) / tree_sum(weights)
+    terms = [losses[lane] * weight if weight else 0.0 for lane, weight in enumerate(weights)]
+    return tree_sum(terms) / tree_sum(weights)
 
 
 def _texts(values: Mapping[int, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Reduction:
     def __init__(self, transport: Transport, placement: Placement, buckets: Sequence[Bucket]) -> None:
         self._transport, self._placement, self._buckets = transport, placement, buckets
         self._under_way: dict[int, Pending] = {}
-        self._missing: list[int] = []
+        self._missing: list[set[int]] = []
         self._slot: Slot | None = None
         self.reopened: set[int] = set()
 
@@ -41,18 +41,18 @@ class Reduction:
         """From here on buckets of `slot`, the rank's only lane, begin as soon as they are complete."""
         if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
             self._slot = slot
-            self._missing = [len(bucket.members) for bucket in self._buckets]
+            self._missing = [set(bucket.members) for bucket in self._buckets]
 
-    def gradient_arrived(self, bucket: int) -> None:
-        """One more parameter of a bucket has its gradient."""
+    def gradient_arrived(self, bucket: int, parameter: int) -> None:
+        """A parameter of a bucket has its gradient; it may come twice (a reentrant checkpoint on a reused block)."""
         if self._slot is None:
             if bucket < self.num_begun:
                 self.reopened.add(bucket)
             return
-        self._missing[bucket] -= 1
-        if self._missing[bucket] < 0 or bucket < self.num_begun:
+        self._missing[bucket].discard(parameter)
+        if bucket < self.num_begun:
             self.reopened.add(bucket)
-        while self.num_begun < len(self._buckets) and self._missing[self.num_begun] == 0:
+        while self.num_begun < len(self._buckets) and not self._missing[self.num_begun]:
             number = self.num_begun
             part = _part(self._slot.flats, self._buckets[number])
             self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)

@@ -31,6 +31,9 @@ from lockstep.strategy.reduction import Reduction
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.contract import Transport
 
+CHECKED_LANES = 4
+"""In so many lanes the parameters' bits are summed before and after, to find writes through `.data`."""
+
 
 @dataclass
 class _Pass:
@@ -49,6 +52,9 @@ class _Pass:
     used: int = 0
     report: PassReport = field(default_factory=PassReport)
     losses: list[Tensor] = field(default_factory=list)
+    marks: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Of the parameters when the pass began; see `ParameterArena.marks`."""
+    checksums: list[int] = field(default_factory=list)
     backwards: int = 0
     """Backward calls of the present lane, then of the last one."""
 
@@ -73,6 +79,7 @@ class Replica(Strategy):
         self._pass: _Pass | None = None
         self._lane: Lane | None = None
         self._in_backward = False
+        self._lanes_checked = 0
         self._last_step = (0, 0)
         """The step and number of the last pass."""
         self._expected_backwards: dict[int, int] = {}
@@ -117,7 +124,9 @@ class Replica(Strategy):
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         self._result = None
         for number, parameter in enumerate(self.trainable):
-            parameter.grad = held.get(id(parameter))
+            gradient = held.get(id(parameter))
+            fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
+            parameter.grad = gradient if fits else None
             hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
 
@@ -134,11 +143,16 @@ class Replica(Strategy):
             assert self._pass is not None
             self._lane.gradient_arrived(number)
             if bucket >= 0:
-                self._pass.reduction.gradient_arrived(bucket)
+                self._pass.reduction.gradient_arrived(bucket, number)
 
         return gradient_arrived
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
+        if self._abandoned:
+            raise UsageError(
+                f"A step's lanes were left early after run.backward, when gradients were on their way already, so this "
+                f"rank cannot go on. Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}"
+            )
         if self._arena.has_changed() or self._present_bank().has_changed():
             refuse_unsupported(self._models)
             check_same_models(self._models, self._transport)
@@ -160,14 +174,18 @@ class Replica(Strategy):
             reduction=Reduction(self._transport, self.placement, self._pool.buckets),
             held=held,
             next_lane=self.placement.lanes(rank).start,
+            marks=self._arena.marks(),
         )
 
     def begin_lane(self, lane: int) -> None:
+        current = self._present_pass()
+        if self._lanes_checked < CHECKED_LANES:
+            current.checksums = self._arena.checksums()
         self._skip_lanes_before(lane)
-        self._present_pass().backwards = 0
+        current.backwards = 0
         self._lane = Lane(lane, self._pool)
 
-    def backward(self, loss: Tensor, weight: float | None) -> None:
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         current, lane = self._present_pass(), self._present_lane()
         _check_loss(loss, weight)
         lane.weigh(weight, current.cut.weights[lane.number])
@@ -178,7 +196,7 @@ class Replica(Strategy):
             current.reduction.arm(lane.slot)
         self._in_backward = True
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
         finally:
             self._in_backward = False
             current.reduction.disarm()
@@ -193,6 +211,7 @@ class Replica(Strategy):
     def end_lane(self) -> None:
         current, lane = self._present_pass(), self._present_lane()
         lane.check_untouched()
+        self._check_parameters(current)
         self._lane = None
         current.buffers.after_lane(lane.number)
         self._expected_backwards[current.number] = current.backwards
@@ -206,6 +225,20 @@ class Replica(Strategy):
             self.on_lane(lane.number, lane.slot, weight, lane.explicit)
         current.sums.add(lane.number, lane.slot, weight)
         current.next_lane = lane.number + 1
+
+    def _check_parameters(self, current: _Pass) -> None:
+        """Raise `UsageError` when the lane changed parameters: later lanes would start from other values elsewhere."""
+        name = self._arena.name_of_moved(current.marks)
+        if not name and self._lanes_checked < CHECKED_LANES:
+            self._lanes_checked += 1
+            name = "one of them" if current.checksums != self._arena.checksums() else ""
+        if name:
+            raise UsageError(
+                f"A parameter ({name}) was changed inside a step's lanes (written to, replaced, frozen or unfrozen), so "
+                f"later lanes would start from other values than on other ranks. Do it between steps, or between the "
+                f"passes of a step (GAN: one pass for each optimizer). A momentum encoder is updated after "
+                f"optimizer.step(); nn.Embedding(max_norm=) writes in forward."
+            )
 
     def _skip_lanes_before(self, end: int) -> None:
         """Lanes that are empty in this step count as zeros, on whichever rank."""
@@ -223,7 +256,8 @@ class Replica(Strategy):
         report.used, report.buffers, report.notes = current.used, current.buffers.header(), notes
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         started = time.perf_counter_ns()
-        told = self._transport.all_gather_object(report.encode(), "step", current.where)
+        operation = f"step {current.cut.step} pass {current.number + 1}"
+        told = self._transport.all_gather_object(report.encode(), operation, current.where)
         all_ranks = conclude(told, self.placement.num_lanes)
         used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
@@ -259,14 +293,19 @@ class Replica(Strategy):
         if current is not None:
             for parameter, before in zip(self.trainable, current.held, strict=True):
                 parameter.grad = before
+            if self._lane is not None:
+                self._present_bank().after_lane()
             self._lane = None
-            self._abandoned.append(current)
+            if current.reduction.num_begun:
+                self._abandoned.append(current)
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
+        if not norm_type > 0:
+            raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.")
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = gradient_norm(gradients, norm_type)
         scale = max_norm / (norm + 1e-6)
-        if scale < 1.0:
+        if not scale >= 1.0:  # NaN too, as torch does
             for gradient in gradients:
                 gradient.mul_(scale)
         return norm

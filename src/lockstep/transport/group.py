@@ -37,6 +37,11 @@ def _wait(work: Any) -> None:
         raise PeerLost(f"another rank left in the middle of an exchange ({error})") from error
 
 
+def _bytes(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as bytes: Gloo does not know every dtype, and what is only moved needs none."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
 def _add(left: Tensor, right: Tensor) -> Tensor:
     return left.add_(right)
 
@@ -74,14 +79,14 @@ class GroupTransport(Transport):
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         try:
-            dist.broadcast(tensor, source, group=self._data)
+            dist.broadcast(_bytes(tensor), source, group=self._group_of(tensor))
         except RuntimeError as error:
             raise PeerLost(str(error)) from error
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
         if tensor.numel():
-            self._gather(everyone.view(-1), tensor.reshape(-1), self._data)
+            self._gather(_bytes(everyone), _bytes(tensor.contiguous()), self._group_of(tensor))
         return list(everyone.unbind(0))
 
     def close(self) -> None:
@@ -105,6 +110,11 @@ class GroupTransport(Transport):
     def begin_all_gather(self, out: Tensor, data: Tensor) -> Any:
         """Begin to collect equal parts into `out`, in rank order."""
         return _all_gather_flat(out, data, group=self._data, async_op=True)
+
+    def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """CPU tensors go over Gloo also where gradients live on GPUs."""
+        group: dist.ProcessGroup | None = self._data if tensor.device.type != "cpu" else self._control
+        return group
 
     def _gather(self, out: Tensor, data: Tensor, group: dist.ProcessGroup | None) -> None:
         try:

@@ -297,7 +297,122 @@ def step_loss_too_early():
         print(step.loss)
 
 
+def max_norm():
+    run, _, _, loader = parts()
+    model = nn.Sequential(nn.Embedding(10, 4, max_norm=0.1), nn.Linear(4, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[1]), batch[1]))
+
+
+def hidden_write():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), model.weight.data.mul_(0.9)))
+
+
+def freezing_in_lane():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), model.bias.requires_grad_(requires_grad=False)))
+
+
+def tied_by_data():
+    run, *_ = parts()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight.data = model[0].weight.data
+    run.prepare(model)
+
+
+def skipped_on_one_rank():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        try:
+            for inputs, labels in step:
+                if run.rank == 1 and step.number == 2:
+                    raise MemoryError
+                run.backward(F.cross_entropy(model(inputs), labels))
+        except MemoryError:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def zipped():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    other = run.prepare(DataLoader(loader.dataset, batch_size=16))
+    for _ in zip(run.steps(loader), run.steps(other), strict=True):
+        pass
+
+
+def old_loader():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    again = lockstep.init(lanes=4)
+    again.prepare(nn.Linear(2, 2))
+    for _ in again.steps(loader):
+        pass
+
+
+class Growing(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("cache", torch.zeros(2))
+
+    def forward(self, inputs):
+        self.cache = torch.zeros(len(self.cache) + 1)
+        return super().forward(inputs)
+
+
+def growing_buffer():
+    run, _, _, loader = parts()
+    model = Growing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+
+
+def no_step():
+    run, model, optimizer, _ = parts()
+    loader = DataLoader(TensorDataset(torch.randn(5, 64)), batch_size=16, drop_last=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in run.steps(loader):
+        pass
+
+
+def sparse_adam():
+    run, model, *_ = parts()
+    run.prepare(model, torch.optim.SparseAdam(model.parameters()))
+
+
+def lazy_buffers():
+    run, *_ = parts()
+    run.prepare(nn.LazyBatchNorm1d(affine=False))
+
+
+def synchronised_norm():
+    run, *_ = parts()
+    run.prepare(nn.SyncBatchNorm(3))
+
+
+def negative_norm():
+    loop(after=lambda run, model, optimizer, step, loader: run.clip_grad_norm_(model.parameters(), 1.0, norm_type=-1))
+
+
 MISTAKES = {
+    max_norm: "A parameter (0.weight) was changed inside a step's lanes",
+    hidden_write: "A parameter (one of them) was changed inside a step's lanes",
+    freezing_in_lane: "A parameter (bias) was changed inside a step's lanes",
+    tied_by_data: "are different tensors over the same memory",
+    skipped_on_one_rank: "is at 'step 2 pass 1'",
+    zipped: "run.steps was begun inside another step",
+    old_loader: "This loader belongs to an earlier lockstep.init",
+    growing_buffer: "The buffer 'cache' changed from (2,) torch.float32 to (3,)",
+    no_step: "The epoch has no step",
+    sparse_adam: "SparseAdam needs sparse gradients",
+    lazy_buffers: "LazyBatchNorm1d.running_mean has no shape yet",
+    synchronised_norm: "SyncBatchNorm exchanges inside lanes",
+    negative_norm: "`norm_type` must be above 0",
     bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",

@@ -154,6 +154,24 @@ def test_replaced_parameters_are_one_sentence():
         run_ranks(assigned, Started(2))
 
 
+def started_twice():
+    """A notebook cell that failed in a lane and is run again with the same model and optimizer."""
+    run, model, optimizer, loader = prepared()
+    try:
+        for step in run.steps(loader):
+            for _ in step:
+                raise ValueError
+    except ValueError:
+        pass
+    run = lockstep.init(seed=0, lanes=4)
+    model, optimizer = run.prepare(model, optimizer)
+    return steps(run, model, optimizer, run.prepare(DataLoader(scenarios.digits(64), batch_size=32)))
+
+
+def test_a_cell_that_failed_can_be_run_again():
+    assert len(set(run_ranks(started_twice, Started(2)))) == 1
+
+
 def held_gradient():
     """A gradient that the script keeps is not overwritten by later steps."""
     run, model, optimizer, loader = prepared()
@@ -161,6 +179,7 @@ def held_gradient():
     for step in run.steps(loader):
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         kept.append((model[1].weight.grad, model[1].weight.grad.clone()))
+        kept.append((model[3].weight.grad.detach().view(-1), model[3].weight.grad.flatten().clone()))
         optimizer.step()
         optimizer.zero_grad()
     return all(torch.equal(gradient, then) for gradient, then in kept)

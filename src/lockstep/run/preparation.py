@@ -71,12 +71,22 @@ def _refuse(parts: Parts, thing: Any) -> None:
 
 def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
     for model in models:
+        _refuse_collectives_in_lanes(parts, model)
         model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)
     parts.strategy.adopt([*parts.models, *models])
     parts.models.extend(models)
+
+
+def _refuse_collectives_in_lanes(parts: Parts, model: nn.Module) -> None:
+    synchronised = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    if synchronised and parts.placement.num_lanes != parts.transport.world_size:
+        raise UsageError(
+            f"SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
+            f"{parts.placement.num_lanes} lanes on {parts.transport.world_size} ranks. Use BatchNorm, or as many lanes as ranks."
+        )
 
 
 def _watch(parts: Parts, optimizer: Optimizer) -> None:

@@ -21,7 +21,10 @@ from lockstep.strategy.right_form import RIGHT_FORM
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
     """The steps of the loader's next epoch; what `run.steps` returns."""
     if parts.place.region is not Region.SCRIPT:
-        raise UsageError(f"run.steps was begun inside another step. One step at a time:\n{RIGHT_FORM}")
+        raise UsageError(
+            f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
+            f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
+        )
     parts.ledger.enter(Phase.DATA, "epoch order")
     plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
@@ -48,12 +51,16 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
+        num_samples = sum(len(part.indices) for part in lanes[position:end])
         try:
             yield step
+        except GeneratorExit:
+            _count_step(parts, num_samples)  # the script leaves its loop; this step is made
+            raise
         finally:
             parts.place.region = Region.SCRIPT
         step.skip_rest()
-        _finish_step(parts, sum(len(part.indices) for part in lanes[position:end]))
+        _finish_step(parts, num_samples)
         position = end
     _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
 
@@ -72,13 +79,17 @@ def agree_on_order(parts: Parts, plan: EpochPlan, call: str) -> None:
 
 def _finish_step(parts: Parts, num_samples: int) -> None:
     """The body of a step is finished: count it, show it, record it."""
+    _count_step(parts, num_samples)
     ledger = parts.ledger
-    ledger.samples += num_samples
-    ledger.step_in_epoch += 1
-    ledger.publish()
     if parts.witness is not None:
         parts.witness.after_step(ledger.step, parts.models, parts.taken)
     ledger.enter(Phase.SCRIPT, "between steps")
+
+
+def _count_step(parts: Parts, num_samples: int) -> None:
+    parts.ledger.samples += num_samples
+    parts.ledger.step_in_epoch += 1
+    parts.ledger.publish()
 
 
 def _check_samples(parts: Parts, plan: EpochPlan, num_mine: int) -> None:

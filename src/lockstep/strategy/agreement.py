@@ -23,10 +23,6 @@ def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
     _refuse_overlaps(models)
     for label, model in models:
         for name, parameter in model.named_parameters():
-            if is_lazy(parameter):
-                raise UsageError(
-                    f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare."
-                )
             if parameter.is_meta:
                 raise UsageError(f"{label}.{name} is on the meta device. Give it values before run.prepare.")
             if parameter.is_complex() or not parameter.is_floating_point():
@@ -41,7 +37,11 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
     spans: dict[int, tuple[int, int, str]] = {}
     for label, model in models:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
+            if is_lazy(tensor):
+                raise UsageError(
+                    f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare."
+                )
+            if tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
                 continue
             extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             start = tensor.data_ptr()
@@ -92,15 +92,11 @@ def _tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Ten
 
 def _digest(tensor: Tensor) -> str:
     """Shape, dtype, and a hash of the bytes."""
-    if is_lazy(tensor):
-        return "lazy lazy"
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor_hash(tensor)}"
 
 
 def tensor_hash(tensor: Tensor) -> str:
     """32 hexadecimal digits of the tensor's values: equal exactly when the bits are (and -0.0 is not 0.0)."""
-    if is_lazy(tensor):
-        return "lazy"
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     flat = dense.contiguous().cpu().reshape(-1)
     return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()

@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
 
 from lockstep.errors import UsageError
 from lockstep.strategy.arena import INTEGERS, Segment, alias, lay_out
@@ -150,8 +149,8 @@ def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segme
 
 
 def _is_carried(buffer: Tensor | None) -> bool:
-    """Sparse and lazy buffers stay where they are; they are constants of graphs and the like."""
-    return buffer is not None and not is_lazy(buffer) and buffer.layout is torch.strided and bool(buffer.numel())
+    """Sparse buffers stay where they are; they are constants, such as the adjacency of a graph."""
+    return buffer is not None and buffer.layout is torch.strided and bool(buffer.numel())
 
 
 def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> Rule:

@@ -79,6 +79,8 @@ class Replica(Strategy):
         self._pass: _Pass | None = None
         self._lane: Lane | None = None
         self._in_backward = False
+        self._pools: dict[tuple[bool, ...], SlotPool] = {}
+        """By which parameters are trainable: a GAN freezes and unfreezes the same ones again and again."""
         self._lanes_checked = 0
         self._last_step = (0, 0)
         """The step and number of the last pass."""
@@ -103,15 +105,32 @@ class Replica(Strategy):
         check_same_models(self._models, self._transport)
         self._lay_out()
 
+    def _follow_changes(self) -> None:
+        """The script changed its model between passes; every rank must have changed it alike."""
+        if not self._present_bank().has_changed() and self._arena.only_froze():
+            flags = "".join("01"[parameter.requires_grad] for parameter in self._arena.parameters)
+            if len(set(self._transport.all_gather_object(flags, "frozen parameters"))) > 1:
+                raise UsageError("requires_grad differs between ranks. Freeze and unfreeze on every rank alike.")
+            self._watch_trainable()
+            return
+        refuse_unsupported(self._models)
+        check_same_models(self._models, self._transport)
+        self._lay_out()
+
     def _lay_out(self) -> None:
         """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
-        held = {id(p): p.grad for _, model in self._models for p in model.parameters()}
-        self._release_hooks()
+        self._pools.clear()
         self._arena = ParameterArena(self._models)
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
         self._bank = BufferBank(self._models, self._rules)
+        self._watch_trainable()
+
+    def _watch_trainable(self) -> None:
+        """Lay out gradients of the parameters that are trainable now, and watch them."""
+        held = {id(parameter): parameter.grad for parameter in self._arena.parameters}
+        self._release_hooks()
         trainable = [
             (name, parameter)
             for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True)
@@ -119,7 +138,8 @@ class Replica(Strategy):
         ]
         self.names = [name for name, _ in trainable]
         self.trainable = [parameter for _, parameter in trainable]
-        self._pool = SlotPool(self.trainable)
+        key = tuple(parameter.requires_grad for parameter in self._arena.parameters)
+        self._pool = self._pools.setdefault(key, SlotPool(self.trainable))
         buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         self._result = None
@@ -154,9 +174,7 @@ class Replica(Strategy):
                 f"rank cannot go on. Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}"
             )
         if self._arena.has_changed() or self._present_bank().has_changed():
-            refuse_unsupported(self._models)
-            check_same_models(self._models, self._transport)
-            self._lay_out()
+            self._follow_changes()
         held = [parameter.grad for parameter in self.trainable]
         if self._result is not None and all(gradient is None for gradient in held):
             self._pool.give_back(self._result)

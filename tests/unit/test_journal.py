@@ -120,3 +120,21 @@ def test_consequences_of_another_ranks_end_are_told_from_causes(tmp_path):
     }
     for error, kind in kinds.items():
         assert describe(0, raised(error), tmp_path, ()).kind is kind
+
+
+def test_a_failure_in_a_loader_worker_is_the_data_sets_own(tmp_path):
+    """torch raises the worker's exception again with the whole traceback as its message."""
+    script = tmp_path / "train.py"
+    text = (
+        "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        f'  File "/usr/lib/torch/worker.py", line 374, in _worker_loop\n    data = fetch()\n'
+        f'  File "{script}", line 6, in __getitem__\n    raise ValueError("broken picture")\n'
+        f"ValueError: broken picture\n{SAMPLE_NOTE.format(index=37)}\n"
+    )
+    failure = describe(1, raised(ValueError(text)), script, ())
+    assert failure.error == "ValueError: broken picture"
+    assert (failure.file, failure.line, failure.sample) == (str(script), 6, "37")
+
+
+def test_the_error_is_one_line(tmp_path):
+    assert describe(0, raised(ValueError("first\nsecond")), tmp_path, ()).error == "ValueError: first"

@@ -19,6 +19,8 @@ from lockstep.errors import PeerLost, UsageError
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
+_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PEER = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
 )
@@ -67,13 +69,19 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     text = "".join(traceback.format_exception(type(error), error, shown))
     user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
     sample = _SAMPLE.search(text)
+    summary = traceback.format_exception_only(error)[0].strip().splitlines() or [type(error).__name__]
+    file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
+    if _WORKER.search(summary[0]):
+        inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
+        file, line = inner[-1] if inner else (file, line)
+        summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
     return Failure(
         rank=rank,
         kind=_kind(error),
-        error=traceback.format_exception_only(error)[0].strip(),
+        error=summary[0],
         traceback=text,
-        file=user[-1].filename if user else "",
-        line=(user[-1].lineno or 0) if user else 0,
+        file=file,
+        line=line,
         sample=sample.group(1) if sample else None,
         time_ns=time.monotonic_ns(),
     )

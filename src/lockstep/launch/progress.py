@@ -119,12 +119,14 @@ def _shares(old: Snapshot, new: Snapshot) -> str:
 
 
 def _left(old: Snapshot, new: Snapshot) -> str:
+    """Of all epochs, or of this one when the script does not say how many there are."""
     now = new.gauges[0]
-    remaining = now.num_epochs * now.steps_per_epoch - (max(now.epoch - 1, 0) * now.steps_per_epoch + now.step_in_epoch)
+    epochs_after = max(now.num_epochs - now.epoch, 0)
+    remaining = epochs_after * now.steps_per_epoch + now.steps_per_epoch - now.step_in_epoch
     made, elapsed = new.steps - old.steps, new.time_s - old.time_s
-    if not now.num_epochs or not now.steps_per_epoch or made <= 0 or remaining <= 0:
+    if not now.steps_per_epoch or made <= 0 or remaining <= 0:
         return ""
-    return f"{duration(remaining * elapsed / made)} left"
+    return f"{duration(remaining * elapsed / made)} left{'' if now.num_epochs else ' in epoch'}"
 
 
 def duration(seconds: float) -> str:

@@ -175,7 +175,8 @@ def finish() -> None:
             parts.transport.barrier("the end of the script")
             _write_result(parts)
     except LockstepError as error:
-        print(f"lockstep: {error}", file=sys.stderr)
+        if parts.folder is None:  # our launcher prints the failure of the rank that is still in its script
+            print(f"lockstep: {error}", file=sys.stderr)
     finally:
         parts.strategy.close()
         for hook in parts.hooks:

@@ -134,6 +134,11 @@ def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) ->
     return time.monotonic() - began
 
 
+def stretched(limit_s: float) -> float:
+    """A limit in seconds, five times as long on a machine that has more to do than it has cores."""
+    return limit_s * (5 if os.getloadavg()[0] > (os.cpu_count() or 1) else 1)
+
+
 def listening_addresses(processes: list[int]) -> set[str]:
     """The addresses (hexadecimal, as the kernel lists them) on which these processes accept connections."""
     sockets = set()

@@ -1,0 +1,35 @@
+"""A script as a type checker sees it. mypy checks this file (`make lint`); nothing runs it."""
+
+from typing import Any, assert_type
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import lockstep
+
+
+class Net(nn.Module):
+    """A model with a method of its own."""
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+
+def train(loader: DataLoader[Any], model: Net, optimizer: torch.optim.AdamW) -> None:
+    """Everything keeps its type through `prepare`."""
+    run = lockstep.init(seed=0, lanes=4)
+    assert_type(run, lockstep.Run)
+    assert_type(run.prepare(model), Net)
+    assert_type(run.prepare(model, optimizer), tuple[Net, torch.optim.AdamW])
+    same, same_optimizer, prepared = run.prepare(model, optimizer, loader)
+    assert_type(prepared, DataLoader[Any])
+    for epoch in run.epochs(3):
+        assert_type(epoch, int)
+        for step in run.steps(prepared):
+            assert_type(step, lockstep.Step)
+            for images, _ in step:
+                run.backward(same.embed(images).mean())
+            same_optimizer.step()
+            assert_type(step.loss, lockstep.Agreed)
+    assert_type(run.tally().mean(), dict[str, lockstep.Agreed])

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--weights", default="digits.safetensors", help="where the trained weights go")
     options = parser.parse_args()
 
-    run = lockstep.init(seed=0, lanes=4)
+    run = lockstep.init(seed=0, lanes=4, threads=1)
     train_set, test_set = data()
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--weights", default="gpt.safetensors", help="where the trained weights go")
     options = parser.parse_args()
 
-    run = lockstep.init(seed=0, lanes=4)
+    run = lockstep.init(seed=0, lanes=4, threads=1)
     train_text, test_text = read_library()
     floor = unigram_entropy(test_text)
     corpus = hashlib.sha256(train_text.numpy()).hexdigest()[:12]  # differs between versions of Python

@@ -127,3 +127,37 @@ def test_torch_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:
     assert "error: torch cannot be imported here:" in ended.err
     assert ended.err.rstrip().endswith("ImportError: no torch today")
     assert ended.out == ""
+
+
+DRIFTING = """
+    import lockstep, torch
+    run = lockstep.init(lanes=2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + run.rank))
+    data = torch.utils.data.TensorDataset(torch.randn(8, 2), torch.randn(8, 1))
+    model, optimizer, loader = run.prepare(model, optimizer, torch.utils.data.DataLoader(data, batch_size=4))
+    for step in run.steps(loader):
+        for x, y in step:
+            run.backward((model(x) - y).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_models_that_drifted_apart_are_said_at_the_end_with_exit_code_2(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, DRIFTING, "-n", "2")
+    assert ended.code == 2
+    assert "The ranks no longer hold the same model (Linear.weight differs)" in ended.err
+    assert ended.err.count("no longer hold") == 1
+    assert "bits" not in ended.err.split("lanes", 1)[1].replace("same bits elsewhere", "")
+
+
+def test_an_exit_code_of_one_rank_is_the_runs(tmp_path: Path) -> None:
+    script = """
+        import lockstep, sys
+        run = lockstep.init()
+        if run.rank == 1:
+            sys.exit(5)
+        run.barrier()
+    """
+    assert run_script(tmp_path, script, "-n", "2").code == 5

@@ -399,7 +399,37 @@ def negative_norm():
     loop(after=lambda run, model, optimizer, step, loader: run.clip_grad_norm_(model.parameters(), 1.0, norm_type=-1))
 
 
+def steps_on_one_rank():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in range(2):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            if run.is_main:
+                optimizer.step()
+            optimizer.zero_grad()
+
+
+def rate_of_rank():
+    run, model, optimizer, loader = parts()
+    optimizer.param_groups[0]["lr"] = 0.1 * (1 + run.rank)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    lockstep.finish()
+
+
+def text_to_log():
+    run, *_ = parts()
+    run.log(loss="small")
+
+
 MISTAKES = {
+    steps_on_one_rank: "The ranks no longer hold the same model (Linear.weight differs)",
+    rate_of_rank: "The ranks no longer hold the same model (Linear.weight differs)",
+    text_to_log: "A value to log or tally must be one number, but is 'small'",
     max_norm: "A parameter (0.weight) was changed inside a step's lanes",
     hidden_write: "A parameter (one of them) was changed inside a step's lanes",
     freezing_in_lane: "A parameter (bias) was changed inside a step's lanes",

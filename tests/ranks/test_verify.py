@@ -307,7 +307,7 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     script.write_text(SCRIPT.format(**HONEST | {"epochs": 10**6}))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "lockstep", "verify", "train.py", "--ranks", "2", "--steps", "1000000"]
+    command = [sys.executable, "-m", "lockstep", "verify", "train.py", "--ranks", "1,2", "--steps", "1000000"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(temporary)}
     )

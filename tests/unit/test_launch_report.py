@@ -66,6 +66,7 @@ def gauges(step: int, rank: int = 0) -> Gauges:
     return Gauges(
         epoch=1 + (step - 1) // 6, num_epochs=10, step=step, step_in_epoch=(step - 1) % 6 + 1, steps_per_epoch=6,
         samples=step * 128, data_ns=step * 3, compute_ns=step * 80, exchange_ns=step * 12, update_ns=step * 5,
+        num_losses=step,
         loss=1 / step,
     )  # fmt: skip
 
@@ -104,7 +105,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
 
 
 def test_a_loss_that_is_no_number_is_left_out() -> None:
-    snapshot = Snapshot(0.0, (replace(gauges(1), loss=math.nan),))
+    snapshot = Snapshot(0.0, (replace(gauges(1), num_losses=0, loss=math.nan),))
     assert "loss" not in progress_line(snapshot, snapshot, {})
 
 

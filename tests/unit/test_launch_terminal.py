@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def screen() -> Iterator[tuple[int, int]]:
 
 
 def shown(controller: int) -> bytes:
-    return os.read(controller, 65536)
+    text = b""
+    while select.select([controller], [], [], 0.1)[0]:  # one read may return a part
+        text += os.read(controller, 65536)
+    return text
 
 
 def test_the_progress_line_gives_way_to_output_and_lines(screen: tuple[int, int]) -> None:

@@ -106,6 +106,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             lanes=own["lanes"],
             run_folder=folder.absolute() if base.is_absolute() else folder,
             name=folder.name,
+            threads_given=own["threads"] is not None,
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,

@@ -104,6 +104,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
         module=options["script"] if options["module"] else None,
         args=tuple(options["args"]),
         threads=sized.threads,
+        threads_given=options["threads"] is not None,
         device=sized.device,
     )
     if options["lanes"] is not None and options["lanes"] < 1:
@@ -127,6 +128,8 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         ) from None
     if min(ranks) < 1:
         raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}. Try --ranks 1,2.")
+    if len(set(ranks)) == 1:
+        raise UsageError(f"--ranks {text} has nothing to be compared with. Give two numbers or more: --ranks 1,2.")
     return ranks
 
 

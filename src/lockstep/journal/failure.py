@@ -5,8 +5,8 @@ Written by the rank as JSON into the run folder before it exits; read by the lau
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import time
 import traceback
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lockstep.errors import PeerLost, UsageError
+from lockstep.journal.private_file import write_private
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
@@ -69,7 +70,8 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     text = "".join(traceback.format_exception(type(error), error, shown))
     user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
     sample = _SAMPLE.search(text)
-    summary = traceback.format_exception_only(error)[0].strip().splitlines() or [type(error).__name__]
+    only = traceback.format_exception_only(error)
+    summary = next(words for words in only if not words.startswith(" ")).strip().splitlines()
     file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
     if _WORKER.search(summary[0]):
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
@@ -106,10 +108,9 @@ def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
 
 
 def write_failure(path: Path, failure: Failure) -> None:
-    """Write atomically: a reader sees the whole record or none."""
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(failure)))
-    temporary.rename(path)
+    """Write atomically: a reader sees the whole record or none. A full disk loses the record, not the exit code."""
+    with contextlib.suppress(OSError):
+        write_private(path, json.dumps(asdict(failure)))
 
 
 def read_failure(path: Path) -> Failure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import astuple, dataclass
 
-FORMAT = struct.Struct("<10qd")
+FORMAT = struct.Struct("<11qd")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Gauges:
     compute_ns: int = 0
     exchange_ns: int = 0
     update_ns: int = 0
+    num_losses: int = 0
+    """Passes that had a loss; 0 means that `loss` says nothing yet."""
     loss: float = float("nan")
     """The loss of the last step: the weighted mean over all lanes."""
 

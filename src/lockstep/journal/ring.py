@@ -36,7 +36,7 @@ def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
     """Make an empty ring of mode 0600. The launcher does this before the rank starts, so that it can always be read."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.truncate(descriptor, RECORDS + capacity * FORMAT.size)
+        os.posix_fallocate(descriptor, 0, RECORDS + capacity * FORMAT.size)  # a full disk is said now, not by SIGBUS
         os.pwrite(descriptor, HEADER.pack(MAGIC, capacity, rank, 0, 0, 0), 0)
     finally:
         os.close(descriptor)
@@ -104,7 +104,7 @@ class JournalWriter:
         number = len(self._texts)
         if number > MAX_TEXTS:
             return 0
-        data = text.encode()[-(TEXT_BYTES - 1) :]
+        data = text.encode(errors="backslashreplace")[-(TEXT_BYTES - 1) :]
         offset = TEXT_TABLE + number * TEXT_BYTES
         self._ring[offset : offset + len(data)] = data
         self._texts[text] = number

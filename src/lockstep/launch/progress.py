@@ -91,7 +91,7 @@ def _step(gauges: Gauges) -> str:
 
 
 def _loss(gauges: Gauges) -> str:
-    return f"loss {gauges.loss:.4g}" if math.isfinite(gauges.loss) else ""
+    return f"loss {gauges.loss:.4g}" if gauges.num_losses else ""
 
 
 def _notes(note: Mapping[str, Any]) -> Sequence[str]:

@@ -4,7 +4,7 @@ that another rank printed too only once. Pure: bytes and times in, lines out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,10 @@ class _Bucket:
         return True
 
 
+MAX_SEEN = 4096
+"""So many lines are remembered."""
+
+
 @dataclass
 class OtherRanks:
     """Decides which lines of the ranks above 0 are shown."""
@@ -70,7 +74,8 @@ class OtherRanks:
     logs: dict[int, Path]
     """Where a rank's whole output is, for the line that says how much was left out."""
     _held: deque[tuple[float, int, str]] = field(default_factory=deque)
-    _seen: dict[str, float] = field(default_factory=dict)
+    _seen: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """The last lines, the newest at the end."""
     _buckets: dict[int, _Bucket] = field(default_factory=dict)
 
     def saw(self, line: str, now: float) -> None:
@@ -118,5 +123,6 @@ class OtherRanks:
 
     def _remember(self, line: str, now: float) -> None:
         self._seen[line] = now
-        if len(self._seen) > 4096:
-            self._seen = {text: time for text, time in self._seen.items() if now - time <= RECENT_S / 10}
+        self._seen.move_to_end(line)
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)

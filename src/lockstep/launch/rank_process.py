@@ -74,9 +74,12 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
         set_up = module_program if order.module else script_program
         set_up(order.module or order.script, order.args)()
     except SystemExit as ending:
-        return _exit_code(ending)
+        code = _exit_code(ending)
+        if code:
+            sys.last_value = ending  # exit handlers see that the script did not end well
+        return code
     except KeyboardInterrupt:
-        os.write(log, traceback.format_exc().encode())
+        os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
         return _failed(order, error, news, log)
@@ -99,7 +102,7 @@ def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
     write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
     _tell(news, {"rank": order.rank, "event": "failed"})
     with suppress(OSError):
-        os.write(log, failure.traceback.encode())
+        os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
     return 2 if isinstance(error, UsageError) else 1
 

@@ -50,7 +50,12 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         present: the launcher's environment: what is set there by a person is kept.
     """
     settings = RankSettings(
-        request.run_folder.absolute(), request.threads, request.lanes, request.device, request.evidence
+        run_folder=request.run_folder.absolute(),
+        threads=request.threads,
+        threads_given=request.threads_given,
+        lanes=request.lanes,
+        device=request.device,
+        evidence=request.evidence,
     )
     position = Position(rank, rank, request.ranks, request.ranks)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}

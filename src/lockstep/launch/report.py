@@ -60,6 +60,7 @@ def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
 def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
     lanes = decided.get("lanes")
+    threads = int(decided.get("threads") or threads)
     parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     why = f" ({decided['why']})" if decided.get("why") else ""

@@ -39,6 +39,8 @@ class LaunchRequest:
     run_folder: Path
     """Must not exist yet, or be an empty folder."""
     name: str
+    threads_given: bool = False
+    """Whether a person gave the threads on the command line; otherwise the script may say others."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "LD_PRELOAD")
 """Variables that libraries read once, while they are loaded."""
 
+HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+"""Set by libraries themselves while they are imported (scikit-learn's threadpoolctl), for later imports."""
+
 _at_start: dict[str, str] | None = None
 
 
@@ -28,4 +31,4 @@ def came_too_late(variables: Mapping[str, str]) -> list[str]:
 
 
 def _settings(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(PREFIXES)}
+    return {name: value for name, value in variables.items() if name.startswith(PREFIXES) and name not in HARMLESS}

@@ -41,6 +41,9 @@ class RankSettings:
 
     run_folder: Path
     threads: int
+    """Per rank."""
+    threads_given: bool = True
+    """Whether a person gave `threads` on the command line; otherwise the script's `init(threads=...)` wins."""
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""

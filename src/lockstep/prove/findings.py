@@ -67,9 +67,12 @@ class Findings:
     title: str
     ranks: tuple[int, ...]
     threads: int
+    """Per rank, as the ranks had them."""
     device: str
     steps_wanted: int
     lanes: int = 0
+    lanes_named: bool = True
+    """Whether the script or the command line named the lanes; else a run has as many as ranks, and other bits with each."""
     plain: Plain | None = None
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -131,6 +134,7 @@ class Findings:
             "exit_code": self.exit_code,
             "ranks": list(self.ranks),
             "lanes": self.lanes,
+            "lanes_named": self.lanes_named,
             "threads": self.threads,
             "device": self.device,
             "steps": self.num_steps,

@@ -96,6 +96,14 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalises its own samples, as a rank of data parallelism does.", ""
+    if not findings.lanes_named:
+        yield (
+            (
+                f"The script names no lanes, so `lockstep run` would use as many as ranks, and other bits with each number. "
+                f"These bits need lanes={findings.lanes} in lockstep.init, or --lanes {findings.lanes}."
+            ),
+            BAD,
+        )
     yield "", ""
     yield "Not proved: " + "; ".join(findings.not_proved()) + ".", "dim"
 
@@ -105,10 +113,9 @@ def _same(findings: Findings) -> str:
     noun = "rank" if findings.ranks == (1,) else "ranks"
     lanes = f"{findings.lanes} lane{'s' if findings.lanes != 1 else ''}"
     threads = f"{findings.threads} thread{'s' if findings.threads != 1 else ''} each"
-    alone = " (one run: only its own ranks were compared)" if len(findings.ranks) == 1 else ""
     return (
         f"same bits on {counts} {noun} over {findings.num_steps} steps "
-        f"({findings.num_items} items in each; {lanes}, {threads}){alone}"
+        f"({findings.num_items} items in each; {lanes}, {threads})"
     )
 
 

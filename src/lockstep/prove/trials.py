@@ -33,6 +33,8 @@ class Program:
     args: tuple[str, ...]
     threads: int
     device: Device
+    threads_given: bool = True
+    """Whether a person gave the threads; otherwise the script's own number wins."""
 
     @property
     def title(self) -> str:
@@ -88,6 +90,7 @@ class Trials(AbstractContextManager["Trials"]):
             args=program.args,
             ranks=num_ranks,
             threads=program.threads,
+            threads_given=program.threads_given,
             device=program.device,
             lanes=lanes,
             run_folder=self.base / name,

@@ -109,7 +109,9 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", 1, proof.lanes, PLAIN)
     if not first.folder.decided.exists():
         raise _RunError(Failed(first.label, _nothing_recorded(first), 1))
-    own = int(json.loads(first.folder.decided.read_text())["lanes"])
+    decided = json.loads(first.folder.decided.read_text())
+    own, findings.threads = int(decided["lanes"]), int(decided["threads"])
+    findings.lanes_named = bool(decided["lanes_named"])
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
         findings.lanes = own

@@ -28,6 +28,6 @@ def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torc
         )
     if kind == "cpu" or local_world_size > num_devices:
         return torch.device("cpu")
-    torch.cuda.init()  # makes the device's generators, which are seeded before anything runs there
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # makes the device's generators, which are seeded before anything runs there
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

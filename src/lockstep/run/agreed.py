@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lockstep.errors import UsageError
+
 
 def number(value: float | Tensor) -> float:
     """A Python float of a number or a one-element tensor, with or without a graph behind it."""
-    return float(value.detach() if isinstance(value, Tensor) else value)
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError):
+        shown = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise UsageError(
+            f"A value to log or tally must be one number, but is {shown}. Take a mean, or .item()."
+        ) from None
 
 
 class Agreed(float):

@@ -30,6 +30,7 @@ class Ledger:
         self.step_in_epoch = 0
         self.steps_per_epoch = 0
         self.samples = 0
+        self.num_losses = 0
         self.loss = float("nan")
         self.enter(Phase.SCRIPT, "init")
 
@@ -64,6 +65,7 @@ class Ledger:
                     compute_ns=self.spent_ns[Phase.COMPUTE],
                     exchange_ns=self.spent_ns[Phase.EXCHANGE],
                     update_ns=self.spent_ns[Phase.UPDATE],
+                    num_losses=self.num_losses,
                     loss=self.loss,
                 )
             )

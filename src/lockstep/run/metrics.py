@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
+from lockstep.journal.private_file import open_private
 from lockstep.run.ledger import Ledger
 
 
@@ -23,5 +25,6 @@ class MetricsFile:
         self._ledger.note(self._shown)
         if self._path is not None:
             line: dict[str, Any] = {"step": self._ledger.step, "epoch": self._ledger.epoch, "time": time.time()}
-            with self._path.open("a") as file:
-                file.write(json.dumps(line | values) + "\n")
+            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            with open_private(self._path, "a") as file:
+                file.write(json.dumps(line | finite) + "\n")

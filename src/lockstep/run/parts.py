@@ -31,6 +31,8 @@ class Parts:
     device: torch.device
     threads: int
     seed: int
+    lanes_named: bool
+    """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
     placement: Placement
     transport: Transport
     strategy: Strategy

@@ -17,6 +17,7 @@ from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
+from lockstep.journal.private_file import write_private
 from lockstep.layout.cut import Cut
 from lockstep.rank.numerics import fingerprint, set_compiler
 from lockstep.rank.streams import seed_process
@@ -167,11 +168,11 @@ def _write_decisions(parts: Parts) -> None:
         "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
         "strategy": parts.strategy.name,
         "seed": parts.seed,
+        "threads": parts.threads,
+        "lanes_named": parts.lanes_named,
         "fingerprint": fingerprint(parts.device, parts.threads),
     }
-    temporary = parts.folder.decided.with_suffix(".part")
-    temporary.write_text(json.dumps(decided))
-    temporary.rename(parts.folder.decided)
+    write_private(parts.folder.decided, json.dumps(decided))
 
 
 def _say_decisions(parts: Parts, batch_size: int | None) -> None:

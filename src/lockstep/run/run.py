@@ -84,7 +84,9 @@ class Run:
         self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: dict[str, str] | None = None
     ) -> tuple[A, B, C, D, E]: ...
     @overload
-    def prepare(self, *things: Any, buffers: dict[str, str] | None = None) -> tuple[Any, ...]: ...
+    def prepare(
+        self, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, /, *more: Any, buffers: dict[str, str] | None = None
+    ) -> tuple[Any, ...]: ...
     def prepare(self, *things: Any, buffers: dict[str, str] | None = None) -> Any:
         """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
 

@@ -9,11 +9,14 @@ import operator
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, PeerLost, UsageError
+from lockstep.journal.failure import describe, write_failure
+from lockstep.journal.private_file import write_private
 from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.placement import Placement, place
 from lockstep.layout.rank_environment import RankEnvironment, decode
@@ -27,6 +30,7 @@ from lockstep.run.calm import calm, calm_random_numbers
 from lockstep.run.ledger import Ledger
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
+from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.witness import Witness
 from lockstep.strategy.agreement import tensor_hash
@@ -55,7 +59,8 @@ def init(
             bits be computed on more ranks later.
         strategy: "single" or "ddp"; by default what fits the number of ranks.
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
-        threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks.
+        threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which
+            changes with the ranks: name a number where the bits must not.
 
     Raises:
         UsageError: when options and environment cannot be true together.
@@ -69,12 +74,15 @@ def init(
     settings, position = environment.settings, environment.position
     num_lanes = (settings.lanes if settings else None) or lanes or position.world_size
     placement = place(num_lanes, position.world_size)
-    threads = settings.threads if settings else threads or _default_threads(position.local_world_size)
+    if settings is not None and (settings.threads_given or threads is None):
+        threads = settings.threads
+    threads = threads or _default_threads(position.local_world_size)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
     parts = _assemble(environment, placement, strategy, pinned, threads, seed)
+    parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     _present.append(parts)
-    atexit.register(finish)
+    atexit.register(_finish_at_exit)
     return Run(parts)
 
 
@@ -102,6 +110,7 @@ def _assemble(  # noqa: PLR0917 - six, as the house allows
         device=device,
         threads=threads,
         seed=seed,
+        lanes_named=True,
         placement=placement,
         transport=transport,
         strategy=choose_strategy(strategy, transport, placement),
@@ -160,23 +169,26 @@ def _agree(told: list[list[int]]) -> None:
 
 
 def finish() -> None:
-    """End the run of this process: wait for the others, write the result, let go. Called at exit.
+    """End the run of this process: wait for the others, compare the models, write the result, let go.
 
-    A rank whose script failed does not wait. A rank that ends while others go on makes them raise, with both lines.
+    Called by itself at exit. A rank whose script failed does not wait. A rank that ends while others go on makes them
+    raise, with both lines.
+
+    Raises:
+        UsageError: when the ranks do not hold the same model any more, or are not at the same place.
     """
     if not _present:
         return
     parts = _present.pop()
-    atexit.unregister(finish)
+    atexit.unregister(_finish_at_exit)
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (parts.folder is not None and parts.folder.failure(parts.transport.rank).exists())
     try:
         if not failed:
-            parts.transport.barrier("the end of the script")
+            sums = parts.strategy.checksums()
+            told = parts.transport.all_gather_object(sums, "the end of the script")
+            check_replicas(parts, told)
             _write_result(parts)
-    except LockstepError as error:
-        if parts.folder is None:  # our launcher prints the failure of the rank that is still in its script
-            print(f"lockstep: {error}", file=sys.stderr)
     finally:
         parts.strategy.close()
         for hook in parts.hooks:
@@ -184,6 +196,24 @@ def finish() -> None:
         if not failed:
             parts.transport.close()
             leave()
+
+
+def _finish_at_exit() -> None:
+    """`finish`, where an exception can no longer change the exit code by itself."""
+    parts = _present[-1] if _present else None
+    try:
+        finish()
+    except PeerLost:
+        pass  # the other rank's failure is told
+    except LockstepError as error:
+        if parts is not None and parts.folder is not None:
+            rank = parts.transport.rank
+            write_failure(parts.folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
+        else:
+            print(f"lockstep: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(2)
 
 
 def _write_result(parts: Parts) -> None:
@@ -202,7 +232,7 @@ def _write_result(parts: Parts) -> None:
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,
     }
-    parts.folder.result.write_text(json.dumps(result))
+    write_private(parts.folder.result, json.dumps(result))
 
 
 def _samples(epochs: list[int]) -> str:

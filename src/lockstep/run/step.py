@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -112,7 +114,7 @@ class Step:
         parts.broken = None
         parts.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
-            parts.ledger.loss = result.loss
+            _show_loss(parts, self.number, result.loss)
         if parts.witness is not None:
             parts.witness.after_pass(self.number, self._passes, result.loss, parts.models)
         if result.notes:
@@ -130,6 +132,14 @@ class Step:
         self._closed = True
         if not self._passes:
             self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+
+
+def _show_loss(parts: Parts, step: int, loss: float) -> None:
+    was_finite = math.isfinite(parts.ledger.loss) or not parts.ledger.num_losses
+    parts.ledger.loss = loss
+    parts.ledger.num_losses += 1
+    if was_finite and not math.isfinite(loss) and parts.transport.rank == 0:
+        print(f"lockstep: the loss is {loss} in step {step}.", file=sys.stderr)
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

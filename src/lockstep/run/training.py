@@ -13,6 +13,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
+from lockstep.run.replicas import check_replicas
 from lockstep.run.step import Step
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -28,6 +29,8 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
     parts.ledger.enter(Phase.DATA, "epoch order")
     plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
+    sums = parts.strategy.checksums()
+    check_replicas(parts, parts.transport.all_gather_object(sums, "run.steps replicas", where()))
     if not plan.steps:
         raise UsageError(
             f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]

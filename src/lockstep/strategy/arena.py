@@ -41,6 +41,12 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of each element size, to look at bits."""
 
 
+def bit_sums(flats: Sequence[Tensor]) -> list[int]:
+    """One 64-bit integer sum over the bits of each flat tensor."""
+    whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
+    return [int(flat.view(INTEGERS[flat.element_size()]).sum(dtype=torch.int64)) for flat in whole]
+
+
 @dataclass(frozen=True)
 class Segment:
     """Where one tensor lies: `flats[flat][offset : offset + size]`."""
@@ -121,7 +127,7 @@ class ParameterArena:
 
     def checksums(self) -> list[int]:
         """One integer sum over the bits of each flat: moves also when somebody writes through `.data`."""
-        return [int(flat.view(INTEGERS[flat.element_size()]).sum(dtype=torch.int64)) for flat in self.flats]
+        return bit_sums(self.flats)
 
     def name_of_moved(self, marks: list[tuple[int, int, bool]]) -> str:
         """The first parameter whose mark is not that of `marks` any more; empty when all are."""

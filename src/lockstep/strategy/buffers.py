@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lockstep.errors import UsageError
-from lockstep.strategy.arena import INTEGERS, Segment, alias, lay_out
+from lockstep.strategy.arena import INTEGERS, Segment, alias, bit_sums, lay_out
 
 
 class Rule(StrEnum):
@@ -103,6 +103,11 @@ class BufferBank:
                     )
                 entry.view.copy_(now.detach())
                 entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
+
+    def checksums(self) -> list[int]:
+        """One integer sum over the bits of each flat buffer."""
+        self.take_in()
+        return bit_sums(self._flats)
 
     def remember(self) -> None:
         """The present values are those that every lane starts from."""

@@ -101,6 +101,14 @@ class Strategy(ABC):
         """
 
     @abstractmethod
+    def checksums(self) -> list[int]:
+        """Sums over the bits of parameters and buffers: equal on two ranks when their models are, cheap to compute."""
+
+    @abstractmethod
+    def name_difference(self) -> str:
+        """The first parameter or buffer that differs between ranks; empty when none does. Every rank must call it."""
+
+    @abstractmethod
     def restore_buffers(self) -> list[str]:
         """Give buffers the values of the last `keep_buffers`; the names of those that had changed."""
 

@@ -328,6 +328,16 @@ class Replica(Strategy):
                 gradient.mul_(scale)
         return norm
 
+    def checksums(self) -> list[int]:
+        return [*self._arena.checksums(), *self._bank.checksums()] if self._bank is not None else []
+
+    def name_difference(self) -> str:
+        try:
+            check_same_models(self._models, self._transport)
+        except UsageError as error:
+            return str(error).split("'")[1]
+        return ""
+
     def keep_buffers(self) -> None:
         if self._bank is not None:
             self._bank.remember()

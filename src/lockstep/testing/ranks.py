@@ -5,6 +5,7 @@ Processes are forked from a server that has imported torch and nothing else, so 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.feed.lane_dataset import PR_SET_PDEATHSIG
 from lockstep.journal.ring import make_ring
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.layout.run_folder import RunFolder
@@ -73,7 +75,7 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
         for rank in range(started.ranks):
             make_ring(run_folder.journal(rank), rank)
             position = Position(rank, rank, started.ranks, started.ranks)
-            settings = RankSettings(Path(folder), started.threads, started.lanes, started.device)
+            settings = RankSettings(Path(folder), started.threads, lanes=started.lanes, device=started.device)
             variables = encode(RankEnvironment(position, settings), 0, "test") | {"GLOO_SOCKET_IFNAME": "lo"}
             reader, writer = _SERVER.Pipe(duplex=False)
             process = _SERVER.Process(target=_rank, args=(function, args, variables, writer, sys.path), daemon=False)
@@ -92,6 +94,7 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
 def _rank(
     function: Callable[..., Any], args: Sequence[Any], variables: dict[str, str], writer: Any, path: list[str]
 ) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     multiprocessing.set_start_method("fork", force=True)  # loader workers start as in any script
     sys.path[:] = path

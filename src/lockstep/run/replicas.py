@@ -1,0 +1,22 @@
+"""The check that all ranks still hold the same model: at the start of every epoch, and at the end of the run.
+
+What happens between a step's lanes is the script's: an `optimizer.step()` behind `if run.is_main`, or a learning rate
+that looks at the rank, lets models drift apart without an error of torch. Costs a pass over the parameters per epoch.
+"""
+
+from __future__ import annotations
+
+from lockstep.errors import UsageError
+from lockstep.run.parts import Parts
+
+
+def check_replicas(parts: Parts, told: list[list[int]]) -> None:
+    """Raise `UsageError` on every rank when the checksums that the ranks told differ. Every rank must call it."""
+    if all(sums == told[0] for sums in told):
+        return
+    name = parts.strategy.name_difference()
+    raise UsageError(
+        f"The ranks no longer hold the same model ({name} differs). Something outside of the lanes depends on the rank: "
+        f"an optimizer.step() on some ranks only, a learning rate or a write that looks at the rank. `lockstep verify` "
+        f"names the first step and tensor."
+    )

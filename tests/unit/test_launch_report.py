@@ -75,12 +75,15 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
     old = Snapshot(10.0, (gauges(10), gauges(10)))
     new = Snapshot(12.0, (gauges(20), gauges(20)))
     assert progress_line(old, new, {"loss": 0.05, "accuracy": 0.97, "name": "text"}) == (
-        "epoch 4/10  step 2/6  loss 0.05  accuracy 0.97  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+        "epoch 4/10  step 2/6  loss 0.05000  accuracy 0.97  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
     )
     assert progress_line(old, new, {"accuracy": 0.97}, 100) == (
-        "epoch 4/10  step 2/6  loss 0.05  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
+        "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  data 3% compute 85% exchange 12%  0:08 left"
     )
-    assert progress_line(old, new, {}, 80) == "epoch 4/10  step 2/6  loss 0.05  1,280 samples/s  0:08 left"
+    assert progress_line(old, new, {}, 80) == (
+        "epoch 4/10 step 2/6 loss 0.05000 1,280/s data 3% comp 85% exch 12% 0:08 left"
+    )
+    assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
 
 
 def test_before_the_first_step_there_is_no_progress_line() -> None:

@@ -26,16 +26,17 @@ from lockstep.launch.terminal import Terminal
 
 EPILOG = """\b
 Examples:
-  lockstep run train.py --lr 0.1             one rank per GPU; without GPUs one per core, at most 4
-  lockstep run -n 4 --lanes 8 train.py       8 lanes on 4 ranks: the same bits as on 1, 2, 3, 5, ... 8
-  lockstep run -n 2 -m package.train         a module
+  lockstep run train.py --lr 0.1         one rank per GPU, or per core (at most 4)
+  lockstep run -n 4 --lanes 8 train.py   8 lanes: the bits of 1, 2, 3, ... 8 ranks
+  lockstep run -n 2 -m package.train     a module
 
 \b
-Everything after SCRIPT belongs to the script. torchrun's options are accepted in both spellings.
+Everything after SCRIPT belongs to the script. torchrun's options are accepted
+in both spellings. Without --lanes and lanes= there are as many as ranks.
 
 \b
-Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the options or in the use of lockstep;
-128 + n after signal n (130 for Ctrl-C, 137 for a rank that was killed)."""
+Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the
+options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 
 
 @click.command(
@@ -72,6 +73,8 @@ def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
+    if misplaced := [word for word in request.args if word in MISPLACED]:
+        Saying(terminal).line(Line("note", f"{' '.join(misplaced)} stands after the script, so it goes to the script"))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
     sys.exit(launch(request, terminal).exit_code)
@@ -115,6 +118,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         ignored,
     )
 
+
+MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--fresh")
+"""Options of ours that nearly always belong before the script."""
 
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),

@@ -31,11 +31,13 @@ Examples:
   lockstep verify --json -m package.train            a module; the result as JSON
 
 \b
-Options stand before SCRIPT or right behind it; the first word that is none of them, or --, begins the script's own.
+Options stand before SCRIPT or right behind it; the first word that is none of
+them, or --, begins the script's own.
 
 \b
-Exit code: 0 when every bit is the same and the lanes give the gradient of the whole batch; 1 when not, or when a run
-fails; 2 for a mistake in the options or in the use of lockstep."""
+Exit code: 0 when every bit is the same and the lanes give the gradient of the
+whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
+in the use of lockstep."""
 
 
 class OptionsAroundScript(click.Command):

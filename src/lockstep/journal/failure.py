@@ -45,7 +45,7 @@ class Failure:
     rank: int
     kind: FailureKind
     error: str
-    """The exception's type and message on one line, as Python prints them."""
+    """The exception's type and message on one line, as Python prints them; a UsageError whole, with its lines of code."""
     traceback: str
     """The traceback without the frames of the launcher and of runpy."""
     file: str
@@ -80,7 +80,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     return Failure(
         rank=rank,
         kind=_kind(error),
-        error=summary[0],
+        error=f"UsageError: {error}" if isinstance(error, UsageError) else summary[0],
         traceback=text,
         file=file,
         line=line,

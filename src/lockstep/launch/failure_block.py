@@ -27,6 +27,10 @@ _PHASES = {
 }
 
 
+_DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
+"""Phases of which the operation says more: which lane, which exchange."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What is known about the culprit besides its end."""
@@ -48,7 +52,9 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     if end.failure is not None and end.failure.kind is FailureKind.USAGE:
         return f"error: {_message(end.failure)}"
     doing = _last_work(evidence.tail)
-    lines = [f"FAILED    {_headline(end, doing)}"]
+    peer = end.failure is not None and end.failure.kind is FailureKind.PEER
+    headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
+    lines = [f"FAILED    {headline}"]
     lines += _where(end, doing)
     lines += _body(end, evidence)
     lines += _consequences(verdict)
@@ -70,8 +76,15 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
     if doing is not None and doing.step:
         parts.append(f"step {doing.step}")
     if doing is not None and doing.phase is not Phase.START:
-        parts.append(_PHASES[doing.phase] + (f" {doing.operation}" if doing.operation else ""))
+        detail = doing.operation if doing.phase in _DETAILED else ""
+        parts.append(f"{_PHASES[doing.phase]} {detail}".rstrip())
     return f"{', '.join(parts)}: {_what(end)}"
+
+
+def _left_behind(verdict: Verdict, end: RankEnd) -> str:
+    """A rank that ended without an error, while others still needed it, is the culprit."""
+    who = ranks_text(verdict.left_early)
+    return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing in its next exchange"
 
 
 def _what(end: RankEnd) -> str:

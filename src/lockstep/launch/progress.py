@@ -61,21 +61,24 @@ class Progress:
 
 def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
     """One line about `new`, with the rates since `old`. What does not fit into `width` columns is left out whole:
-    first the values of `run.log`, then the shares.
+    first the values of `run.log`, then room, then the shares.
     """
     first = new.gauges[0]
     begin, notes = [_epoch(first), _step(first), _loss(first)], list(_notes(note))
     rate, shares, left = [_rate(old, new)], [_shares(old, new)], [_left(old, new)]
-    line = ""
-    for parts in (
+    wide = (
         [*begin, *notes, *rate, *shares, *left],
         [*begin, *rate, *shares, *left],
-        [*begin, *rate, *left],
-    ):
-        line = "  ".join(part for part in parts if part)
-        if len(line) < width:
-            break
-    return line
+    )
+    lines = ["  ".join(filter(None, parts)) for parts in wide]
+    lines.append(
+        " ".join(filter(None, wide[1]))
+        .replace("compute", "comp")
+        .replace("exchange", "exch")
+        .replace(" samples/s", "/s")
+    )
+    lines.append("  ".join(filter(None, [*begin, *rate, *left])))
+    return next((line for line in lines if len(line) < width), lines[-1])
 
 
 def _epoch(gauges: Gauges) -> str:
@@ -91,7 +94,7 @@ def _step(gauges: Gauges) -> str:
 
 
 def _loss(gauges: Gauges) -> str:
-    return f"loss {gauges.loss:.4g}" if gauges.num_losses else ""
+    return f"loss {gauges.loss:#.4g}" if gauges.num_losses else ""
 
 
 def _notes(note: Mapping[str, Any]) -> Sequence[str]:

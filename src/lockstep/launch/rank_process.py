@@ -37,6 +37,7 @@ def run_rank(order: RankOrder, news: int, parent: int) -> int:
         parent: the nursery; when it ends, the rank ends.
     """
     die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
     apply_variables(order.variables)
     if "torch" in sys.modules:
         remember(os.environ)
@@ -72,7 +73,9 @@ def _debugger(order: RankOrder) -> None:
 def _run_script(order: RankOrder, news: int, log: int) -> int:
     try:
         set_up = module_program if order.module else script_program
-        set_up(order.module or order.script, order.args)()
+        program = set_up(order.module or order.script, order.args)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        program()
     except SystemExit as ending:
         code = _exit_code(ending)
         if code:

@@ -21,6 +21,8 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
 from lockstep.transport.contract import Pending, Transport
 
+LEFT = "another rank left in the middle of an exchange"
+
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are gathered whole."""
 
@@ -34,7 +36,7 @@ def _wait(work: Any) -> None:
     try:
         work.wait()
     except RuntimeError as error:
-        raise PeerLost(f"another rank left in the middle of an exchange ({error})") from error
+        raise PeerLost(LEFT) from error
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -81,7 +83,7 @@ class GroupTransport(Transport):
         try:
             dist.broadcast(_bytes(tensor), source, group=self._group_of(tensor))
         except RuntimeError as error:
-            raise PeerLost(str(error)) from error
+            raise PeerLost(LEFT) from error
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
@@ -120,7 +122,7 @@ class GroupTransport(Transport):
         try:
             _all_gather_flat(out, data, group=group)
         except RuntimeError as error:
-            raise PeerLost(f"another rank left in the middle of an exchange ({error})") from error
+            raise PeerLost(LEFT) from error
 
 
 class _GatheredSum(Pending):

@@ -4,6 +4,7 @@ Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them pri
 the test kit print theirs at SIGUSR1.
 """
 
+import contextlib
 import faulthandler
 import os
 import select
@@ -28,10 +29,22 @@ def _too_late(_signal: int, _frame: object) -> None:
     faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
     for child in psutil.Process().children():
         server = "multiprocessing" in " ".join(child.cmdline())  # the fork server, and the resource tracker
-        for process in child.children(recursive=True) if server else [*child.children(recursive=True), child]:
-            process.send_signal(signal.SIGUSR1 if server else signal.SIGABRT)
-    select.select([], [], [], 1.0)  # until they have printed
+        below = child.children(recursive=True)
+        if server:
+            _signal(below, signal.SIGUSR1)
+        else:
+            leaves = [process for process in below if not process.children()]
+            _signal(leaves, signal.SIGABRT)  # ranks first: when their parent dies they are killed in silence
+            _signal([process for process in [*below, child] if process not in leaves], signal.SIGABRT)
     raise TimeoutError(f"the test took longer than {LIMIT_S} s; the stacks of all its processes are above")
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to those that are still there, and wait until they have printed."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    select.select([], [], [], 1.0 if processes else 0.0)
 
 
 @pytest.fixture(autouse=True)

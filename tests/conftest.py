@@ -31,15 +31,15 @@ def _too_late(_signal: int, _frame: object) -> None:
         server = "multiprocessing" in " ".join(child.cmdline())  # the fork server, and the resource tracker
         below = child.children(recursive=True)
         if server:
-            _signal(below, signal.SIGUSR1)
+            _send(below, signal.SIGUSR1)
         else:
             leaves = [process for process in below if not process.children()]
-            _signal(leaves, signal.SIGABRT)  # ranks first: when their parent dies they are killed in silence
-            _signal([process for process in [*below, child] if process not in leaves], signal.SIGABRT)
+            _send(leaves, signal.SIGABRT)  # ranks first: when their parent dies they are killed in silence
+            _send([process for process in [*below, child] if process not in leaves], signal.SIGABRT)
     raise TimeoutError(f"the test took longer than {LIMIT_S} s; the stacks of all its processes are above")
 
 
-def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to those that are still there, and wait until they have printed."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,5 +1,6 @@
 """The strongest test: everything that a script may do gives the same bits on 1, 2, 3 and 4 ranks."""
 
+import corner_cases
 import pytest
 import scenarios
 
@@ -9,9 +10,10 @@ pytestmark = pytest.mark.ranks
 
 SCENARIOS = [
     value
-    for name, value in vars(scenarios).items()
+    for module in (scenarios, corner_cases)
+    for name, value in vars(module).items()
     if callable(value)
-    and getattr(value, "__module__", "") == "scenarios"
+    and getattr(value, "__module__", "") == module.__name__
     and not isinstance(value, type)
     and name not in ("digits", "mlp", "train")
 ]

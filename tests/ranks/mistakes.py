@@ -1,0 +1,482 @@
+"""Scripts that cannot be right, each with a part of the sentence that must be said. Run on two ranks by `test_misuse`."""
+
+import os
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import lockstep
+
+
+def parts():
+    run = lockstep.init(seed=0, lanes=4)
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(40, 64), torch.randint(0, 10, (40,))), batch_size=16)
+    return run, model, optimizer, loader
+
+
+def loop(body=None, after=None, *, prepare=True, buffers=None):
+    run, model, optimizer, loader = parts()
+    if prepare:
+        model, optimizer, loader = run.prepare(model, optimizer, loader, buffers=buffers)
+    for step in run.steps(loader):
+        for inputs, labels in step:
+            loss = F.cross_entropy(model(inputs), labels)
+            if body:
+                body(run, model, optimizer, loss)
+            else:
+                run.backward(loss)
+        if after:
+            after(run, model, optimizer, step, loader)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class NoLength(IterableDataset):
+    def __iter__(self):
+        yield from range(9)
+
+
+class OwnLoader(DataLoader):
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+class RankBuffer(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, inputs):
+        self.last.fill_(inputs.sum().item())
+        return super().forward(inputs)
+
+
+def bare_backward():
+    loop(lambda run, model, optimizer, loss: loss.backward())
+
+
+def optimizer_in_lane():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), optimizer.step()))
+
+
+def zero_grad_in_lane():
+    loop(lambda run, model, optimizer, loss: (optimizer.zero_grad(), run.backward(loss)))
+
+
+def clip_in_lane():
+    loop(
+        lambda run, model, optimizer, loss: (
+            run.backward(loss),
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-6),
+        )
+    )
+
+
+def collective_in_lane():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), run.mean(loss.item())))
+
+
+def barrier_in_evaluation():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in loader:
+        run.barrier()
+
+
+def backward_outside():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    run.backward(model(torch.randn(2, 64)).sum())
+
+
+def backward_after_lanes():
+    loop(lambda *_: None, lambda run, model, optimizer, step, loader: run.backward(model(torch.randn(2, 64)).sum()))
+
+
+def reading_ahead():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in list(run.steps(loader)):
+        for _ in step:
+            pass
+
+
+def left_early():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        for inputs, labels in step:
+            run.backward(F.cross_entropy(model(inputs), labels))
+            break
+        optimizer.step()
+
+
+def vector_loss():
+    loop(lambda run, model, optimizer, loss: run.backward(loss.expand(3)))
+
+
+def detached_loss():
+    loop(lambda run, model, optimizer, loss: run.backward(loss.detach()))
+
+
+def two_weights():
+    loop(lambda run, model, optimizer, loss: (run.backward(0.5 * loss, weight=3), run.backward(loss * loss, weight=4)))
+
+
+def some_weights():
+    count = []
+
+    def body(run, model, optimizer, loss):
+        count.append(1)
+        run.backward(loss, weight=3) if len(count) % 2 and run.rank == 0 else run.backward(loss)
+
+    loop(body)
+
+
+def twice():
+    run, model, optimizer, loader = parts()
+    run.prepare(model, optimizer, loader)
+    run.prepare(model)
+
+
+def nested_steps():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in run.steps(loader):
+        for _ in run.steps(loader):
+            pass
+
+
+def unprepared_loader():
+    loop(prepare=False)
+
+
+def closure():
+    loop(after=lambda run, model, optimizer, step, loader: optimizer.step(lambda: 1.0))
+
+
+def lbfgs():
+    run, model, _, loader = parts()
+    run.prepare(model, torch.optim.LBFGS(model.parameters()), loader)
+
+
+def foreign_optimizer():
+    run, model, _, loader = parts()
+    run.prepare(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), loader)
+
+
+def half_foreign_optimizer():
+    run, model, _, loader = parts()
+    others = [*model.parameters(), *nn.Linear(2, 2).parameters()]
+    run.prepare(model, torch.optim.SGD(others, lr=0.1), loader)
+
+
+def no_length():
+    run, *_ = parts()
+    run.prepare(DataLoader(NoLength(), batch_size=2))
+
+
+def no_batch_size():
+    run, *_ = parts()
+    run.prepare(DataLoader(range(9), batch_size=None))
+
+
+def own_iteration():
+    run, *_ = parts()
+    run.prepare(OwnLoader(range(9), batch_size=3))
+
+
+def wrapped_model():
+    run, model, *_ = parts()
+    run.prepare(nn.DataParallel(model))
+
+
+def other_thing():
+    run, *_ = parts()
+    run.prepare(3)
+
+
+def rank_model():
+    run, *_ = parts()
+    torch.manual_seed(run.rank)
+    run.prepare(nn.Linear(3, 2))
+
+
+def rank_shape():
+    run, *_ = parts()
+    run.prepare(nn.Linear(3, 2 + run.rank))
+
+
+def rank_length():
+    run, *_ = parts()
+    run.prepare(DataLoader(range(9 + run.rank), batch_size=3))
+
+
+def rank_samples():
+    run, *_ = parts()
+    run.prepare(DataLoader([run.rank] * 9, batch_size=3))
+
+
+def rank_order():
+    run, model, optimizer, loader = parts()
+    generator = torch.Generator().manual_seed(run.rank)
+    loader = DataLoader(loader.dataset, batch_size=8, shuffle=True, generator=generator)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    next(iter(run.steps(loader)))
+
+
+def rank_seed():
+    lockstep.init(seed=int(os.environ["RANK"]))
+
+
+def rank_branch():
+    run, *_ = parts()
+    if run.is_main:
+        run.mean(1.0)
+    else:
+        run.barrier()
+
+
+def ends_early():
+    run, *_ = parts()
+    if run.is_main:
+        run.barrier()
+
+
+def buffer_of_rank():
+    run, _, _, loader = parts()
+    model = RankBuffer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+
+
+def wrong_rule():
+    loop(buffers={"x": "median"})
+
+
+def tally_outside():
+    run, *_ = parts()
+    run.tally().add(loss=1.0)
+
+
+def wrong_rows():
+    run, _, _, loader = parts()
+    loader = run.prepare(loader)
+    for _ in loader:
+        pass
+    run.gather(torch.zeros(3))
+
+
+def unknown_strategy():
+    lockstep.init(strategy="magic")
+
+
+def single_on_two():
+    lockstep.init(strategy="single")
+
+
+def few_lanes():
+    lockstep.init(lanes=1)
+
+
+def step_loss_too_early():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        print(step.loss)
+
+
+def max_norm():
+    run, _, _, loader = parts()
+    model = nn.Sequential(nn.Embedding(10, 4, max_norm=0.1), nn.Linear(4, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[1]), batch[1]))
+
+
+def hidden_write():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), model.weight.data.mul_(0.9)))
+
+
+def freezing_in_lane():
+    loop(lambda run, model, optimizer, loss: (run.backward(loss), model.bias.requires_grad_(requires_grad=False)))
+
+
+def tied_by_data():
+    run, *_ = parts()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight.data = model[0].weight.data
+    run.prepare(model)
+
+
+def skipped_on_one_rank():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        try:
+            for inputs, labels in step:
+                if run.rank == 1 and step.number == 2:
+                    raise MemoryError
+                run.backward(F.cross_entropy(model(inputs), labels))
+        except MemoryError:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def zipped():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    other = run.prepare(DataLoader(loader.dataset, batch_size=16))
+    for _ in zip(run.steps(loader), run.steps(other), strict=True):
+        pass
+
+
+def old_loader():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    again = lockstep.init(lanes=4)
+    again.prepare(nn.Linear(2, 2))
+    for _ in again.steps(loader):
+        pass
+
+
+class Growing(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("cache", torch.zeros(2))
+
+    def forward(self, inputs):
+        self.cache = torch.zeros(len(self.cache) + 1)
+        return super().forward(inputs)
+
+
+def growing_buffer():
+    run, _, _, loader = parts()
+    model = Growing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+
+
+def no_step():
+    run, model, optimizer, _ = parts()
+    loader = DataLoader(TensorDataset(torch.randn(5, 64)), batch_size=16, drop_last=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in run.steps(loader):
+        pass
+
+
+def sparse_adam():
+    run, model, *_ = parts()
+    run.prepare(model, torch.optim.SparseAdam(model.parameters()))
+
+
+def lazy_buffers():
+    run, *_ = parts()
+    run.prepare(nn.LazyBatchNorm1d(affine=False))
+
+
+def synchronised_norm():
+    run, *_ = parts()
+    run.prepare(nn.SyncBatchNorm(3))
+
+
+def negative_norm():
+    loop(after=lambda run, model, optimizer, step, loader: run.clip_grad_norm_(model.parameters(), 1.0, norm_type=-1))
+
+
+def steps_on_one_rank():
+    run, model, optimizer, loader = parts()
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in range(2):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            if run.is_main:
+                optimizer.step()
+            optimizer.zero_grad()
+
+
+def rate_of_rank():
+    run, model, optimizer, loader = parts()
+    optimizer.param_groups[0]["lr"] = 0.1 * (1 + run.rank)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    lockstep.finish()
+
+
+def text_to_log():
+    run, *_ = parts()
+    run.log(loss="small")
+
+
+MISTAKES = {
+    steps_on_one_rank: "The ranks no longer hold the same model (Linear.weight differs)",
+    rate_of_rank: "The ranks no longer hold the same model (Linear.weight differs)",
+    text_to_log: "A value to log or tally must be one number, but is 'small'",
+    max_norm: "A parameter (0.weight) was changed inside a step's lanes",
+    hidden_write: "A parameter (one of them) was changed inside a step's lanes",
+    freezing_in_lane: "A parameter (bias) was changed inside a step's lanes",
+    tied_by_data: "are different tensors over the same memory",
+    skipped_on_one_rank: "is at 'step 2 pass 1'",
+    zipped: "run.steps was begun inside another step",
+    old_loader: "This loader belongs to an earlier lockstep.init",
+    growing_buffer: "The buffer 'cache' changed from (2,) torch.float32 to (3,)",
+    no_step: "The epoch has no step",
+    sparse_adam: "SparseAdam needs sparse gradients",
+    lazy_buffers: "LazyBatchNorm1d.running_mean has no shape yet",
+    synchronised_norm: "SyncBatchNorm exchanges inside lanes",
+    negative_norm: "`norm_type` must be above 0",
+    bare_backward: "loss.backward() was called on a prepared model",
+    optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
+    zero_grad_in_lane: "Gradients were changed inside a step's lanes",
+    clip_in_lane: "Gradients were changed inside a step's lanes",
+    collective_in_lane: "run.mean was called inside a step's lanes",
+    barrier_in_evaluation: "run.barrier was called while iterating a prepared loader",
+    backward_outside: "run.backward belongs inside a step's lanes",
+    backward_after_lanes: "run.backward belongs inside a step's lanes",
+    reading_ahead: "This step is over",
+    left_early: "the loop over the step's lanes was left early",
+    vector_loss: "needs a scalar loss, but got (3,)",
+    detached_loss: "The loss needs no gradient",
+    two_weights: "a lane has one weight",
+    some_weights: "Some lanes called run.backward with weight= and some without",
+    twice: "the same Linear twice",
+    nested_steps: "run.steps was called inside another step",
+    unprepared_loader: "run.steps needs the loader that run.prepare returned",
+    closure: "optimizer.step(closure) calls the model again",
+    lbfgs: "LBFGS calls the model again",
+    foreign_optimizer: "SGD updates no parameter of the prepared model",
+    half_foreign_optimizer: "SGD updates 2 tensors that belong to no prepared model",
+    no_length: "NoLength has no length",
+    no_batch_size: "batch_size=None",
+    own_iteration: "OwnLoader iterates in its own way",
+    wrapped_model: "not DataParallel(model)",
+    other_thing: "does not know what to do with int",
+    rank_model: "'Linear.weight' has other values on rank 1 than on rank 0",
+    rank_shape: "'Linear.weight' is (2, 3) float32 on rank 0 but (3, 3) float32 on rank 1",
+    rank_length: "The data set has ",
+    rank_samples: "The data set has other samples on rank",
+    rank_order: "The order of the samples is not the same on every rank",
+    rank_seed: "`seed` must be the same on every rank, but the ranks have [0, 1]",
+    rank_branch: "rank 1 is at 'run.barrier' (mistakes.py:",
+    ends_early: "rank 1 is at 'the end of the script'",
+    buffer_of_rank: "The buffer 'last' came out of the lanes with different values",
+    wrong_rule: 'the rule must be "first" or "mean"',
+    tally_outside: "tally.add was called outside of a batch loop",
+    wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",
+    unknown_strategy: "There is no strategy 'magic'. Known strategies: ddp, single.",
+    single_on_two: "`single` is for one rank, but there are 2",
+    step_loss_too_early: "step.loss is known after the step's lanes",
+}

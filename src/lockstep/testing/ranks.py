@@ -5,7 +5,6 @@ Processes are forked from a server that has imported torch and nothing else, so 
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
@@ -13,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.feed.lane_dataset import PR_SET_PDEATHSIG
 from lockstep.journal.ring import make_ring
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.layout.run_folder import RunFolder
@@ -94,7 +93,7 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
 def _rank(
     function: Callable[..., Any], args: Sequence[Any], variables: dict[str, str], writer: Any, path: list[str]
 ) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_end_with_the_test, daemon=True).start()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     multiprocessing.set_start_method("fork", force=True)  # loader workers start as in any script
     sys.path[:] = path
@@ -106,6 +105,14 @@ def _rank(
         result = ("raised", type(error).__name__, str(error), traceback.format_exc())
     writer.send(result)
     writer.close()
+
+
+def _end_with_the_test() -> None:
+    """A rank that waits for ever must not outlive a test process that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float) -> list[Any]:

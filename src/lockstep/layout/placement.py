@@ -42,11 +42,6 @@ class Placement:
         """The maximal subtrees that `rank` hands over, in lane order."""
         return maximal_subtrees(self.num_lanes, self.bounds[rank], self.bounds[rank + 1])
 
-    @property
-    def max_lanes(self) -> int:
-        """The most lanes that any rank carries."""
-        return max(len(self.lanes(rank)) for rank in range(self.num_ranks))
-
 
 def place(num_lanes: int, num_ranks: int) -> Placement:
     """The even placement: sizes differ by at most one, fewest subtrees on the worst rank, then in all.

@@ -59,11 +59,6 @@ class RankEnvironment:
     settings: RankSettings | None
     """None when another launcher than ours started the rank, or nobody did."""
 
-    @property
-    def launched(self) -> bool:
-        """Whether any launcher started this process as one of several ranks, or as one by our command."""
-        return self.settings is not None or self.position.world_size > 1
-
 
 def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:
     """The variables to set for a rank: torchrun's whole contract, and ours.

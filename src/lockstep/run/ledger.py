@@ -45,11 +45,6 @@ class Ledger:
             self._journal.write(phase, operation, self.step, self.epoch, file, line)
         return before
 
-    def move(self, amount_ns: int, source: Phase, target: Phase) -> None:
-        """Time that was counted as `source` turned out to be `target`."""
-        self.spent_ns[source] -= amount_ns
-        self.spent_ns[target] += amount_ns
-
     def publish(self) -> None:
         """Show the gauges to the launcher; once a step."""
         if self._journal is not None:

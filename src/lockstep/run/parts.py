@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.placement import Placement
@@ -42,7 +41,6 @@ class Parts:
     witness: Witness | None
     place: Place = field(default_factory=Place)
     models: list[nn.Module] = field(default_factory=list)
-    optimizers: list[Optimizer] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""

@@ -92,7 +92,6 @@ def _refuse_collectives_in_lanes(parts: Parts, model: nn.Module) -> None:
 
 def _watch(parts: Parts, optimizer: Optimizer) -> None:
     """Check that the optimizer updates the prepared models, and only them; look at each of its steps."""
-    parts.optimizers.append(optimizer)
     known = {id(parameter) for model in parts.models for parameter in model.parameters()}
     owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(id(parameter) not in known for parameter in owned)

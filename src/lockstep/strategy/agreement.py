@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -56,20 +57,37 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
 
 def check_same_models(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> None:
     """Raise `UsageError` on every rank when names, shapes, dtypes or values differ between ranks."""
+    found = find_difference(models, transport)
+    if found is not None:
+        raise UsageError(found.sentence)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing in which models differ."""
+
+    name: str
+    sentence: str
+
+
+def find_difference(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> Difference | None:
+    """The first parameter or buffer that is not the same on every rank. Every rank must call it."""
     mine = [(name, _digest(tensor)) for name, tensor in _tensors(models)]
     whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
     if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
-        return
+        return None
     everyone = transport.all_gather_object(mine, "prepare")
     for rank, theirs in enumerate(everyone[1:], 1):
         for (name, digest), (other_name, other_digest) in zip(everyone[0], theirs, strict=False):
             if name != other_name or digest != other_digest:
-                raise UsageError(_sentence(rank, name, other_name, digest, other_digest))
+                return Difference(name, _sentence(rank, name, other_name, digest, other_digest))
         if len(theirs) != len(everyone[0]):
-            raise UsageError(
+            sentence = (
                 f"The model has {len(everyone[0])} parameters and buffers on rank 0 but {len(theirs)} on rank {rank}. "
                 f"Every rank must build the same model."
             )
+            return Difference("the number of parameters and buffers", sentence)
+    return None
 
 
 def _sentence(rank: int, name: str, other_name: str, digest: str, other_digest: str) -> str:

@@ -35,12 +35,8 @@ class PassResult:
 
     loss: float | None
     """The weighted mean of the lanes' losses; None when no lane called backward."""
-    unused: tuple[str, ...]
-    """Trainable parameters that got a gradient in no lane."""
     notes: dict[int, Any]
     """The notes of all lanes, in lane order."""
-    exchange_ns: int
-    """The time that this rank spent exchanging and waiting."""
 
 
 class Strategy(ABC):

@@ -62,9 +62,9 @@ class SlotPool:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters])
-        self._idle: list[Slot] = []
         self.buckets = _buckets(self.segments, self._kinds)
         self._unheld: list[int] = []
+        self._idle = [self._slot(self._kinds)]  # what says the sizes is the first slot
 
     def take(self) -> Slot:
         """A slot full of zeros that nobody else can see."""
@@ -81,7 +81,9 @@ class SlotPool:
                 if slot.small:
                     torch._foreach_zero_(slot.small)
                 return slot
-        flats = [torch.zeros_like(kind) for kind in self._kinds]
+        return self._slot([torch.zeros_like(kind) for kind in self._kinds])
+
+    def _slot(self, flats: list[Tensor]) -> Slot:
         views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
         self._unheld = _references(slot)

@@ -7,7 +7,6 @@ frame; only buckets that some lane used are reduced.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
-from lockstep.strategy.agreement import check_same_models, refuse_unsupported
+from lockstep.strategy.agreement import check_same_models, find_difference, refuse_unsupported
 from lockstep.strategy.arena import ParameterArena
 from lockstep.strategy.buffer_pass import BufferPass
 from lockstep.strategy.buffers import BufferBank
@@ -131,15 +130,11 @@ class Replica(Strategy):
         """Lay out gradients of the parameters that are trainable now, and watch them."""
         held = {id(parameter): parameter.grad for parameter in self._arena.parameters}
         self._release_hooks()
-        trainable = [
-            (name, parameter)
-            for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True)
-            if parameter.requires_grad
-        ]
-        self.names = [name for name, _ in trainable]
-        self.trainable = [parameter for _, parameter in trainable]
+        self.trainable = [parameter for parameter in self._arena.parameters if parameter.requires_grad]
         key = tuple(parameter.requires_grad for parameter in self._arena.parameters)
-        self._pool = self._pools.setdefault(key, SlotPool(self.trainable))
+        if key not in self._pools:
+            self._pools[key] = SlotPool(self.trainable)
+        self._pool = self._pools[key]
         buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         self._result = None
@@ -273,7 +268,6 @@ class Replica(Strategy):
         report.losses = dict(zip(report.lanes, losses, strict=True))
         report.used, report.buffers, report.notes = current.used, current.buffers.header(), notes
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
-        started = time.perf_counter_ns()
         operation = f"step {current.cut.step} pass {current.number + 1}"
         told = self._transport.all_gather_object(report.encode(), operation, current.where)
         all_ranks = conclude(told, self.placement.num_lanes)
@@ -283,11 +277,9 @@ class Replica(Strategy):
         current.buffers.begin(all_ranks.buffers, self._transport, self.placement)
         slot = reduction.finish(all_ranks.scale)
         current.buffers.finish()
-        exchange_ns = time.perf_counter_ns() - started
         self._hand_over(current, slot, used)
         self._pass = None
-        unused = tuple(name for name, is_used in zip(self.names, used, strict=True) if not is_used)
-        return PassResult(all_ranks.loss, unused, all_ranks.notes, exchange_ns)
+        return PassResult(all_ranks.loss, all_ranks.notes)
 
     def _hand_over(self, current: _Pass, slot: Slot, used: Sequence[bool]) -> None:
         """`p.grad` is what it was before the pass plus the pass's gradient; None where there is neither."""
@@ -332,11 +324,8 @@ class Replica(Strategy):
         return [*self._arena.checksums(), *self._bank.checksums()] if self._bank is not None else []
 
     def name_difference(self) -> str:
-        try:
-            check_same_models(self._models, self._transport)
-        except UsageError as error:
-            return str(error).split("'")[1]
-        return ""
+        found = find_difference(self._models, self._transport)
+        return found.name if found is not None else ""
 
     def keep_buffers(self) -> None:
         if self._bank is not None:

@@ -224,6 +224,8 @@ class Run:
         """
         self._parts.place.require_same_on_every_rank("run.gather")
         indices = self._parts.evaluated if loader is None else self._evaluated_by(loader)
+        if not self._parts.counts:
+            rows_of_rank, indices = rows_of_rank[:0], []
         return rows.gather_rows(rows_of_rank, indices, self._parts.transport, where())
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:

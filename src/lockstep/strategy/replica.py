@@ -62,12 +62,13 @@ class Replica(Strategy):
     """Every rank holds the model.
 
     Args:
+        name: `single` or `ddp`.
         transport: the ranks.
         placement: lanes on ranks.
     """
 
-    def __init__(self, transport: Transport, placement: Placement) -> None:
-        self.name = "single" if transport.world_size == 1 else "ddp"
+    def __init__(self, name: str, transport: Transport, placement: Placement) -> None:
+        self.name = name
         self.placement = placement
         self._transport = transport
         self._rules: dict[str, str] = {}

@@ -8,7 +8,7 @@ objects: an optimizer skips them, as their gradient is None when it steps.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -218,8 +218,9 @@ class Staged(Replica):
         present = [parameter for parameter in parameters if id(parameter) not in self._absent]
         return super().clip_grad_norm(present, max_norm, norm_type)
 
-    def _norm(self, gradients: Sequence[Tensor], norm_type: float) -> float:
-        told = self._transport.all_gather_object(chunk_norms(gradients, norm_type), "clip_grad_norm_")
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        here = [p.grad for p in parameters if p.grad is not None and not p.grad.is_meta]
+        told = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
         first_replica = told[: self._mesh.stages]
         return combine_norms([value for values in first_replica for value in values], norm_type)
 

@@ -43,8 +43,11 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 parts.evaluated.extend(part.indices)
                 loader.evaluated = parts.evaluated
                 parts.streams.enter(Domain.LANE, "evaluation", parts.ledger.step, part.step, part.lane)
+                parts.strategy.precision.enter()
                 yield batch
+                parts.strategy.precision.leave()
         finally:
+            parts.strategy.precision.leave()
             parts.place.region, parts.place.lane = outside.region, -1
             _restore_buffers(parts)
             parts.ledger.enter(before, "evaluated")

@@ -18,11 +18,13 @@ from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
 from lockstep.journal.private_file import write_private
+from lockstep.layout.arithmetic import arithmetic_text
 from lockstep.layout.cut import Cut
-from lockstep.rank.numerics import fingerprint, set_compiler
+from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
+from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -43,7 +45,8 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> 
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(parts, optimizer)
-    set_compiler(parts.placement.num_lanes)
+    if parts.arithmetic.numerics == "exact":
+        set_compiler(parts.placement.num_lanes)
     parts.taken.extend(things)
     prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(parts)
@@ -106,6 +109,8 @@ def _watch(parts: Parts, optimizer: Optimizer) -> None:
             f"would not be reduced. Pass their module to run.prepare as well."
         )
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
+    if parts.scaler is not None:
+        parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
 
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
@@ -171,8 +176,20 @@ def _write_decisions(parts: Parts) -> None:
         "threads": parts.threads,
         "lanes_named": parts.lanes_named,
         "fingerprint": fingerprint(parts.device, parts.threads),
+        "arithmetic": _arithmetic(parts),
     }
     write_private(parts.folder.decided, json.dumps(decided))
+
+
+def _arithmetic(parts: Parts) -> dict[str, Any]:
+    """Precision, numerics and every flag that they set, for decided.json and the line about them."""
+    return {
+        "precision": parts.arithmetic.precision,
+        "numerics": parts.arithmetic.numerics,
+        "seed": parts.seed,
+        "device": parts.device.type,
+        "flags": flags(),
+    }
 
 
 def _say_decisions(parts: Parts, batch_size: int | None) -> None:
@@ -183,6 +200,6 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
         print(
             f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
             f"{parts.mesh}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
-            f"thread{'s' * (parts.threads > 1)} each",
+            f"thread{'s' * (parts.threads > 1)} each; numerics {arithmetic_text(_arithmetic(parts))}",
             file=sys.stderr,
         )

@@ -80,6 +80,7 @@ class Step:
             finished = True
         finally:
             if not finished:
+                parts.strategy.precision.leave()
                 parts.strategy.abandon()
                 parts.lane_logs.clear()
                 self._leave_lane_region()
@@ -96,9 +97,11 @@ class Step:
         parts.strategy.begin_lane(part.lane)
         parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
+        parts.strategy.precision.enter()
         return batch
 
     def _leave_lane(self) -> None:
+        self._parts.strategy.precision.leave()
         self._parts.strategy.end_lane()
         self._leave_lane_region()
 

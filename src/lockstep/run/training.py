@@ -90,6 +90,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:
+    if parts.scaler is not None:
+        parts.scaler.settle()
     parts.ledger.samples += num_samples if parts.counts else 0
     parts.ledger.step_in_epoch += 1
     parts.ledger.publish()

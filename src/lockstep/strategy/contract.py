@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.layout.placement import Placement
+from lockstep.strategy.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    precision = Precision()
+    """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None
     """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
     `lockstep verify` looks at them."""

@@ -210,7 +210,7 @@ class Replica(Strategy):
             current.reduction.arm(lane.slot)
         self._in_backward = True
         try:
-            loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+            self.precision.backward(loss, retain_graph=retain_graph)
         finally:
             self._in_backward = False
             current.reduction.disarm()
@@ -276,7 +276,7 @@ class Replica(Strategy):
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
         reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
         current.buffers.begin(all_ranks.buffers, self._transport, self.placement)
-        slot = reduction.finish(all_ranks.scale)
+        slot = reduction.finish(all_ranks.scale * self.precision.unscale)
         current.buffers.finish()
         self._hand_over(current, slot, used)
         self._pass = None

@@ -113,6 +113,10 @@ class GroupTransport(Transport):
         """Begin to collect equal parts into `out`, in rank order."""
         return _all_gather_flat(out, data, group=self._data, async_op=True)
 
+    def begin_sum(self, data: Tensor) -> Any:
+        """Begin to add `data` over the ranks, in place and in the back end's order."""
+        return dist.all_reduce(data, group=self._data, async_op=True)
+
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
         """CPU tensors go over Gloo also where gradients live on GPUs."""
         group: dist.ProcessGroup | None = self._data if tensor.device.type != "cpu" else self._control

@@ -11,7 +11,6 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.feed.loader import PreparedLoader
-from lockstep.feed.move import to_device
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.run.parts import Parts
@@ -37,7 +36,7 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
         fetched = loader.fetch(lanes, evaluation=True)
         try:
             for part in lanes:
-                batch = to_device(next(fetched), parts.device)
+                batch = next(fetched)
                 parts.place.region, parts.place.lane = Region.EVALUATION, part.lane
                 parts.place.num_samples = len(part.indices)
                 parts.evaluated.extend(part.indices)

@@ -27,6 +27,7 @@ from lockstep.run.evaluation import evaluate
 from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
+from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.strategy.right_form import RIGHT_FORM
 
 
@@ -74,23 +75,16 @@ def _refuse(parts: Parts, thing: Any) -> None:
 
 
 def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
+    objection = objection_to_lanes(parts.mesh, parts.placement.num_lanes, parts.device.type)
+    if objection and has_synchronised_norm(models):
+        raise UsageError(objection)
     for model in models:
-        _refuse_collectives_in_lanes(parts, model)
         model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)
     parts.strategy.adopt([*parts.models, *models])
     parts.models.extend(models)
-
-
-def _refuse_collectives_in_lanes(parts: Parts, model: nn.Module) -> None:
-    synchronised = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-    if synchronised and parts.placement.num_lanes != parts.transport.world_size:
-        raise UsageError(
-            f"SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
-            f"{parts.placement.num_lanes} lanes on {parts.transport.world_size} ranks. Use BatchNorm, or as many lanes as ranks."
-        )
 
 
 def _watch(parts: Parts, optimizer: Optimizer) -> None:
@@ -135,7 +129,13 @@ def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(parts.loaders)
     witness_plain = parts.witness is not None and parts.witness.plain
     standing = Standing(
-        parts.seed, number, parts.lanes, parts.placement.num_lanes, seed_process, per_sample=witness_plain
+        parts.seed,
+        number,
+        parts.lanes,
+        parts.placement.num_lanes,
+        seed_process,
+        device=parts.device,
+        per_sample=witness_plain,
     )
     prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(parts, prepared))
     if (said := leftover_of(loader)) and parts.environment.position.rank == 0:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.feed.batches import Batches
 from lockstep.feed.loader import LanePart
-from lockstep.feed.move import to_device
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
@@ -29,7 +29,7 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Iterator[Any]) -> None:
+    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Batches) -> None:
         self._parts, self._cut, self._lanes, self._fetched = parts, cut, lanes, fetched
         self._batches: list[Any] = []
         self._passes = 0
@@ -91,7 +91,7 @@ class Step:
         if position == len(self._batches):
             parts.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
-        batch = to_device(self._batches[position], parts.device)
+        batch = self._batches[position]
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)
         parts.strategy.begin_lane(part.lane)
@@ -103,6 +103,8 @@ class Step:
     def _leave_lane(self) -> None:
         self._parts.strategy.precision.leave()
         self._parts.strategy.end_lane()
+        if self._passes == 0:
+            self._fetched.look_ahead()
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:

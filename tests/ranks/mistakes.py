@@ -59,6 +59,11 @@ def bare_backward():
     loop(lambda run, model, optimizer, loss: loss.backward())
 
 
+def scaled_bare_backward():
+    scaler = torch.amp.GradScaler("cpu")
+    loop(lambda run, model, optimizer, loss: scaler.scale(loss).backward())
+
+
 def optimizer_in_lane():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), optimizer.step()))
 
@@ -444,6 +449,7 @@ MISTAKES = {
     synchronised_norm_on_cpu: "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU",
     negative_norm: "`norm_type` must be above 0",
     bare_backward: "loss.backward() was called on a prepared model",
+    scaled_bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",
     clip_in_lane: "Gradients were changed inside a step's lanes",

@@ -53,6 +53,8 @@ class Parts:
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
+    stateful: dict[str, Any] = field(default_factory=dict)
+    """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
     broken: str | None = None
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)

@@ -152,6 +152,8 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
         witness=witness,
     )
     parts.strategy.precision = precision
+    if parts.scaler is not None:
+        parts.stateful["loss scale"] = parts.scaler
     if witness is not None and witness.plain:
         parts.strategy.on_lane = witness.after_lane
         calm_random_numbers(parts.place, streams)

@@ -135,6 +135,7 @@ class Step:
             self._batches.append(next(self._fetched))
         self._batches.clear()
         self._closed = True
+        self._parts.strategy.precision.leave()  # of a lane whose iterator the script still holds
         if not self._passes:
             self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 

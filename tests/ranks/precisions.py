@@ -224,3 +224,24 @@ def as_torch_does():
         optimizer.zero_grad()
     theirs, ours = (digest_of(m, o) for m, o in ((plain, optimizers[0]), (model, optimizer)))
     return theirs == ours, scaler.get_scale(), run._parts.scaler.state_dict()
+
+
+def in_stages(precision):
+    """A model that strategies may cut, with clipping and an overflow; the parameters that this rank has."""
+    run = lockstep.init(seed=3, lanes=4, precision=precision)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.Linear(32, 10)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    loader = DataLoader(Numbered(), batch_size=30, shuffle=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    seen = []
+    for step in run.steps(loader):
+        step.backward(lambda batch: spoiled(F.cross_entropy(model(batch[0]), batch[1]), batch[2]))
+        norm = run.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append((step.loss.hex(), norm.hex()))
+    held = {name: digest_of(p.detach()) for name, p in model.named_parameters() if not p.is_meta}
+    scaler = run._parts.scaler
+    return held, seen, scaler.state_dict() if scaler else None

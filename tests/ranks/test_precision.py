@@ -3,6 +3,7 @@
 import precisions
 import pytest
 
+from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -34,3 +35,15 @@ def test_one_lane_under_16_mixed_has_the_bits_of_torchs_own_scaler():
 def test_a_loop_that_is_left_early_leaves_autocast_too():
     for states in run_ranks(precisions.leaving_early, Started(2)):
         assert states == [False, False, False]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_a_model_in_stages_has_the_bits_of_one_rank_and_skips_together(precision):
+    [(whole, seen, scaler)] = run_ranks(precisions.in_stages, Started(1), precision)
+    for form in (Form("model_parallel"), Form("pipeline"), Form("pipeline", schedule="gpipe")):
+        told = run_ranks(precisions.in_stages, Started(2, form=form), precision)
+        assert {name: value for held, _, _ in told for name, value in held.items()} == whole
+        assert [rest for _, *rest in told] == [[seen, scaler]] * 2
+        assert all(0 < len(held) < len(whole) for held, _, _ in told)
+    if scaler is not None:
+        assert scaler["scale"] == 2.0**15

@@ -65,7 +65,9 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     why = f" ({decided['why']})" if decided.get("why") else ""
-    same = f"; same bits elsewhere with {_count(int(lanes), 'lane')}, {_count(threads, 'thread')} each" if lanes else ""
+    exact = (decided.get("arithmetic") or {}).get("numerics") != "fast"
+    needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
+    same = f"; same bits elsewhere with {needed}" if lanes and exact else ""
     return Line("lanes", f"{text}{why}{same}")
 
 

@@ -197,9 +197,10 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
     if not parts.said_decisions:
         parts.said_decisions = True
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
+        needed = f"{lanes} lane{'s' * (lanes > 1)}, {parts.threads} thread{'s' * (parts.threads > 1)} each"
+        same = f"same bits elsewhere with {needed}; " if parts.arithmetic.numerics == "exact" else ""
         print(
-            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
-            f"{parts.mesh}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
-            f"thread{'s' * (parts.threads > 1)} each; numerics {arithmetic_text(_arithmetic(parts))}",
+            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, {parts.mesh}; "
+            f"{same}numerics {arithmetic_text(_arithmetic(parts))}",
             file=sys.stderr,
         )

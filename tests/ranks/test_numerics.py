@@ -16,6 +16,7 @@ from lockstep.layout.arithmetic import NOT_EXACT
 from lockstep.prove.report import sentences
 from lockstep.prove.trials import Program, Trials
 from lockstep.prove.verify import Proof, verify
+from lockstep.rank.numerics import flags
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -48,27 +49,34 @@ def test_what_was_decided_is_printed_and_recorded_and_the_command_line_wins(tmp_
     assert "numerics  fast, bf16-mixed: seed 7, any kernels and order of sums: bits may differ" in run.err
     recorded = json.loads((run.folder / "decided.json").read_text())["arithmetic"]
     assert recorded["flags"]["cudnn.benchmark"]
+    assert (recorded["flags"]["OMP_NUM_THREADS"], recorded["flags"]["PYTHONHASHSEED"]) == ("1", "0")
     assert recorded["flags"]["torch.deterministic_debug_mode"] == 0
     plan = json.loads((run.folder / "plan.json").read_text())
     assert (plan["precision"], plan["numerics"]) == ("bf16", "fast")
 
 
-def test_exact_numerics_are_the_default_and_every_flag_is_recorded(tmp_path):
-    run = run_script(tmp_path, SCRIPT.format(numerics=None), "-n", "2")
-    assert run.code == 0, run.err
-    assert "torch.float32 True False" in run.out
-    assert "numerics  exact: seed 7, deterministic algorithms" in run.err
-    assert json.loads((run.folder / "decided.json").read_text())["arithmetic"]["flags"] == {
+def flags_of_both():
+    told = []
+    for numerics in (None, "fast"):
+        lockstep.init(numerics=numerics)
+        told.append(flags())
+    return told
+
+
+def test_exact_numerics_are_the_default_and_every_flag_is_recorded():
+    [[exact, fast]] = run_ranks(flags_of_both, Started(1))
+    free = {"OMP_NUM_THREADS", "PYTHONHASHSEED", "dynamo.automatic_dynamic_shapes"}
+    assert {name: value for name, value in exact.items() if name not in free} == {
         "torch.deterministic_debug_mode": 2,
         "cudnn.deterministic": True,
         "cudnn.benchmark": False,
         "cudnn.allow_tf32": True,
         "float32_matmul_precision": "highest",
-        "dynamo.automatic_dynamic_shapes": False,
-        "OMP_NUM_THREADS": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "TORCHINDUCTOR_DETERMINISTIC": "1",
-        "PYTHONHASHSEED": "0",
+    }
+    assert {name for name in exact if exact[name] != fast[name]} == {
+        *("torch.deterministic_debug_mode", "cudnn.deterministic", "cudnn.benchmark", "TORCHINDUCTOR_DETERMINISTIC"),
     }
 
 
@@ -110,7 +118,7 @@ def test_verify_says_that_fast_numerics_promise_no_bits(tmp_path):
     script.write_text(SCRIPT.format(numerics="fast"))
     program = Program(script=script, module=None, args=(), threads=1, device="cpu")
     with Trials(program, lambda label, seconds: None) as trials:
-        findings = verify(Proof(program, (1, 3), None, 2), trials)
+        findings = verify(Proof(program, (1, 2), None, 1), trials)
         trials.remove()
     assert findings.failed is None, findings.failed
     assert findings.as_json()["numerics"] == "fast"

@@ -95,7 +95,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     _count_step(parts, num_samples)
     ledger = parts.ledger
     if parts.witness is not None:
-        parts.witness.after_step(ledger.step, parts.models, [*parts.taken, *parts.stateful.values()])
+        taken = [*parts.taken, *parts.stateful.values()]
+        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here)
     ledger.enter(Phase.SCRIPT, "between steps")
 
 

@@ -29,6 +29,7 @@ from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.several_devices import spans_devices
 
 
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> list[Any]:
@@ -79,7 +80,8 @@ def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) ->
     if objection and has_synchronised_norm(models):
         raise UsageError(objection)
     for model in models:
-        model.to(parts.device)
+        if not spans_devices(model):
+            model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)

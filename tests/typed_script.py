@@ -18,7 +18,7 @@ class Net(nn.Module):
 
 def train(loader: DataLoader[Any], model: Net, optimizer: torch.optim.AdamW) -> None:
     """Everything keeps its type through `prepare`."""
-    run = lockstep.init(seed=0, lanes=4)
+    run = lockstep.init(seed=0, lanes=4, precision="bf16-mixed", numerics="exact")
     assert_type(run, lockstep.Run)
     assert_type(run.prepare(model), Net)
     assert_type(run.prepare(model, optimizer), tuple[Net, torch.optim.AdamW])

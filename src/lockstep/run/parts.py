@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.rank_environment import RankEnvironment
@@ -19,6 +20,7 @@ from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
 from lockstep.run.witness import Witness
 from lockstep.strategy.contract import Strategy
+from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
 
 
@@ -31,6 +33,10 @@ class Parts:
     device: torch.device
     threads: int
     seed: int
+    arithmetic: Arithmetic
+    """Precision and numerics, as decided."""
+    scaler: LossScale | None
+    """Under 16-mixed; it has a state that a resumed run needs."""
     lanes_named: bool
     """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
     mesh: Mesh
@@ -47,6 +53,8 @@ class Parts:
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
+    stateful: dict[str, Any] = field(default_factory=dict)
+    """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
     broken: str | None = None
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError, WorldError
 
+COMPILED = "_orig_mod."
+"""What `torch.compile` puts before the names of the module that it wraps, the model or a part of it."""
+
 
 def write_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write `model.state_dict()` atomically: after a crash there is the old file or the new one, never a part.
@@ -23,7 +26,7 @@ def write_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
         WorldError: when the file cannot be written.
     """
     target = Path(path)
-    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    state = single_device_state(model)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -35,6 +38,12 @@ def write_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise WorldError(f"The weights could not be written to {target}: {error}") from error
+
+
+def single_device_state(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of `model.state_dict()` by the names that they have before `torch.compile` wraps the model."""
+    state = model.state_dict().items()
+    return {name.replace(COMPILED, ""): tensor for name, tensor in state if isinstance(tensor, Tensor)}
 
 
 def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -49,7 +58,7 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
         raise UsageError(f"There is no file {os.fspath(path)}.") from None
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{os.fspath(path)} is not a readable safetensors file ({error}).") from None
-    own = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    own = single_device_state(model)
     if problems := _differences(own, loaded):
         raise UsageError(f"{os.fspath(path)} holds the weights of another model: {problems}.")
     with torch.no_grad():

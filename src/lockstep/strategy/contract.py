@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
+from lockstep.strategy.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    precision = Precision()
+    """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None
     """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
     `lockstep verify` looks at them."""

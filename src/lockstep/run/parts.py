@@ -13,6 +13,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.rank.streams import Streams
+from lockstep.run.epoch_count import EpochCount
 from lockstep.run.ledger import Ledger
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
@@ -44,6 +45,8 @@ class Parts:
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
+    stateful: dict[str, Any] = field(default_factory=dict)
+    """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
     broken: str | None = None
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
@@ -56,5 +59,6 @@ class Parts:
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
     said_decisions: bool = False
+    epochs: EpochCount = field(default_factory=EpochCount)
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""

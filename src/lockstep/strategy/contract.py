@@ -120,6 +120,14 @@ class Strategy(ABC):
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Say what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""
 
+    def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - strategies that spread a model look at it
+        """The world rank whose values of a parameter or buffer count; None when every rank holds it.
+
+        Where it is not None, the tensor may lie on the meta device on other ranks; files are then written from the
+        holder's values.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Let go of the models: hooks are removed, parameters stay usable."""

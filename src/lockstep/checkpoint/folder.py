@@ -14,7 +14,7 @@ import shutil
 from enum import Enum
 from pathlib import Path
 
-from lockstep.checkpoint.manifest import NAME, Manifest
+from lockstep.checkpoint.manifest import FORMAT, NAME, Manifest
 from lockstep.errors import UsageError, WorldError
 
 
@@ -40,8 +40,8 @@ class StateFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a link and replace its target
-        self.stage = self.target.with_name(f".{self.target.name}.saving")
-        self.previous = self.target.with_name(f".{self.target.name}.previous")
+        self.stage = self.target.parent / f".{self.target.name}.saving"
+        self.previous = self.target.parent / f".{self.target.name}.previous"
         self._lock: int | None = None
 
     def refusal(self) -> str:
@@ -52,7 +52,7 @@ class StateFolder:
             return f"{self.target} is a link. Save to the folder that it points to."
         if self.target.exists() and not self.target.is_dir():
             return f"{self.target} is a file; a state is a folder. Save it under another name."
-        if self.target.is_dir() and not (self.target / NAME).exists() and any(self.target.iterdir()):
+        if self.target.is_dir() and not _is_ours(self.target):
             return f"{self.target} is a folder with other things in it. Save the state to a folder of its own below it."
         return ""
 
@@ -127,6 +127,13 @@ class StateFolder:
             return place, Manifest.decode((place / NAME).read_bytes(), place)
         except OSError as error:
             raise WorldError(f"{place / NAME} cannot be read ({error.strerror}).") from error
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is empty, or a state (perhaps damaged) and nothing else: what may be replaced."""
+    entries = list(folder.iterdir())
+    known = all(entry.is_file() and entry.suffix in (".json", ".safetensors") for entry in entries)
+    return not entries or (known and (folder / NAME).exists() and FORMAT.encode() in (folder / NAME).read_bytes())
 
 
 def sync(folder: Path) -> None:

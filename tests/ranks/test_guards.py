@@ -52,7 +52,11 @@ def guarded(call, following, path):
 
 @pytest.mark.parametrize(
     ("call", "following"),
-    [*((call, "run.steps") for call in CALLS), ("run.save_state", "run.mean"), *((call, "") for call in CALLS)],
+    [
+        *((call, "run.steps") for call in CALLS),
+        ("run.save_state", "run.mean"),
+        *((call, "") for call in ("run.save_weights", "run.save_state", "tally.mean")),
+    ],
 )
 def test_a_guarded_call_is_one_sentence_with_both_lines(tmp_path, call, following):
     with pytest.raises(RankFailed) as caught:

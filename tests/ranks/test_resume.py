@@ -3,18 +3,23 @@
 import json
 import math
 import random
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import scenarios
 import torch
 import torch.nn.functional as F
+from launching import run_script, start, write_script
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import lockstep
+from lockstep.run.state_hash import state_hash
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 
@@ -41,12 +46,12 @@ def one_cycle(model):
 KINDS = {"sgd": (scenarios.mlp, sgd), "groups": (scenarios.mlp, adamw_groups), "cnn": (scenarios.Cnn, one_cycle)}
 
 
-def train(kind, path, stop_after, *, load):
-    run = lockstep.init(seed=3, lanes=4)
+def train(kind, path, stop_after, *, load, strategy=None):
+    run = lockstep.init(seed=3, lanes=4, strategy=strategy)
     model = KINDS[kind][0]()
     optimizer, scheduler = KINDS[kind][1](model)
     loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+    average = AveragedModel(nn.Linear(1, 1) if strategy else model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     seen = {}
     if load:
@@ -56,7 +61,7 @@ def train(kind, path, stop_after, *, load):
             step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
-            average.update_parameters(model)
+            average.update_parameters(nn.Linear(1, 1) if strategy else model)
         scheduler.step()
         drawn = [torch.rand(3).tolist(), np.random.rand(), random.random()]
         if epoch + 1 == stop_after:
@@ -68,14 +73,20 @@ def train(kind, path, stop_after, *, load):
     after = [torch.rand(2).tolist(), np.random.rand(), random.random()] if load or stop_after is None else drawn
     rates = [group["lr"].hex() for group in optimizer.param_groups]
     return {
-        "bits": (digest_of(model), digest_of(optimizer), digest_of(average), rates, scheduler.last_epoch, after),
+        "bits": (
+            *(() if strategy else [digest_of(x) for x in (model, optimizer, average)]),
+            rates,
+            scheduler.last_epoch,
+            after,
+        ),
+        "model": state_hash(run._parts) if strategy or run.world_size == 1 else "",
         "steps": run._parts.ledger.step,
         "seen": seen,
     }
 
 
-def all_kinds(folder, stop_after, load):
-    return {kind: train(kind, f"{folder}/{kind}", stop_after, load=load) for kind in KINDS}
+def all_kinds(folder, stop_after, load, strategy=None):
+    return {kind: train(kind, f"{folder}/{kind}", stop_after, load=load, strategy=strategy) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +108,25 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, undistur
     assert (manifest["lanes"], manifest["ranks"], manifest["step"]) == (4, before, 10)
     assert min(manifest["files"]["optimizer.safetensors"]["tensors"]) == "exp_avg/body.0.bias"
     assert not list(tmp_path.glob(".*"))
+
+
+def spread(folder, stop_after, load):
+    return {"cnn": train("cnn", f"{folder}/cnn", stop_after, load=load, strategy="model_parallel")}
+
+
+def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, undisturbed):
+    """ddp on two ranks, then model_parallel on two, then one rank: the average stays outside, as it needs all layers."""
+    run_ranks(spread, Started(2), str(tmp_path), 1, False)
+    run_ranks(spread, Started(2), str(tmp_path), 3, True)
+    names = json.loads((tmp_path / "cnn" / "manifest.json").read_text())["files"]["optimizer.safetensors"]["tensors"]
+    assert {"exp_avg/body.0.bias", "exp_avg/head.bias"} <= set(names)
+    for last in (run_ranks(spread, Started(2), str(tmp_path), None, True), run_ranks(whole, Started(1), str(tmp_path))):
+        assert {rank["cnn"]["model"] for rank in last} == {undisturbed["cnn"]["model"]}
+        assert {rank["cnn"]["steps"] for rank in last} == {undisturbed["cnn"]["steps"]}
+
+
+def whole(folder):
+    return {"cnn": train("cnn", f"{folder}/cnn", None, load=True, strategy="single")}
 
 
 def simple():
@@ -247,41 +277,87 @@ def test_a_state_is_saved_between_epochs_only(tmp_path):
         assert "called before the last run.steps of this epoch" in second_loop
 
 
-def verified(path):
-    run, model, epoch = simple()
+def saved(path):
+    run, _, epoch = simple()
     epoch()
     run.save_state(path)
-    try:
-        run.load_state(path)
-    except lockstep.LockstepError as error:
-        return str(error)
-    return digest_of(model)
 
 
-def damaged(path):
+def loading(paths):
     run, model, _ = simple()
-    kept, said = digest_of(model), Wrong(path)
-    said(run.load_state, path)
-    return said.said[0], kept == digest_of(model)
+    kept, said = digest_of(model), Wrong(paths)
+    for path in paths:
+        said(run.load_state, path)
+    return said.said, kept == digest_of(model), run._parts.ledger.step
 
 
-@pytest.mark.parametrize(
-    ("file", "harm", "message"),
-    [
-        ("model.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1]), "its content is not what was written"),
-        ("state.json", lambda data: data[:-5], "bytes instead of"),
-        ("optimizer.safetensors", None, "cannot be read"),
-        ("manifest.json", lambda data: data.replace(b'"step": 2', b'"step": 3'), "manifest.json is damaged"),
-    ],
-)
-def test_a_damaged_file_is_named_on_every_rank(tmp_path, file, harm, message):
-    path = tmp_path / "state"
-    assert run_ranks(verified, Started(1), str(path))
-    if harm is None:
-        (path / file).unlink()
-    else:
-        (path / file).write_bytes(harm((path / file).read_bytes()))
-    for said, untouched in run_ranks(damaged, Started(2), str(path)):
-        assert str(path / file) in said
-        assert message in said
-        assert untouched
+HARMS = {
+    "model.safetensors": (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "its content is not what was written"),
+    "state.json": (lambda data: data[:-5], "bytes instead of"),
+    "optimizer.safetensors": (None, "cannot be read"),
+    "manifest.json": (lambda data: data.replace(b'"step": 2', b'"step": 3'), "manifest.json is damaged"),
+}
+
+
+def test_a_damaged_file_is_named_on_every_rank_and_nothing_is_changed(tmp_path):
+    run_ranks(saved, Started(1), str(tmp_path / "state"))
+    for file, (harm, _) in HARMS.items():
+        shutil.copytree(tmp_path / "state", tmp_path / file)
+        path = tmp_path / file / file
+        path.unlink() if harm is None else path.write_bytes(harm(path.read_bytes()))
+    for said, untouched, step in run_ranks(loading, Started(2), [str(tmp_path / file) for file in HARMS]):
+        for sentence, (file, (_, message)) in zip(said, HARMS.items(), strict=True):
+            assert str(tmp_path / file / file) in sentence
+            assert message in sentence
+        assert (untouched, step) == (True, 0)
+
+
+SCRIPT = """
+    import sys, torch, lockstep
+    run = lockstep.init(seed=0)
+    model = torch.nn.Linear(4, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randint(0, 2, (16,)))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    model, optimizer, loader = run.prepare(model, torch.optim.Adam(model.parameters()), loader)
+    run.load_state("state", missing_ok=True)
+    for epoch in run.epochs(int(sys.argv[1])):
+        run.print("epoch", epoch)
+        for step in run.steps(loader):
+            step.backward(lambda batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+        run.save_state("state")
+"""
+
+
+def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
+    first = run_script(tmp_path, SCRIPT, "-n", "2", args=("2",))
+    assert (first.code, first.out.count("epoch")) == (0, 2), first.err
+    (tmp_path / "state").rename(tmp_path / ".state.previous")  # as when a program ends while it replaces a state
+    second = start(tmp_path, "-n", "1", "--lanes", "4", "--threads", "1", "script.py", "3").finish()
+    assert second.code == 0, second.err
+    assert [line for line in second.out.splitlines() if "epoch" in line] == ["epoch 2"]
+    assert "lockstep: the run goes on with lanes 4, not 2: the bits may differ from here." in second.err
+    assert ".state.previous, which is complete" in second.err
+    assert "6 steps" in second.err
+
+
+def test_verify_neither_reads_nor_writes_the_states_of_the_user(tmp_path):
+    write_script(tmp_path, SCRIPT)
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "verify",
+        "script.py",
+        "--ranks",
+        "1,2",
+        "--lanes",
+        "2",
+        "--steps",
+        "5",
+        "3",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "state").exists()

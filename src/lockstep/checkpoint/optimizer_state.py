@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from lockstep.checkpoint.contents import Contents, TensorSet
 from lockstep.checkpoint.exact_json import Take, decode, encode
-from lockstep.checkpoint.model_state import ModelState
+from lockstep.checkpoint.model_state import single_device_name, unwrapped
 from lockstep.errors import UsageError
 
 Holder = Callable[[Tensor], int | None]
@@ -25,8 +25,8 @@ def parameter_names(models: Sequence[nn.Module]) -> dict[int, str]:
     names: dict[int, str] = {}
     for number, model in enumerate(models, 1):
         prefix = f"{number}/" if len(models) > 1 else ""
-        for name, tensor in ModelState.of(model).tensors.items():
-            names.setdefault(id(tensor), prefix + name)
+        for name, parameter in unwrapped(model).named_parameters():
+            names.setdefault(id(parameter), prefix + single_device_name(name))
     return names
 
 
@@ -57,6 +57,8 @@ def add_optimizer(
         if index not in of_index:
             others[str(index)] = encode(state, f"{label} {index}", tensors.add)
             continue
+        if of_index[index].is_meta:
+            continue  # another rank's; what is left here is from before the model was spread
         source = holder(of_index[index])
 
         def keep(path: str, tensor: Tensor, source: int | None = source) -> str:

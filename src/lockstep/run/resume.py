@@ -62,6 +62,8 @@ def load_state(
         plan, problem = _Plan(parts, place, objects), ""
     except LockstepError as error:
         problem = str(error)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        problem = f"it is not what lockstep writes ({error!r})."
     _raise_together(parts, f"{place} does not fit this run: {problem}" if problem else "")
     if parts.transport.rank == 0:
         _say_differences(parts, place, folder, manifest)

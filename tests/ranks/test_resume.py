@@ -170,7 +170,7 @@ def places(path):
 
 def test_the_epochs_that_are_left_come_after_a_load(tmp_path):
     for left, nothing in run_ranks(places, Started(2), str(tmp_path)):
-        assert nothing is None
+        assert nothing == {}
         assert left == {
             "beginning": ([1, 2], [0, 1, 2, 3], {}),
             "end": ([2], [0, 1, 2, 3], {}),
@@ -180,22 +180,24 @@ def test_the_epochs_that_are_left_come_after_a_load(tmp_path):
 
 
 def rolled_back(path):
-    """A state loaded inside the loop: its epochs come again, with the same bits."""
+    """A state loaded inside the loop: its epochs come again, with the same bits; so does what the run itself keeps."""
     run, model, epoch = simple()
     numbers, digests = [], []
+    own = run._parts.stateful["an average"] = AveragedModel(model)
     for number in run.epochs(3):
         numbers.append(number)
+        own.update_parameters(model)
         epoch()
         digests.append(digest_of(model))
         if number == 0:
             run.save_state(path)
         if number == 1 and len(numbers) == 2:
             run.load_state(path)
-    return numbers, digests[1] == digests[2]
+    return numbers, digests[1] == digests[2], own.n_averaged.item()
 
 
 def test_a_state_may_be_loaded_inside_the_loop(tmp_path):
-    assert run_ranks(rolled_back, Started(2), str(tmp_path / "state")) == [([0, 1, 1, 2], True)] * 2
+    assert run_ranks(rolled_back, Started(2), str(tmp_path / "state")) == [([0, 1, 1, 2], True, 3)] * 2
 
 
 class Wrong:

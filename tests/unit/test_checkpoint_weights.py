@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import lockstep
+from lockstep.checkpoint.model_state import ModelState
 from lockstep.testing.digests import digest_of
 
 
@@ -272,6 +273,12 @@ def lying_archive():
     return archive(records)
 
 
+def lying_old_file():
+    """A pickle of before torch 1.6 that says that its four numbers are 2^38."""
+    data = saved({"weight": torch.ones(4)}, new=False)
+    return data.replace(b"K\x04N", b"\x8a\x05\x00\x00\x00\x00\x40N")
+
+
 FILES = {
     "empty": (lambda: b"", "is empty"),
     "html": (lambda: b"\n<!DOCTYPE html><html>404", "is a web page and no weight file"),
@@ -294,6 +301,7 @@ FILES = {
         "may unpack to any size. Nothing was read",
     ),
     "lying archive": (lying_archive, "is damaged or incomplete"),
+    "lying old file": (lying_old_file, "is damaged or incomplete"),
     "plain pickle": (lambda: pickle.dumps({"a": 1}), "a pickle that torch.save did not write"),
 }
 
@@ -318,3 +326,13 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path):
         lockstep.load_weights(Net(), tmp_path / "none")
     with pytest.raises(lockstep.UsageError, match="is a folder"):
         lockstep.load_weights(Net(), tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(lockstep.UsageError, match="no regular file"):
+        lockstep.load_weights(Net(), tmp_path / "pipe")
+
+
+def test_names_are_those_of_a_single_device_however_a_model_is_wrapped():
+    net, partly = Net(), Net()
+    partly.body = compiled(partly.body)
+    for model in (compiled(net), Ddp(net), Ddp(compiled(net)), partly):
+        assert list(ModelState.of(model).tensors) == list(net.state_dict())

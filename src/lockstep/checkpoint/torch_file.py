@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import stat
 import warnings
 import zipfile
 from enum import Enum
@@ -70,16 +71,7 @@ def read_weight_file(path: Path) -> Any:
     Raises:
         UsageError: when it is missing, damaged, not known, or would run code.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        raise UsageError(f"There is no file {path}.") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder. Name the weight file inside it.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}).") from None
-    match kind_of(head):
+    match kind_of(_head_of(path)):
         case Kind.SAFETENSORS:
             file_ = TensorFile(path)
             return {name: file_.get(name) for name in file_.described}
@@ -92,6 +84,21 @@ def read_weight_file(path: Path) -> Any:
             raise UsageError(f"{path} is not a readable safetensors file. It is damaged, or something else.")
         case kind:
             raise UsageError(f"{path} is {kind.value}")
+
+
+def _head_of(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path} is a folder. Name the weight file inside it.")
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{path} is no regular file. Copy what it gives to one.")
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise UsageError(f"There is no file {path}.") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}).") from None
 
 
 def _check_archive(path: Path) -> None:

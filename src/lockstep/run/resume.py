@@ -41,7 +41,7 @@ OWN = ("the run", "random numbers")
 
 def load_state(
     parts: Parts, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """See `Run.load_state`."""
     require_between_epochs(parts, LOAD)
     folder = StateFolder(place_of(parts, path))
@@ -52,7 +52,7 @@ def load_state(
         problem = str(error)
     if not _all_found(parts, folder.target, found, problem):
         if missing_ok:
-            return None
+            return {}
         raise UsageError(f"There is no state in {folder.target}. Pass missing_ok=True for a first start.")
     assert found is not None
     place, manifest = found

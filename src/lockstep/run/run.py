@@ -339,9 +339,7 @@ class Run:
         """
         save_state(self._parts, path, extra)
 
-    def load_state(
-        self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any
-    ) -> dict[str, Any] | None:
+    def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
         """Go on from the folder that `run.save_state` wrote, on any number of ranks; every rank.
 
         Prepare the same things in the same order first. `run.epochs(n)` then yields the epochs that are left. With the
@@ -349,11 +347,11 @@ class Run:
 
         Args:
             path: the folder.
-            missing_ok: return None when there is no state yet, so that the first start and every later one are one script.
+            missing_ok: do nothing when there is no state yet, so that the first start and every later one are one script.
             objects: what the script had passed to `save_state` as objects, by the same names; loaded in place.
 
         Returns:
-            The values that the script had passed to `save_state`.
+            The values that the script had passed to `save_state`; empty when there was no state.
 
         Raises:
             UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not fit

@@ -46,6 +46,10 @@ def one_cycle(model):
 KINDS = {"sgd": (scenarios.mlp, sgd), "groups": (scenarios.mlp, adamw_groups), "cnn": (scenarios.Cnn, one_cycle)}
 
 
+def draws():
+    return [torch.rand(3).tolist(), np.random.randn(), random.gauss(0, 1)]
+
+
 def train(kind, path, stop_after, *, load, strategy=None):
     run = lockstep.init(seed=3, lanes=4, strategy=strategy)
     model = KINDS[kind][0]()
@@ -53,9 +57,10 @@ def train(kind, path, stop_after, *, load, strategy=None):
     loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
     average = AveragedModel(nn.Linear(1, 1) if strategy else model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
-    seen = {}
+    seen, next_draws = {}, None
     if load:
         seen = run.load_state(path, average=average)
+        next_draws = draws()
     for epoch in run.epochs(EPOCHS):
         for step in run.steps(loader):
             step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
@@ -63,22 +68,22 @@ def train(kind, path, stop_after, *, load, strategy=None):
             optimizer.zero_grad()
             average.update_parameters(nn.Linear(1, 1) if strategy else model)
         scheduler.step()
-        drawn = [torch.rand(3).tolist(), np.random.rand(), random.random()]
+        draws()
         if epoch + 1 == stop_after:
             best = (epoch, float("-inf"), step.loss)
             run.save_state(path, average=average, best=best, notes={3: torch.float16, "none": None})
             run.save_state(path, average=average, best=best, notes={3: torch.float16, "none": None})
-            drawn = [torch.rand(3).tolist(), np.random.rand(), random.random()]
+            next_draws = draws()
             break
-    after = [torch.rand(2).tolist(), np.random.rand(), random.random()] if load or stop_after is None else drawn
     rates = [group["lr"].hex() for group in optimizer.param_groups]
     return {
         "bits": (
             *(() if strategy else [digest_of(x) for x in (model, optimizer, average)]),
             rates,
             scheduler.last_epoch,
-            after,
+            draws(),
         ),
+        "next draws": next_draws,
         "model": state_hash(run._parts) if strategy or run.world_size == 1 else "",
         "steps": run._parts.ledger.step,
         "seen": seen,
@@ -96,12 +101,13 @@ def undisturbed():
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 1)])
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, undisturbed, before, after):
-    run_ranks(all_kinds, Started(before), str(tmp_path), 2, False)
+    stopped = run_ranks(all_kinds, Started(before), str(tmp_path), 2, False)[0]
     told = run_ranks(all_kinds, Started(after), str(tmp_path), None, True)
     for rank in told:
         for kind, result in rank.items():
             assert result["bits"] == undisturbed[kind]["bits"], kind
             assert result["steps"] == undisturbed[kind]["steps"]
+            assert result["next draws"] == stopped[kind]["next draws"]
             assert result["seen"]["best"][:2] == (1, -math.inf)
             assert result["seen"]["notes"] == {3: torch.float16, "none": None}
     manifest = json.loads((tmp_path / "cnn" / "manifest.json").read_text())

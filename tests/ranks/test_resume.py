@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -318,6 +319,32 @@ def test_a_damaged_file_is_named_on_every_rank_and_nothing_is_changed(tmp_path):
             assert str(tmp_path / file / file) in sentence
             assert message in sentence
         assert (untouched, step) == (True, 0)
+
+
+def full_disk(path):
+    """Files may not grow beyond some bytes, as on a disk that is full, after one state was written."""
+    run, model, epoch = simple()
+    run.save_state(path)
+    kept = digest_of(model)
+    epoch()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    said = Wrong(path)
+    try:
+        said(run.save_state, path)
+        said(run.save_weights, model, f"{path}.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    run.load_state(path)
+    return said.said, kept == digest_of(model)
+
+
+def test_a_full_disk_is_said_on_every_rank_and_leaves_the_older_state(tmp_path):
+    for (state, weights), same in run_ranks(full_disk, Started(2), str(tmp_path / "state")):
+        assert "The state could not be written to" in state
+        assert "The weights could not be written to" in weights
+        assert same
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
 SCRIPT = """

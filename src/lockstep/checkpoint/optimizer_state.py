@@ -5,7 +5,7 @@ Numbers are torch's own way, and they move when a layer is added or groups are m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,40 +39,28 @@ def add_optimizer(
         UsageError: for a parameter of no prepared model, or a state that cannot be written.
     """
     tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
-    packed = optimizer.state_dict()
-    of_index = dict(_indexed(optimizer, packed))
-    named = {index: _name(parameter, names, optimizer) for index, parameter in of_index.items()}
-    groups = [
-        {
-            "params": [named[index] for index in group["params"]],
-            "options": encode(
-                {key: value for key, value in group.items() if key != "params"}, f"{label} group {number}", tensors.add
-            ),
-        }
-        for number, group in enumerate(packed["param_groups"])
-    ]
-    entries: dict[str, Any] = {}
-    others: dict[str, Any] = {}
-    for index, state in packed["state"].items():
-        if index not in of_index:
-            others[str(index)] = encode(state, f"{label} {index}", tensors.add)
-            continue
-        if of_index[index].is_meta:
-            continue  # another rank's; what is left here is from before the model was spread
-        source = holder(of_index[index])
-
-        def keep(path: str, tensor: Tensor, source: int | None = source) -> str:
-            return tensors.add(path, tensor, source)
-
-        entries[named[index]] = {key: encode(value, f"{key}/{named[index]}", keep) for key, value in state.items()}
+    groups, entries = [], {}
+    for number, group in enumerate(optimizer.param_groups):
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        named = {_name(parameter, names, optimizer): parameter for parameter in group["params"]}
+        groups.append({"params": list(named), "options": encode(options, f"{label} group {number}", tensors.add)})
+        for name, parameter in named.items():
+            # On "meta" it is another rank's; what is left of its state here is from before the model was spread.
+            if parameter in optimizer.state and not parameter.is_meta:
+                entries[name] = _entry(name, optimizer.state[parameter], tensors, holder(parameter))
+    shared = {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)}
+    others = encode(shared, f"{label} state", tensors.add)
     contents.documents[label] = {"class": type(optimizer).__name__, "groups": groups, "others": others}
     contents.entries[label] = entries
 
 
-def _indexed(optimizer: Optimizer, packed: Mapping[str, Any]) -> Iterator[tuple[int, Tensor]]:
-    """Torch's number and the parameter."""
-    for saved, group in zip(packed["param_groups"], optimizer.param_groups, strict=True):
-        yield from zip(saved["params"], group["params"], strict=True)
+def _entry(name: str, state: Mapping[str, Any], tensors: TensorSet, holder: int | None) -> dict[str, Any]:
+    """The state of one parameter; its tensors are called `exp_avg/layer.weight`."""
+
+    def keep(path: str, tensor: Tensor) -> str:
+        return tensors.add(path, tensor, holder)
+
+    return {key: encode(value, f"{key}/{name}", keep) for key, value in state.items()}
 
 
 def _name(parameter: Tensor, names: Mapping[int, str], optimizer: Optimizer) -> str:
@@ -134,7 +122,7 @@ class OptimizerPlan:
             for name, entry in self._entries.items()
             if name in index_of and not parameters[index_of[name]].is_meta
         }
-        others = {key: decode(value, take) for key, value in self._document["others"].items()}
+        others = decode(self._document["others"], take)
         groups = []
         for own, names, saved in zip(self._optimizer.param_groups, self._names, self._groups, strict=True):
             options = {key: value for key, value in own.items() if key != "params"}

@@ -225,6 +225,7 @@ def refusals(path):
     wrong(run.save_state, path, rate=lambda: 0.1)
     wrong(run.save_state, path, seen=[1, {"deep": object()}])
     wrong(run.save_state, path, mine=run.rank)
+    wrong(run.save_state, path, mine=torch.full((3,), run.rank))
     wrong(run.load_state, path)
     before = digest_of(model)
     run.save_state(path, average=AveragedModel(model))
@@ -247,10 +248,11 @@ def other_model():
 
 def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tmp_path):
     for said, untouched, sane in run_ranks(refusals, Started(2), str(tmp_path / "state")):
-        function, deep, differs, missing, not_passed, too_many, reshaped = said
+        function, deep, differs, tensors, missing, not_passed, too_many, reshaped = said
         assert "rate is the function refusals.<locals>.<lambda>, which cannot be saved without pickle" in function
         assert "seen[1].deep is a object" in deep
         assert "'mine=' is not the same on every rank" in differs
+        assert "'mine=' is not the same on every rank" in tensors
         assert "There is no state in" in missing
         assert "pass average=... to run.load_state" in not_passed
         assert "the run has other=, but the state has only" in too_many

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lockstep.checkpoint.exact_json import encode
@@ -39,6 +40,8 @@ class Contents:
     """Encoded JSON by label; must be the same on every rank, but for those in `of_main`."""
     of_main: set[str] = field(default_factory=set)
     """Documents that may differ; rank 0's is written."""
+    tensors: dict[str, list[Tensor]] = field(default_factory=dict)
+    """The tensors of each document."""
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of each optimizer: the encoded state of each parameter that this rank updates."""
     files: dict[str, TensorSet] = field(default_factory=dict)
@@ -53,19 +56,33 @@ class Contents:
             label: the document's.
             of_main: whether ranks may differ.
         """
-        tensors = self.files.setdefault(file, TensorSet())
-        self.documents[label or name] = encode(value, name, tensors.add)
+        tensors, compared = self.files.setdefault(file, TensorSet()), self.tensors.setdefault(label or name, [])
+
+        def keep(path: str, tensor: Tensor) -> str:
+            compared.append(tensor)
+            return tensors.add(path, tensor)
+
+        self.documents[label or name] = encode(value, name, keep)
         if of_main:
             self.of_main.add(label or name)
 
     def digests(self) -> dict[str, str]:
-        """A digest of each document that ranks must agree on."""
-        return {label: digest(value) for label, value in self.documents.items() if label not in self.of_main}
+        """A digest of each document that ranks must agree on, with the bits of its tensors."""
+        return {
+            label: digest([value, [_hash(tensor) for tensor in self.tensors.get(label, ()) if not tensor.is_meta]])
+            for label, value in self.documents.items()
+            if label not in self.of_main
+        }
 
 
 def digest(value: Any) -> str:
     """Equal for equal JSON."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _hash(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.blake2b(flat.view(torch.uint8).numpy().data if flat.numel() else b"", digest_size=8).hexdigest()
 
 
 def differing(told: list[Mapping[str, str]]) -> str:

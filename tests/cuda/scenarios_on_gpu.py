@@ -67,3 +67,23 @@ def synchronised_norm():
         optimizer.step()
         optimizer.zero_grad()
     return digest_of(model)
+
+
+def resumed(path, epochs):
+    """Two epochs, of which the second perhaps comes after a load; the state holds what lies on the GPU."""
+    run = lockstep.init(seed=1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32, shuffle=True))
+    run.load_state(path, missing_ok=True)
+    drawn = torch.rand(3, device=run.device).tolist()
+    made = []
+    for epoch in run.epochs(epochs):
+        made.append(epoch)
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch["image"]), batch["label"]))
+            optimizer.step()
+            optimizer.zero_grad()
+        run.save_state(path)
+        drawn_after = torch.rand(3, device=run.device).tolist()
+    return digest_of(model, optimizer), made, drawn, drawn_after

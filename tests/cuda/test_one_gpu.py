@@ -18,6 +18,16 @@ def test_training_on_a_gpu_is_repeatable_to_the_bit():
     assert run_ranks(scenarios_on_gpu.train, Started(1, lanes=4, device="cuda")) == first
 
 
+def test_a_run_on_a_gpu_goes_on_with_the_same_bits(tmp_path):
+    gpu = Started(1, lanes=4, device="cuda")
+    [whole] = run_ranks(scenarios_on_gpu.resumed, gpu, str(tmp_path / "whole"), 2)
+    [first] = run_ranks(scenarios_on_gpu.resumed, gpu, str(tmp_path / "state"), 1)
+    [second] = run_ranks(scenarios_on_gpu.resumed, gpu, str(tmp_path / "state"), 2)
+    assert (whole[1], first[1], second[1]) == ([0, 1], [0], [1])
+    assert second[0] == whole[0]
+    assert second[2] == first[3]
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
 def test_two_gpus_have_the_bits_of_one():
     [alone] = run_ranks(scenarios_on_gpu.train, Started(1, lanes=4, device="cuda"))

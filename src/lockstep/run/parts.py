@@ -15,6 +15,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.rank.streams import Streams
+from lockstep.run.epoch_count import EpochCount
 from lockstep.run.ledger import Ledger
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
@@ -67,6 +68,7 @@ class Parts:
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
     said_decisions: bool = False
+    epochs: EpochCount = field(default_factory=EpochCount)
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

@@ -27,6 +27,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
             f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
             f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
         )
+    parts.epochs.begin_steps()
     parts.ledger.enter(Phase.DATA, "epoch order")
     plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
@@ -60,6 +61,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         try:
             yield step
         except GeneratorExit:
+            parts.epochs.end_steps()
             _count_step(parts, num_samples)  # the script leaves its loop; this step is made
             raise
         finally:
@@ -68,6 +70,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         _finish_step(parts, num_samples)
         position = end
     _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
+    parts.epochs.end_steps()
 
 
 def _check_norms(parts: Parts, plan: EpochPlan) -> None:

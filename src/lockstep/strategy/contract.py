@@ -162,7 +162,11 @@ class Strategy(ABC):
         return None
 
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
-        """The first rank that holds a parameter or buffer; None when every rank does."""
+        """The first rank that holds a parameter or buffer; None when every rank does.
+
+        Where it is not None, the tensor may lie on the meta device on other ranks, and files are written from the holder's
+        values.
+        """
         return None
 
     @abstractmethod

@@ -71,6 +71,8 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    ordered: Ordered | None = None
+    """The strategy itself, when it has an order of its own; the loop must be `step.backward(loss_of)` then."""
     precision = Precision()
     """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None

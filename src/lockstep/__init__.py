@@ -16,9 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lockstep.errors import LockstepError, PeerLost, PromiseBroken, UsageError, WorldError
+from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, UsageError, WorldError
 
 if TYPE_CHECKING:
+    from lockstep.launch.spawn import spawn
     from lockstep.run.agreed import Agreed
     from lockstep.run.run import Run
     from lockstep.run.start import finish, init
@@ -36,6 +37,7 @@ _PLACES = {
     "finish": "lockstep.run.start",
     "init": "lockstep.run.start",
     "load_weights": "lockstep.run.weights",
+    "spawn": "lockstep.launch.spawn",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "LockstepError",
     "PeerLost",
     "PromiseBroken",
+    "RankFailed",
     "Run",
     "Step",
     "Tally",
@@ -52,6 +55,7 @@ __all__ = [
     "finish",
     "init",
     "load_weights",
+    "spawn",
 ]
 
 

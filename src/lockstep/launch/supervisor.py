@@ -65,6 +65,7 @@ class Supervisor:
     observer: Observer
     listener: socket.socket
     began_ns: int
+    signals: CaughtSignals
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _plan: stopping.Plan = ()
@@ -84,7 +85,7 @@ class Supervisor:
         self._streams = RankStreams(self._selector, logs, self.saying.terminal)
         self._news, self._news_end = os.pipe()
         try:
-            with CaughtSignals() as self._signals:
+            with self.signals:
                 self._register()
                 if self.nursery.ready is not None:
                     self._start_ranks()
@@ -104,7 +105,7 @@ class Supervisor:
             (self.nursery.channel, self._on_nursery),
             (self.listener, self._on_listener),
             (self._news, self._on_news),
-            (self._signals, self._on_signal),
+            (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
 
@@ -158,10 +159,14 @@ class Supervisor:
             rank=number,
             script=str(request.script) if request.script is not None else "",
             module=request.module or "",
-            args=request.args,
+            args=request.args_of(number),
             folder=str(Path.cwd()),
             run_folder=str(self.folder.path.absolute()),
-            variables=rank_variables(request, number, port, os.environ),
+            variables={
+                **self.nursery.changed(os.environ),
+                **rank_variables(request, number, port, os.environ),
+            },
+            parcel=request.call.parcel if request.call is not None else "",
         )
 
     def _say_started(self) -> None:
@@ -236,7 +241,7 @@ class Supervisor:
         return True
 
     def _on_signal(self) -> None:
-        for number in self._signals.take():
+        for number in self.signals.take():
             if number == signal.SIGINT and self.observer.paused and not self._interrupted_by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue

@@ -44,7 +44,7 @@ class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
         """1 for an exception, the code of `sys.exit`, 128 + n for signal n."""
 
 
-class RankMisused(RankFailed, UsageError):
+class RankMisused(RankFailed, UsageError):  # noqa: N818
     """A rank of a `lockstep.spawn` raised a UsageError."""
 
 

@@ -16,7 +16,7 @@ from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, 
 from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
 from lockstep.launch.report import Line
@@ -119,6 +119,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+            devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
         ignored,

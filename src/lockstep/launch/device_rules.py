@@ -41,5 +41,5 @@ def crowded_device(index: int | None, position: Position, gpus: int) -> str | No
         return None
     return (
         f"rank {position.rank}: the model is on cuda:0, which local rank 0 has too, while cuda:{position.local_rank} is "
-        f'free. Use .cuda() without an index, or .to(f"cuda:{{os.environ[\'LOCAL_RANK\']}}").'
+        f"free. Use .cuda() without an index, or .to(f\"cuda:{{os.environ['LOCAL_RANK']}}\")."
     )

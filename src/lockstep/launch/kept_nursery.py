@@ -68,7 +68,13 @@ class KeptNursery:
 
 def is_interactive() -> bool:
     """Whether a person types into this process: a prompt or a notebook."""
-    return hasattr(sys, "ps1") or not hasattr(sys.modules.get("__main__"), "__file__")
+    return hasattr(sys, "ps1") or main_file() is None
+
+
+def main_file() -> str | None:
+    """The script of this process; None for a prompt, a notebook, and what comes from standard input."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if file is None or str(file).startswith("<") else str(file)
 
 
 def _read_once() -> tuple[tuple[str, str], ...]:

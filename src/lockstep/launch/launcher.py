@@ -103,7 +103,8 @@ def _say_ending(
     """The last lines; a failure block is the very last."""
     if interrupted_by:
         text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
-        saying.line(Line("stopped", text))
+        if request.call is None or request.verbosity is not Verbosity.QUIET:
+            saying.line(Line("stopped", text))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(request.ranks))

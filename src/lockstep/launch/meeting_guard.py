@@ -97,12 +97,12 @@ class _Guard:
         address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         return Surroundings(address, earlier=self._meetings[key])
 
-    def _through_the_run(
-        self, prefix_store: Any, given: Mapping[str, Any], asked: Asked, key: str
-    ) -> dict[str, Any]:
+    def _through_the_run(self, prefix_store: Any, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
         """The same meeting at the run's store; each has a name of its own there, because old keys stay."""
         timeout = given.get("timeout")
-        store = sys.modules["torch.distributed"].TCPStore(self._host, self._port, is_master=False, **({"timeout": timeout} if timeout else {}))
+        store = sys.modules["torch.distributed"].TCPStore(
+            self._host, self._port, is_master=False, **({"timeout": timeout} if timeout else {})
+        )
         position = self._position
         return {
             "init_method": None,
@@ -118,7 +118,13 @@ class _Guard:
 
         @functools.wraps(original)
         def __init__(  # noqa: N807 - it takes that place
-            self: Any, host_name: str, port: int, world_size: Any = None, is_master: bool = False, *rest: Any, **more: Any
+            self: Any,
+            host_name: str,
+            port: int,
+            world_size: Any = None,
+            is_master: bool = False,
+            *rest: Any,
+            **more: Any,
         ) -> None:
             if is_master and port == own_port and more.get("master_listen_fd") is None:
                 is_master = False

@@ -14,9 +14,9 @@ from urllib.parse import urlparse
 
 from lockstep.errors import UsageError
 
-MPI_MISSING = "This torch has no MPI. Use init_process_group(\"gloo\"); it works under mpirun too."
-NCCL_MISSING = "This torch has no NCCL. Use init_process_group(\"gloo\")."
-NO_GPU = "NCCL needs a GPU for each rank, and torch sees none here. Use init_process_group(\"gloo\")."
+MPI_MISSING = 'This torch has no MPI. Use init_process_group("gloo"); it works under mpirun too.'
+NCCL_MISSING = 'This torch has no NCCL. Use init_process_group("gloo").'
+NO_GPU = 'NCCL needs a GPU for each rank, and torch sees none here. Use init_process_group("gloo").'
 FROM_ENVIRONMENT = 'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])'
 
 
@@ -100,7 +100,7 @@ def _check_backend(asked: Asked, launched: Launched) -> None:
     if launched.local_world_size > launched.gpus:
         raise UsageError(
             f"NCCL needs a GPU for each rank, but {launched.local_world_size} ranks were started and torch sees "
-            f"{launched.gpus}. Start {launched.gpus}, or use init_process_group(\"gloo\")."
+            f'{launched.gpus}. Start {launched.gpus}, or use init_process_group("gloo").'
         )
 
 

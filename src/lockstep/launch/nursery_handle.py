@@ -11,8 +11,8 @@ from typing import Self
 
 from lockstep.launch.channel import ChannelClosed, Message, channel_pair
 from lockstep.launch.interpreter import interpreter_options
-from lockstep.launch.leftovers import kill, marked, remove_shared_memory
-from lockstep.launch.rank_variables import MARKER, nursery_variables
+from lockstep.launch.leftovers import MARKER, kill, marked, remove_shared_memory
+from lockstep.launch.rank_variables import nursery_variables
 
 
 class NurseryHandle:
@@ -52,7 +52,9 @@ class NurseryHandle:
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""
         old = self._environment
-        return {name: variables.get(name) for name in old.keys() | variables.keys() if old.get(name) != variables.get(name)}
+        return {
+            name: variables.get(name) for name in old.keys() | variables.keys() if old.get(name) != variables.get(name)
+        }
 
     @property
     def alive(self) -> bool:

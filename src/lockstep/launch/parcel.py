@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import io
 import linecache
+import multiprocessing.connection
 import multiprocessing.context
 import os
 import pickle
@@ -31,6 +32,7 @@ from typing import Any, Self, cast
 import cloudpickle
 
 from lockstep.errors import UsageError
+from lockstep.launch.kept_nursery import main_file
 from lockstep.launch.unpacking import Header, PipeEnd, open_storage
 
 MAX_SOURCE_BYTES = 1 << 20
@@ -49,11 +51,10 @@ class Parcel:
         self._held: object = (function, args)
         share_arguments(args)
         call = pack((function, args), lambda: _culprit(function, args))
-        main = sys.modules.get("__main__")
         header = Header(
             path=list(sys.path),
             argv=list(sys.argv) if hasattr(sys, "argv") else [],
-            main_file=getattr(main, "__file__", None),
+            main_file=main_file(),
             sources=_sources_without_file(),
             call=call,
         )
@@ -118,15 +119,20 @@ def share_arguments(args: object) -> None:
     elif isinstance(args, dict):
         for item in args.values():
             share_arguments(item)
-    elif isinstance(args, torch.Tensor) and not isinstance(args, torch.nn.Parameter):
-        if args.device.type == "cpu" and args.layout == torch.strided:
-            args.share_memory_()
+    elif isinstance(args, torch.Tensor) and not isinstance(args, torch.nn.Parameter) and _is_plain(args, torch):
+        args.share_memory_()
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    return bool(tensor.device.type == "cpu" and tensor.layout == torch.strided)
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle, with shared memory passed by its descriptor and CUDA memory refused."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, multiprocessing.connection.Connection):
+            return multiprocessing.connection.reduce_connection(obj)  # type: ignore[attr-defined]  # private to the library
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, (torch.UntypedStorage, torch.storage.TypedStorage)):
             return self._reduce_storage(obj, torch)
@@ -142,7 +148,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             )
         if plain.device.type != "cpu" or not plain.is_shared():
             return NotImplemented
-        descriptor, size = plain._share_fd_cpu_()  # noqa: SLF001
+        descriptor, size = plain._share_fd_cpu_()
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
         return open_storage, (path, size, storage.dtype if typed else None)
 

@@ -24,6 +24,7 @@ from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
 from lockstep.launch.function_main import function_program
 from lockstep.launch.meeting_guard import guard_meetings
+from lockstep.launch.nested_guard import guard_nested_ranks
 from lockstep.launch.process_ties import die_with_parent
 from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.script_main import Program, module_program, script_program
@@ -68,6 +69,7 @@ def _guard(order: RankOrder) -> None:
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
     guard_meetings(variables)
+    guard_nested_ranks(variables, environment.position)
     if environment.settings is not None and environment.settings.device == "cuda":
         guard_devices(environment.position)
 

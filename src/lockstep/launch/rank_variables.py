@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lockstep.launch.leftovers import MARKER
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 
@@ -34,10 +35,6 @@ def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> 
         "PYTHONHASHSEED": present.get("PYTHONHASHSEED", "0"),
         **IMPORT_ONLY,
     }
-
-
-MARKER = "LOCKSTEP_NURSERY"
-"""Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
 
 
 def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mapping[str, str]) -> dict[str, str | None]:

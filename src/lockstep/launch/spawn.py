@@ -8,6 +8,7 @@ travel, rank 0's output appears where the caller prints, and all ranks end when 
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.journal.failure import FailureKind
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
 from lockstep.launch.kept_nursery import KeptNursery
 from lockstep.launch.launcher import launch
 from lockstep.launch.parcel import Parcel
@@ -36,7 +37,7 @@ _kept = KeptNursery()
 atexit.register(_kept.close)
 
 
-def spawn(  # noqa: PLR0917 - torch.multiprocessing.spawn's order
+def spawn(
     fn: Callable[..., object],
     args: tuple[Any, ...] = (),
     nprocs: int = 2,
@@ -184,6 +185,12 @@ def _check(fn: object, args: object, nprocs: object) -> None:
         raise UsageError(f"`fn` must be a function that takes the rank first, but is {fn!r}.")
     if not isinstance(args, tuple):
         raise UsageError(f"`args` must be a tuple, but is of type {type(args).__name__}. With one argument: args=(x,).")
+    try:
+        inspect.signature(fn).bind(0, *args)
+    except TypeError as error:
+        raise UsageError(f"`fn` is called with the rank and then `args`, but: {error}.") from None
+    except ValueError:
+        pass  # a builtin without a signature
     if not isinstance(nprocs, int) or nprocs < 1:
         raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.")
     if OWN in os.environ:
@@ -212,6 +219,7 @@ def _request(
         name=folder.name,
         verbosity=Verbosity.QUIET if quiet else Verbosity.NORMAL,
         why=why,
+        devices=gpu_names(os.environ, nprocs) if decided.device == "cuda" else (),
         call=FunctionCall(parcel.path, name),
     )
 

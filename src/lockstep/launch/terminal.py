@@ -91,7 +91,6 @@ class Terminal:
         except OSError:
             self._broken.add(stream)
 
-
     def _write_text(self, stream: int, data: bytes) -> None:
         try:
             self._texts[stream].write(self._decoders[stream].decode(data))

@@ -12,7 +12,7 @@ from lockstep.layout.rank_environment import Position
 @pytest.mark.parametrize(
     ("index", "position", "gpus", "sentence"),
     [
-        (5, Position(5, 1, 8, 4), 4, "torch.cuda.set_device(5) got the rank, but devices are counted anew on each node, and this one has 4. Use int(os.environ[\"LOCAL_RANK\"]), which is 1 here."),
+        (5, Position(5, 1, 8, 4), 4, 'torch.cuda.set_device(5) got the rank, but devices are counted anew on each node, and this one has 4. Use int(os.environ["LOCAL_RANK"]), which is 1 here.'),
         (3, Position(3, 3, 4, 4), 2, "torch.cuda.set_device(3): 4 ranks were started, but torch sees 2 GPUs here. Start 2, or let ranks share with index % 2."),
         (2, Position(0, 0, 2, 2), 2, "torch.cuda.set_device(2): torch sees 2 GPUs here, counted from 0."),
     ],
@@ -36,7 +36,12 @@ def test_a_model_on_device_0_in_another_rank_is_noted() -> None:
 
 @pytest.mark.parametrize(
     ("index", "position", "gpus"),
-    [(1, Position(1, 1, 2, 2), 2), (0, Position(0, 0, 2, 2), 2), (0, Position(1, 1, 2, 2), 1), (None, Position(1, 1), 2)],
+    [
+        (1, Position(1, 1, 2, 2), 2),
+        (0, Position(0, 0, 2, 2), 2),
+        (0, Position(1, 1, 2, 2), 1),
+        (None, Position(1, 1), 2),
+    ],
 )
 def test_own_devices_and_devices_that_must_be_shared_are_not_noted(
     index: int | None, position: Position, gpus: int

@@ -50,7 +50,7 @@ def test_what_can_work_works(asked: Asked, now: Surroundings, way: Way) -> None:
         (Asked(init_method="tcp://h", rank=1, world_size=2), LAUNCHED, "init_method tcp://h has no port. Write tcp://127.0.0.1:29500"),
         (Asked(init_method="tcp://h:port", rank=1, world_size=2), LAUNCHED, "init_method tcp://h:port has no port."),
         (Asked("mpi"), LAUNCHED, 'This torch has no MPI. Use init_process_group("gloo"); it works under mpirun too.'),
-        (Asked("nccl"), replace(LAUNCHED, has_nccl=False), "This torch has no NCCL. Use init_process_group(\"gloo\")."),
+        (Asked("nccl"), replace(LAUNCHED, has_nccl=False), 'This torch has no NCCL. Use init_process_group("gloo").'),
         (Asked("cpu:gloo,cuda:nccl"), replace(LAUNCHED, has_nccl=False), "This torch has no NCCL."),
         (Asked("nccl"), LAUNCHED, "NCCL needs a GPU for each rank, and torch sees none here."),
         (Asked("NCCL"), replace(LAUNCHED, gpus=1), "NCCL needs a GPU for each rank, but 2 ranks were started and torch sees 1. Start 1,"),
@@ -72,6 +72,8 @@ def test_nccl_with_a_gpu_for_each_rank_passes() -> None:
 
 
 def test_ranks_that_mean_the_same_place_call_it_the_same() -> None:
-    assert meeting_name("tcp://localhost:1?rank=0&world_size=2") == meeting_name("tcp://127.0.0.1:1?rank=1&world_size=2")
+    assert meeting_name("tcp://localhost:1?rank=0&world_size=2") == meeting_name(
+        "tcp://127.0.0.1:1?rank=1&world_size=2"
+    )
     assert meeting_name("file:///a") != meeting_name("file:///b")
     assert meeting_name(None) == meeting_name("env://")

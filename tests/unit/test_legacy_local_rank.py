@@ -42,7 +42,9 @@ def test_the_spelling_that_the_script_declares_is_found(source: str, option: str
         (None, (), None, ""),
     ],
 )
-def test_it_is_passed_when_it_is_due(source: str | None, args: tuple[str, ...], use_env: bool | None, option: str) -> None:
+def test_it_is_passed_when_it_is_due(
+    source: str | None, args: tuple[str, ...], use_env: bool | None, option: str
+) -> None:
     assert local_rank_option(source, args, use_env) == option
 
 

@@ -46,6 +46,8 @@ def arrived(*args: Any) -> tuple[Any, ...]:
         (lambda: lockstep.spawn("train"), "`fn` must be a function that takes the rank first, but is 'train'."),
         (lambda: lockstep.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. With one argument: args=(x,)."),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=0), "`nprocs` must be a whole number of at least 1, but is 0."),
+        (lambda: lockstep.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),
+        (lambda: lockstep.spawn(two, args=(1,), nprocs=99, device="cuda"), '99 ranks with device="cuda" need a GPU each'),
         (lambda: lockstep.spawn(two), "`fn` is called with the rank and then `args`, but: missing a required argument"),
         (lambda: lockstep.spawn(two, args=(sys._getframe(),)), "Argument 0 (frame) cannot be sent to the ranks: "),
         (lambda: lockstep.spawn(of_a_cell(locked)), "`LOCK` (lock), which locked uses, cannot be sent to the ranks: "),

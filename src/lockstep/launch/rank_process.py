@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -95,6 +96,7 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
         code = _exit_code(ending)
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
+            _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
         return code
     except KeyboardInterrupt:
         os.write(log, traceback.format_exc().encode(errors="backslashreplace"))

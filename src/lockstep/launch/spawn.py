@@ -69,9 +69,10 @@ def spawn(
         KeyboardInterrupt: after Ctrl-C; all ranks have ended.
     """
     _check(fn, args, nprocs)
+    sized = _size(nprocs, device)
     parcel = Parcel(fn, args)
     try:
-        context = SpawnContext(_request(fn, nprocs, device, quiet, parcel), parcel)
+        context = SpawnContext(_request(fn, sized, quiet, parcel), parcel)
     except BaseException:
         parcel.close()
         raise
@@ -200,11 +201,9 @@ def _check(fn: object, args: object, nprocs: object) -> None:
         )
 
 
-def _request(
-    fn: Callable[..., object], nprocs: int, device: Literal["auto", "cpu", "cuda"], quiet: bool, parcel: Parcel
-) -> LaunchRequest:
+def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel) -> LaunchRequest:
     name = str(getattr(fn, "__name__", None) or type(fn).__name__)
-    decided, why = _size(nprocs, device)
+    decided, why = sized
     base = Path(os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
     folder = reserve_run_folder(base, None, name, datetime.now().astimezone())
     return LaunchRequest(
@@ -219,14 +218,21 @@ def _request(
         name=folder.name,
         verbosity=Verbosity.QUIET if quiet else Verbosity.NORMAL,
         why=why,
-        devices=gpu_names(os.environ, nprocs) if decided.device == "cuda" else (),
+        devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
         call=FunctionCall(parcel.path, name),
     )
 
 
-def _size(nprocs: int, device: Literal["auto", "cpu", "cuda"]) -> tuple[Size, str]:
+def _size(nprocs: int, device: str) -> tuple[Size, str]:
     """As for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.')
     gpus = count_gpus(os.environ) if device != "cpu" and torch_speaks_cuda() else 0
+    if device == "cuda" and nprocs > gpus:
+        raise UsageError(
+            f'{nprocs} ranks with device="cuda" need a GPU each, but {gpus} that torch can use '
+            f'{"is" if gpus == 1 else "are"} here. Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
+        )
     machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"))
     too_few = device == "auto" and 0 < gpus < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)

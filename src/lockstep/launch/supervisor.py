@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,8 @@ DRAIN_S = 2.0
 class _Rank:
     pid: int = 0
     stopped: bool = False
+    leaving: tuple[int, int] | None = None
+    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
     end: RankEnd | None = None
 
 
@@ -84,6 +87,7 @@ class Supervisor:
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
         self._streams = RankStreams(self._selector, logs, self.saying.terminal)
         self._news, self._news_end = os.pipe()
+        os.set_blocking(self._news, False)
         try:
             with self.signals:
                 self._register()
@@ -211,17 +215,27 @@ class Supervisor:
     def _on_exit(self, message: Message) -> None:
         number, rank = message["rank"], self._ranks[message["rank"]]
         failure = read_failure(self.folder.failure(number))
+        self._on_news()
         rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], rank.stopped, failure)
+        if rank.leaving is not None and rank.stopped:
+            code, time_ns = rank.leaving
+            rank.end = RankEnd(number, code, 0, time_ns, False, failure)
         if failure is not None:
             self._stop_for(number, failure.kind)
         elif message["code"] and not rank.stopped and self._may_stop_for(FailureKind.SCRIPT):
             self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
 
     def _on_news(self) -> None:
-        for line in os.read(self._news, 1 << 16).splitlines():
+        with suppress(BlockingIOError):
+            self._take_news(os.read(self._news, 1 << 16))
+
+    def _take_news(self, text: bytes) -> None:
+        for line in text.splitlines():
             news = json.loads(line)
             if news["event"] == "joined":
                 self._joined = True
+            elif news["event"] == "leaving":
+                self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
             else:
                 failure = read_failure(self.folder.failure(news["rank"]))
                 if failure is not None:

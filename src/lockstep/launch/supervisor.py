@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from lockstep.errors import WorldError
 from lockstep.journal.failure import FailureKind, read_failure
@@ -22,9 +21,9 @@ from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import UPDATE_S, Observer
-from lockstep.launch.rank_order import RankOrder, write_order
+from lockstep.launch.rank_order import write_order
 from lockstep.launch.rank_streams import RankStreams
-from lockstep.launch.rank_variables import rank_variables
+from lockstep.launch.rank_variables import rank_order
 from lockstep.launch.report import Line, StartTimes, logs_line, plain_line, rank_lines, still_alone_line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
@@ -150,28 +149,12 @@ class Supervisor:
             self._ranks[number] = _Rank()
             stdin = 0 if number == 0 and self.saying.terminal is not None else nothing
             stdout, stderr = self._streams.new_pipes(number)
-            order = write_order(self._order(number, port))
+            order = write_order(rank_order(self.request, number, port, self.nursery.changed(os.environ)))
             message = {"do": "spawn", "rank": number, "fresh": self._fresh}
             self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end))
             for descriptor in (order, stdout, stderr):
                 os.close(descriptor)
         os.close(nothing)
-
-    def _order(self, number: int, port: int) -> RankOrder:
-        request = self.request
-        return RankOrder(
-            rank=number,
-            script=str(request.script) if request.script is not None else "",
-            module=request.module or "",
-            args=request.args_of(number),
-            folder=str(Path.cwd()),
-            run_folder=str(self.folder.path.absolute()),
-            variables={
-                **self.nursery.changed(os.environ),
-                **rank_variables(request, number, port, os.environ),
-            },
-            parcel=request.call.parcel if request.call is not None else "",
-        )
 
     def _say_started(self) -> None:
         if self.request.verbosity is Verbosity.QUIET or self.saying.terminal is None:

@@ -133,7 +133,8 @@ WAITS = """
         print("waiting", flush=True) if rank == 0 else None
         signal.pause()
 
-    lockstep.spawn(waits, join="later" not in sys.argv).join()
+    context = lockstep.spawn(waits, join="now" in sys.argv)
+    signal.pause() if "away" in sys.argv else context.join()
 """
 
 
@@ -175,11 +176,18 @@ def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: 
     assert told["kill"][:2] == [1, 137]
 
 
-@pytest.mark.parametrize("how", ["now", "later"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGINT, "now"),
+        (signal.SIGTERM, "now"),
+        (signal.SIGKILL, "now"),
+        (signal.SIGINT, "later"),
+        (signal.SIGINT, "away"),
+        (signal.SIGKILL, "away"),
+    ],
+)
 def test_a_signal_to_the_caller_leaves_nothing(tmp_path: Path, number: signal.Signals, how: str) -> None:
-    if how == "later" and number == signal.SIGTERM:
-        pytest.skip("with join=False the caller's own handlers are in force")
     run = start_python(tmp_path, write_script(tmp_path, WAITS), how)
     run.wait_for("waiting")
     assert len(run.processes()) >= 5, "the caller, the nursery, two ranks and their loader workers"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from lockstep.errors import UsageError
@@ -47,3 +50,39 @@ def test_own_devices_and_devices_that_must_be_shared_are_not_noted(
     index: int | None, position: Position, gpus: int
 ) -> None:
     assert crowded_device(index, position, gpus) is None
+
+
+GUARDED = """
+import inspect, sys
+from lockstep.errors import UsageError
+from lockstep.launch.device_guard import guard_devices
+from lockstep.layout.rank_environment import Position
+if sys.argv[1] == "after":
+    import torch
+guard_devices(Position(1, 1, 2, 2))
+import torch, torch.distributed as dist
+assert [call.__name__ for call, _ in torch.cuda._queued_calls][-1] == "pin", "waits until CUDA is initialised"
+assert not torch.cuda.is_initialized()
+assert list(inspect.signature(torch.cuda.set_device).parameters) == ["device"]
+for device in (torch.cuda.device_count(), f"cuda:{torch.cuda.device_count()}"):
+    try:
+        torch.cuda.set_device(device)
+    except UsageError as error:
+        assert "torch sees" in str(error)
+    else:
+        raise AssertionError("a device that is not there")
+torch.cuda.set_device(-1)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), bucket_cap_mb=1)
+assert type(model) is torch.nn.parallel.DistributedDataParallel
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_the_guard_stands_in_a_real_torch_before_and_after_its_import(moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED, moment], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr

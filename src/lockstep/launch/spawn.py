@@ -96,9 +96,15 @@ class SpawnContext:
         self._told = False
 
     def start(self) -> None:
-        """Run in the background."""
+        """Run in the background. A caller that ends well waits for the ranks; one that fails takes them along."""
         self._thread = threading.Thread(target=self.run, name="lockstep-spawn")
         self._thread.start()
+        threading.Thread(target=self._end_with_a_failed_caller, daemon=True).start()
+
+    def _end_with_a_failed_caller(self) -> None:
+        threading.main_thread().join()
+        if getattr(sys, "last_value", None) is not None:
+            self._signals.send(signal.SIGINT)
 
     def run(self) -> None:
         """Run the ranks to their end, in this thread."""

@@ -16,6 +16,8 @@ from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.layout.late_settings import PREFIXES
 
 MODULES = ("torch", "cloudpickle")
+MODULES_OF_A_SESSION = (*MODULES, "torch._dynamo", "lockstep.run.start")
+"""torch's optimizers import `torch._dynamo` (1.2 s of a core); a session's later calls find it there."""
 
 
 class KeptNursery:
@@ -29,8 +31,9 @@ class KeptNursery:
     @contextmanager
     def lend(self, threads: int) -> Iterator[NurseryHandle]:
         """A nursery for ranks with `threads` threads; afterwards it is kept, or ended with everything below it."""
+        modules = MODULES_OF_A_SESSION if is_interactive() else MODULES
         wanted = (threads, os.getpid(), _read_once())
-        nursery = self._take(wanted) or NurseryHandle(threads, MODULES)
+        nursery = self._take(wanted) or NurseryHandle(threads, modules)
         try:
             yield nursery
         except BaseException:

@@ -63,6 +63,8 @@ MEETINGS = """
         meet(world_size)
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
         meet(world_size, **both)
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_PORT=str(12000 + rank))
+        meet(1)
         print("all met")
 
     if "LOCKSTEP_RANK" in os.environ:

@@ -27,6 +27,7 @@ SECOND_NODE = replace(LAUNCHED, rank=5, local_rank=1, world_size=8, local_world_
         (Asked(init_method="tcp://10.1.1.20:23456", rank=1, world_size=2), HERE, Way.RUN),
         (Asked(init_method="file:///tmp/x", rank=1, world_size=2), HERE, Way.RUN),
         (Asked(init_method="tcp://localhost:23456", rank=0, world_size=1), HERE, Way.RUN),
+        (Asked(rank=0, world_size=1), Surroundings("localhost:12355"), Way.RUN),
         (Asked("mine", rank=0, world_size=1, has_store=True), HERE, Way.TORCH),
         (Asked(rank=0, world_size=7, has_store=True), HERE, Way.TORCH),
         (Asked(init_method="mine://there"), HERE, Way.TORCH),
@@ -76,4 +77,6 @@ def test_ranks_that_mean_the_same_place_call_it_the_same() -> None:
         "tcp://127.0.0.1:1?rank=1&world_size=2"
     )
     assert meeting_name("file:///a") != meeting_name("file:///b")
-    assert meeting_name(None) == meeting_name("env://")
+    assert meeting_name(None) == meeting_name("env://") == meeting_name(None, "")
+    assert meeting_name(None, "localhost:1") == meeting_name("env://", "127.0.0.1:1") == meeting_name("tcp://h:1")
+    assert meeting_name(None, ":") not in (meeting_name(None), meeting_name("tcp://h:1"))

@@ -69,8 +69,9 @@ class _Guard:
                 return original(*args, **kwargs)  # torch says what is wrong
             if c10d.is_initialized() or given.get("_ranks"):
                 return original(*args, **kwargs)
-            key = meeting_name(asked.init_method)
-            way = judge_meeting(asked, self._launched(c10d), self._surroundings(key))
+            address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            key = meeting_name(asked.init_method, address if address != f"{self._host}:{self._port}" else "")
+            way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
             if not asked.has_store:
                 self._meetings[key] += 1
             if way is Way.TORCH:
@@ -92,10 +93,6 @@ class _Guard:
             has_mpi=c10d.is_mpi_available(),
             gpus=torch.cuda.device_count(),
         )
-
-    def _surroundings(self, key: str) -> Surroundings:
-        address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-        return Surroundings(address, earlier=self._meetings[key])
 
     def _through_the_run(self, prefix_store: Any, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
         """The same meeting at the run's store; each has a name of its own there, because old keys stay."""
@@ -149,11 +146,20 @@ def check_port(port: int) -> None:
 def _asked(given: Mapping[str, Any]) -> Asked:
     backend = given.get("backend")
     method = given.get("init_method")
-    query = dict(parse_qsl(urlparse(str(method)).query)) if method is not None else {}
+    parts = urlparse("env://" if method is None else str(method))
+    query = dict(parse_qsl(parts.query))
+    if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
+        query = {"rank": os.environ.get("RANK", "-1"), "world_size": os.environ.get("WORLD_SIZE", "-1"), **query}
     return Asked(
         backend=None if backend is None else str(backend),
         init_method=None if method is None else str(method),
-        world_size=int(given.get("world_size", query.get("world_size", -1))),
-        rank=int(given.get("rank", query.get("rank", -1))),
+        world_size=_first(given.get("world_size"), query.get("world_size")),
+        rank=_first(given.get("rank"), query.get("rank")),
         has_store=given.get("store") is not None,
     )
+
+
+def _first(given: Any, default: str | None) -> int:
+    """What the call says, else the default; -1 where neither says anything."""
+    number = int(given) if given is not None else -1
+    return number if number >= 0 else int(default or -1)

@@ -78,8 +78,9 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
     scheme = urlparse(method).scheme
     if scheme in ("tcp", "file"):
         _check_complete(asked, method, scheme)
-    _check_numbers(asked, launched, scheme)
-    if scheme in ("tcp", "file") or (scheme == "env" and (now.earlier or now.address != launched.address)):
+    moved = scheme == "env" and now.address != launched.address
+    _check_numbers(asked, launched, shared=scheme == "env" and not moved)
+    if scheme in ("tcp", "file") or moved or (scheme == "env" and now.earlier):
         return Way.RUN
     return Way.TORCH
 
@@ -115,9 +116,17 @@ def _check_complete(asked: Asked, method: str, scheme: str) -> None:
         raise UsageError(f"init_method {method} has no port. Write tcp://127.0.0.1:29500, or leave init_method out.")
 
 
-def meeting_name(init_method: str | None) -> str:
-    """The same on all ranks that mean the same place: the port of tcp://, the path of file://, else the scheme."""
+def meeting_name(init_method: str | None, moved_to: str = "") -> str:
+    """The same on all ranks that mean the same place: the port of tcp://, the path of file://, else the scheme.
+
+    Args:
+        init_method: the script's.
+        moved_to: `host:port` to which the script has moved env://; empty when it has not.
+    """
     parts = urlparse(init_method or "env://")
+    if parts.scheme == "env" and moved_to:
+        parts = urlparse(f"tcp://{moved_to}")
+        init_method = parts.geturl()
     if parts.scheme == "tcp":
         return f"tcp {_port(init_method or '')}"
     return f"{parts.scheme} {parts.path}"
@@ -130,11 +139,11 @@ def _port(method: str) -> int | None:
         return None
 
 
-def _check_numbers(asked: Asked, launched: Launched, scheme: str) -> None:
-    """Refuse what cannot come together; a smaller group at an address of its own may be meant."""
+def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
+    """Refuse what cannot come together; a smaller group may be meant, unless the address is `shared` with all ranks."""
     world_size = asked.world_size if asked.world_size >= 0 else launched.world_size
     if world_size != launched.world_size and (
-        world_size > launched.world_size or scheme == "env" or not 0 <= asked.rank < world_size
+        world_size > launched.world_size or shared or not 0 <= asked.rank < world_size
     ):
         raise UsageError(
             f"init_process_group(world_size={world_size}) waits for {_ranks(world_size)}, but {launched.world_size} "

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import RankFailed, RankMisused, UsageError
 from lockstep.journal.failure import FailureKind
@@ -33,8 +33,45 @@ from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.terminal import ERR, OUT, Terminal
 from lockstep.layout.rank_environment import OWN
 
+Device = Literal["auto", "cpu", "cuda"]
 _kept = KeptNursery()
 atexit.register(_kept.close)
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    *,
+    device: Device = ...,
+    quiet: bool = ...,
+) -> None: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    device: Device = ...,
+    quiet: bool = ...,
+) -> SpawnContext: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    *,
+    device: Device = ...,
+    quiet: bool = ...,
+) -> SpawnContext | None: ...
 
 
 def spawn(
@@ -43,7 +80,7 @@ def spawn(
     nprocs: int = 2,
     join: bool = True,
     *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     quiet: bool = False,
 ) -> SpawnContext | None:
     """Call `fn(rank, *args)` in `nprocs` new processes, the ranks of a run.

@@ -24,7 +24,7 @@ from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
 from lockstep.checkup.versions import version_rows
 from lockstep.launch.cores import Cores
-from lockstep.launch.gpus import names_from
+from lockstep.launch.gpus import gpu_names
 from lockstep.launch.leftovers import orphaned_processes, orphaned_shared_memory
 from lockstep.launch.report import device_names
 from lockstep.launch.sizing import Machine
@@ -40,7 +40,12 @@ GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 """
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\n"
 GIB = 1 << 30
-SMI = "0, GPU-aa11, NVIDIA A100-SXM4-80GB\n1, GPU-bb22, NVIDIA A100-SXM4-80GB\n2, GPU-cc33, NVIDIA A100-SXM4-80GB\n"
+INFORMATION = """Model:          {}
+IRQ:            256
+GPU UUID:      {}
+Bus Location:      {}
+Device Minor:      {}
+"""
 
 
 def said(row: Row) -> tuple[str, str]:
@@ -104,14 +109,28 @@ def test_device_names_are_short(count: int, names: tuple[str, ...], text: str) -
     assert device_names(count, names) == text
 
 
-def test_names_follow_cuda_visible_devices_and_are_left_out_where_the_order_is_unknown() -> None:
-    mixed = SMI.replace("cc33, NVIDIA A100-SXM4-80GB", "cc33, NVIDIA T4")
-    assert names_from(SMI, {}, 2) == ("NVIDIA A100-SXM4-80GB",) * 2
-    assert names_from(mixed, {}, 3) == ()
-    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert names_from(mixed, {**by_bus, "CUDA_VISIBLE_DEVICES": "2,0"}, 2) == ("NVIDIA T4", "NVIDIA A100-SXM4-80GB")
-    assert names_from(mixed, {**by_bus, "CUDA_VISIBLE_DEVICES": "GPU-cc"}, 1) == ("NVIDIA T4",)
-    assert names_from(mixed, {**by_bus, "CUDA_VISIBLE_DEVICES": "MIG-1"}, 1) == ()
+def test_names_are_read_from_the_driver_and_follow_cuda_visible_devices(tmp_path: Path) -> None:
+    for minor, (uuid, name) in enumerate(
+        (("GPU-aa11", "NVIDIA A100"), ("GPU-bb22", "NVIDIA A100"), ("GPU-cc33", "NVIDIA T4"))
+    ):
+        bus = f"0000:{minor}8:00.0"
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+        (tmp_path / "gpus" / bus / "information").write_text(INFORMATION.format(name, uuid, bus, minor))
+    (tmp_path / "dev").mkdir()
+
+    def names(count: int, **variables: str) -> tuple[str, ...]:
+        return gpu_names(variables, count, tmp_path / "dev", tmp_path / "gpus")
+
+    by_bus = "PCI_BUS_ID"
+    assert names(3) == (), "CUDA counts the fastest first"
+    assert names(3, CUDA_DEVICE_ORDER=by_bus) == ("NVIDIA A100", "NVIDIA A100", "NVIDIA T4")
+    assert names(2, CUDA_DEVICE_ORDER=by_bus, CUDA_VISIBLE_DEVICES="2,0") == ("NVIDIA T4", "NVIDIA A100")
+    assert names(1, CUDA_DEVICE_ORDER=by_bus, CUDA_VISIBLE_DEVICES="GPU-cc") == ("NVIDIA T4",)
+    assert names(1, CUDA_DEVICE_ORDER=by_bus, CUDA_VISIBLE_DEVICES="MIG-1") == ()
+    for minor in (0, 1):
+        (tmp_path / "dev" / f"nvidia{minor}").touch()
+    assert names(2) == ("NVIDIA A100",) * 2, "a container has device files for its own devices only"
+    assert gpu_names({}, 1, tmp_path / "dev", tmp_path / "missing") == ()
 
 
 def test_cores_and_what_a_run_would_make_of_them() -> None:

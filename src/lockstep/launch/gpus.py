@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 DEVICES = Path("/dev")
@@ -37,27 +37,33 @@ def _chosen(text: str) -> int:
     return count
 
 
-def gpu_names(variables: Mapping[str, str], count: int) -> tuple[str, ...]:
+def gpu_names(
+    variables: Mapping[str, str], count: int, devices: Path = DEVICES, driver_list: Path = DRIVER_LIST
+) -> tuple[str, ...]:
     """The names of the devices that this process may use, in the order of their indices; empty when unknown.
 
-    Asks nvidia-smi, which torch need not be imported for (0.1 s). CUDA counts the fastest first unless
+    Read from the driver's list, which costs nothing; nvidia-smi can take seconds. CUDA counts the fastest first unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID, so with different devices the order is known only then.
     """
-    if count == 0:
-        return ()
-    try:
-        asked = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return names_from(told, variables, count)
+    found = []
+    for file in sorted(driver_list.glob("*/information")):
+        with suppress(OSError):
+            found.append(_information(file.read_text()))
+    here = [one for one in found if (devices / f"nvidia{one.get('Device Minor', '')}").exists()] or found
+    rows = [(str(index), one.get("GPU UUID", ""), one.get("Model", "")) for index, one in enumerate(here)]
+    return names_from(rows, variables, count)
 
 
-def names_from(told: str, variables: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """The same from the text `0, GPU-12ab..., NVIDIA H200` of nvidia-smi, one line for each device of the machine."""
-    rows = [[part.strip() for part in line.split(",", 2)] for line in told.splitlines() if line.count(",") >= 2]
+def _information(text: str) -> dict[str, str]:
+    """`Model: NVIDIA H200` and its like, one to a line."""
+    pairs = [line.partition(":") for line in text.splitlines()]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def names_from(rows: Sequence[tuple[str, str, str]], variables: Mapping[str, str], count: int) -> tuple[str, ...]:
+    """The same from (index, UUID, name) of each device of the machine, in the order of the bus."""
     names = [name for _, _, name in rows]
-    if len(set(names)) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    if not all(names) or (len(set(names)) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
         return ()
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.launch.request import LaunchRequest
+from lockstep.layout.mesh import choose_mesh
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
@@ -40,14 +41,16 @@ class StartTimes:
 def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
     why = f" ({request.why})" if request.why else ""
-    devices = "cpu" if request.device == "cpu" else _gpu_names(request.ranks)
+    replicas = choose_mesh(request.form, request.ranks).copies
+    devices = "cpu" if request.device == "cpu" else _gpu_names(max(request.ranks, replicas))
     threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
-    each = " each" if request.ranks > 1 else ""
-    return Line("lockstep", f"{_count(request.ranks, 'rank')} on {devices}, {threads}{each}{why}")
+    each = " each" if max(request.ranks, replicas) > 1 else ""
+    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
+    return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
 
 
-def _gpu_names(ranks: int) -> str:
-    return "cuda:0" if ranks == 1 else f"cuda:0 to cuda:{ranks - 1}"
+def _gpu_names(count: int) -> str:
+    return "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
 
 
 def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
@@ -65,6 +68,8 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     text = ", ".join(part for part in parts if part)
     why = f" ({decided['why']})" if decided.get("why") else ""
     same = f"; same bits elsewhere with {_count(int(lanes), 'lane')}, {_count(threads, 'thread')} each" if lanes else ""
+    if decided.get("not_exact"):
+        same = "; not the same bits elsewhere, by nature"
     return Line("lanes", f"{text}{why}{same}")
 
 

@@ -73,6 +73,8 @@ class Findings:
     lanes: int = 0
     lanes_named: bool = True
     """Whether the script or the command line named the lanes; else a run has as many as ranks, and other bits with each."""
+    not_exact: str = ""
+    """Why the run's form promises no equal bits (see `lockstep.layout.exactness`); empty where it does."""
     plain: Plain | None = None
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -135,6 +137,7 @@ class Findings:
             "ranks": list(self.ranks),
             "lanes": self.lanes,
             "lanes_named": self.lanes_named,
+            "not_exact": self.not_exact or None,
             "threads": self.threads,
             "device": self.device,
             "steps": self.num_steps,

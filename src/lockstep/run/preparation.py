@@ -19,6 +19,7 @@ from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
 from lockstep.journal.private_file import write_private
 from lockstep.layout.cut import Cut
+from lockstep.layout.exactness import why_not_exact
 from lockstep.rank.numerics import fingerprint, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
@@ -167,6 +168,7 @@ def _write_decisions(parts: Parts) -> None:
         "batch_size": batch_size,
         "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
         "strategy": str(parts.mesh),
+        "not_exact": why_not_exact(parts.mesh.strategy),
         "seed": parts.seed,
         "threads": parts.threads,
         "lanes_named": parts.lanes_named,
@@ -180,9 +182,12 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
     if not parts.said_decisions:
         parts.said_decisions = True
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
+        bits = (
+            f"same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
+            f"thread{'s' * (parts.threads > 1)} each"
+        )
         print(
             f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
-            f"{parts.mesh}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
-            f"thread{'s' * (parts.threads > 1)} each",
+            f"{parts.mesh}; {why_not_exact(parts.mesh.strategy) or bits}",
             file=sys.stderr,
         )

@@ -87,6 +87,7 @@ def init(
     threads = threads or _default_threads(position.local_world_size)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
+    arranged.check_device(pinned.type)
     parts = _assemble(environment, arranged, num_lanes, pinned, threads, seed)
     parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     _present.append(parts)

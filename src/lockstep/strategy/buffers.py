@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lockstep.errors import UsageError
-from lockstep.strategy.arena import INTEGERS, Segment, alias, bit_sums, lay_out
+from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out, private_zeros
 
 
 class Rule(StrEnum):
@@ -47,9 +47,12 @@ class BufferBank:
     Args:
         models: (label, module) pairs.
         rules: patterns of buffer names, as in a shell, to "first" or "mean".
+        allocate: where the buffers go.
     """
 
-    def __init__(self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]) -> None:
+    def __init__(
+        self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str], allocate: Allocate = private_zeros
+    ) -> None:
         found: dict[int, tuple[nn.Module, str, str]] = {}
         for label, model in models:
             for path, module in model.named_modules():
@@ -59,7 +62,7 @@ class BufferBank:
                         found.setdefault(id(buffer), (module, key, name))
         places = list(found.values())
         tensors = [module._buffers[key] for module, key, _ in places]  # noqa: SLF001
-        segments, self._flats = lay_out([tensor for tensor in tensors if tensor is not None])
+        segments, self._flats = lay_out([tensor for tensor in tensors if tensor is not None], allocate)
         self.entries = [
             Entry(
                 module, key, name, _rule(module, key, name, rules), segment, _rebind(module, key, self._flats, segment)

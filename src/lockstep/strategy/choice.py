@@ -5,10 +5,16 @@ from __future__ import annotations
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
+from lockstep.strategy.data_parallel import DataParallel
+from lockstep.strategy.hogwild import Hogwild
 from lockstep.strategy.replica import Replica
 from lockstep.transport.contract import Transport
 
 
 def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement) -> Strategy:
     """The strategy of the mesh; every rank must call it."""
+    if mesh.strategy == "dp":
+        return DataParallel(Replica("dp", transport, placement), mesh.copies)
+    if mesh.strategy == "hogwild" and mesh.num_ranks > 1:
+        return Hogwild(transport, placement)
     return Replica(mesh.strategy, transport, placement)

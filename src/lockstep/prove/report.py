@@ -124,7 +124,7 @@ def _same(findings: Findings) -> str:
 
 def _not_exact(findings: Findings) -> Iterator[str]:
     """Said in place of a cause: a difference is expected, and is no fault of the script."""
-    yield f"{findings.not_exact[0].upper()}{findings.not_exact[1:]}."
+    yield f"Note: {findings.not_exact}."
     if findings.difference is not None:
         place = findings.difference.difference.place
         yield (

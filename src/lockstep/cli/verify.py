@@ -104,10 +104,6 @@ def proof_from(options: dict[str, Any]) -> Proof:
     machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
     wish = Wish(str(max(ranks)), options["device"], None, options["threads"])
     sized = size(wish, machine)
-    form = form_from(options)
-    for count in ranks:
-        started, told = launched(on_ranks(form, count), count)
-        check_form(told, started, options["lanes"], sized.device)
     program = Program(
         script=None if options["module"] else Path(options["script"]),
         module=options["script"] if options["module"] else None,
@@ -115,13 +111,17 @@ def proof_from(options: dict[str, Any]) -> Proof:
         threads=sized.threads,
         threads_given=options["threads"] is not None,
         device=sized.device,
-        form=form,
+        form=form_from(options),
     )
     if options["lanes"] is not None and options["lanes"] < 1:
         raise UsageError(
             f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."
         )
-    return Proof(program, ranks, options["lanes"], options["steps"])
+    proof = Proof(program, ranks, options["lanes"], options["steps"])
+    for count in ranks:
+        started, told = launched(on_ranks(program.form, count), count)
+        check_form(told, started, proof.lanes, program.device)
+    return proof
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

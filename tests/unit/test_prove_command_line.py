@@ -13,9 +13,13 @@ from lockstep.cli.words import own_first
 from lockstep.errors import UsageError
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
-OPTIONS = {
-    **{"ranks": "1,2", "lanes": None, "steps": 20, "threads": 1, "device": "cpu", "module": False, "args": ()},
-    **{"strategy": None, "mesh": None, "schedule": None},
+OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule")) | {
+    "ranks": "1,2",
+    "steps": 20,
+    "threads": 1,
+    "device": "cpu",
+    "module": False,
+    "args": (),
 }
 
 

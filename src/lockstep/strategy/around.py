@@ -70,8 +70,8 @@ class Around(Strategy):
     def keep_buffers(self) -> None:
         self._inner.keep_buffers()
 
-    def check_owned(self, optimizer: Optimizer) -> None:
-        self._inner.check_owned(optimizer)
+    def before_update(self, optimizer: Optimizer) -> None:
+        self._inner.before_update(optimizer)
 
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         self._inner.set_buffer_rules(rules)

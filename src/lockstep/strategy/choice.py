@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import torch
+
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.data_parallel import DataParallel
 from lockstep.strategy.hogwild import Hogwild
+from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
+from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
 
 
-def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement) -> Strategy:
+def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> Strategy:
     """The strategy of the mesh; every rank must call it."""
+    if mesh.stages > 1:
+        return (Pipeline if mesh.strategy == "pipeline" else Staged)(mesh, transport, placement, device)
     if mesh.strategy == "dp":
         return DataParallel(Replica("dp", transport, placement), mesh.copies)
     if mesh.strategy == "hogwild" and mesh.num_ranks > 1:

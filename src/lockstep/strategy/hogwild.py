@@ -36,7 +36,7 @@ class Hogwild(Around):
     def __init__(self, transport: Transport, placement: Placement) -> None:
         lanes = placement.lanes(transport.rank)
         memory = SharedMemory(transport)
-        super().__init__(Replica("hogwild", AloneTransport(), place(len(lanes), 1), memory.zeros))
+        super().__init__(Replica("hogwild", AloneTransport(), place(len(lanes), 1), shared=memory.zeros))
         self.placement = placement
         self._transport, self._memory, self._mine = transport, memory, slice(lanes.start, lanes.stop)
         self._buffers: BufferBank | None = None
@@ -50,7 +50,7 @@ class Hogwild(Around):
         _refuse_what_cannot_be_shared(named)
         check_same_models(named, self._transport)
         self._inner.adopt(models)
-        self._buffers = BufferBank(named, {}, self._memory.zeros)
+        self._buffers = BufferBank(named, {}, allocate=self._memory.zeros)
         self._transport.barrier("shared model")  # nobody trains before everybody has written the starting values
 
     def begin_pass(self, cut: StepCut, where: str) -> None:

@@ -42,9 +42,9 @@ class Numbered(Dataset):
         return (*self._pictures[index], index)
 
 
-def prepared(model, length, batch_size, learning_rate=1e-2):
+def prepared(model, length, batch_size, *, fused=False):
     run = lockstep.init(seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
     loader = DataLoader(Numbered(length), batch_size=batch_size, shuffle=True)
     return (run, *run.prepare(model, optimizer, loader))
 
@@ -97,7 +97,7 @@ def test_all_ranks_train_one_copy_of_the_model_on_samples_of_their_own():
 
 
 def one_after_the_other(fifo):
-    run, model, optimizer, loader = prepared(scenarios.Cnn(), 96, 16)
+    run, model, optimizer, loader = prepared(scenarios.Cnn(), 96, 16, fused=True)
     for step in run.steps(loader):
         if run.rank == 1 and step.number == 1:
             Path(fifo).read_text()  # until rank 0 has finished its last update

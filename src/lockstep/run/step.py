@@ -149,7 +149,8 @@ class Step:
         if result.loss is not None:
             _show_loss(parts, self.number, result.loss)
         if parts.witness is not None:
-            parts.witness.after_pass(self.number, self._passes, result.loss, parts.models)
+            norm = parts.strategy.gradient_norm([p for model in parts.models for p in model.parameters()], 2.0)
+            parts.witness.after_pass(self.number, self._passes, (result.loss, norm), parts.models)
         if result.notes:
             means = _means(result.notes, parts.placement.num_lanes)
             parts.metrics.write(means)

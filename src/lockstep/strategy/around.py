@@ -5,7 +5,7 @@ The delegation is written out here once, so that those files hold only what is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,6 +57,9 @@ class Around(Strategy):
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         return self._inner.clip_grad_norm(parameters, max_norm, norm_type)
+
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        return self._inner.gradient_norm(parameters, norm_type)
 
     def checksums(self) -> list[int]:
         return self._inner.checksums()

@@ -11,6 +11,7 @@ from lockstep.strategy.data_parallel import DataParallel
 from lockstep.strategy.hogwild import Hogwild
 from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
+from lockstep.strategy.several_devices import SeveralDevices
 from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
 
@@ -23,4 +24,7 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
         return DataParallel(Replica("dp", transport, placement), mesh.copies)
     if mesh.strategy == "hogwild" and mesh.num_ranks > 1:
         return Hogwild(transport, placement)
+    if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
+        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+        return SeveralDevices(transport, placement, devices)
     return Replica(mesh.strategy, transport, placement)

@@ -262,7 +262,7 @@ def loss_in_forward(mean):
 
 def compiled():
     run = lockstep.init()
-    run.prepare(torch.compile(nn.Linear(2, 2)))
+    run.prepare(nn.Sequential(torch.compile(nn.Linear(2, 2))))
 
 
 def replaced_forward():

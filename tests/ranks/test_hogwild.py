@@ -248,6 +248,18 @@ def test_memory_that_the_system_refuses_is_one_sentence():
         run_ranks(without_memory, Started(2, form=HOGWILD, timeout_s=30))
 
 
+def unreachable():
+    if os.environ["RANK"] == "0":
+        os.getpid = lambda: 1  # what rank 0 tells the others: a process with other files, as on another node
+    prepared(scenarios.Cnn(), 16, 8)
+
+
+def test_memory_that_ranks_cannot_reach_is_one_sentence():
+    with pytest.raises(RankFailed, match=r"rank 1 cannot reach the memory of rank 0 .* must run on one node") as caught:
+        run_ranks(unreachable, Started(2, form=HOGWILD, timeout_s=30))
+    assert caught.value.error_type == "WorldError"
+
+
 def test_ranks_on_gpus_and_too_few_lanes_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="hogwild shares the parameters in CPU memory"):
         choose_mesh(HOGWILD, 2).check_device("cuda")

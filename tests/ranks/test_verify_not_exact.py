@@ -1,7 +1,6 @@
 """`lockstep verify` under a strategy that promises no equal bits: it says so, names why, and blames nobody."""
 
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -78,14 +77,9 @@ def test_exact_forms_have_no_reason_and_fast_numerics_have_one() -> None:
     assert why_not_exact("ddp", "fast").startswith('numerics="fast" is not exact by nature')
 
 
-def test_the_command_takes_a_strategy_and_refuses_what_does_not_fit_before_anything_starts(tmp_path: Path) -> None:
+def test_the_command_refuses_what_does_not_fit_on_some_number_of_ranks_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "lockstep", "verify", "--json", "train.py", "--steps", "1", "--ranks"]
-    ended = subprocess.run(
-        [*command, "1,2", "--strategy", "ddp"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert json.loads(ended.stdout)["not_exact"] is None
     refused = subprocess.run(
         [*command, "1,2,4", "--mesh", "pipeline=2,ddp=2"],
         cwd=tmp_path,

@@ -67,8 +67,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _refuse_what_cannot_be_replicated(model: nn.Module) -> None:
-    compiled = "_orig_mod" in model._modules or model._compiled_call_impl is not None  # noqa: SLF001 - what torch.compile leaves
-    if compiled or isinstance(model, torch.jit.ScriptModule):
+    if any(_is_compiled(module) for module in model.modules()):
         raise UsageError(
             f"{type(model).__name__} is compiled, and dp makes new replicas of its modules in every forward, each of which "
             f"would be compiled again. Prepare the model without torch.compile, or use --strategy ddp."
@@ -78,3 +77,8 @@ def _refuse_what_cannot_be_replicated(model: nn.Module) -> None:
             f"{type(model).__name__}.forward was replaced on the object, so replicas of it would run the original one's. "
             f"Write forward as a method of the class, or use --strategy ddp."
         )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None  # noqa: SLF001 - what torch.compile leaves
+    return compiled or isinstance(module, torch.jit.ScriptModule)

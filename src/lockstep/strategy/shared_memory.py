@@ -49,7 +49,8 @@ class SharedMemory:
             made = self._transport.all_gather_object(told, "shared memory")[0]
             if made["problem"]:
                 raise WorldError(made["problem"])
-            mapped, problem = _map(Path(f"/proc/{made['process']}/fd/{made['file']}"), made["name"], size, dtype)
+            process = made["process"] if self._transport.rank else "self"
+            mapped, problem = _map(Path(f"/proc/{process}/fd/{made['file']}"), made["name"], size, dtype)
             problems = self._transport.all_gather_object(problem, "shared memory mapped")
         finally:
             if file >= 0:

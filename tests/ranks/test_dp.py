@@ -1,6 +1,8 @@
 """`dp`: one rank whose model runs in replicas, as torch's DataParallel does it."""
 
+import contextlib
 import copy
+import io
 import pickle
 import re
 import subprocess
@@ -258,6 +260,23 @@ def loss_in_forward(mean):
         for step in run.steps(loader):
             step.backward(lambda batch: model(*batch).mean() if mean else model(*batch))
     return True
+
+
+def method_only():
+    run = lockstep.init()
+    model = Watcher()
+    model, loader = run.prepare(model, DataLoader(torch.randn(4, 4), batch_size=2))
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        for step in run.steps(loader):
+            step.backward(lambda batch: model.encode(batch).sum())
+    return told.getvalue()
+
+
+def test_a_script_that_never_calls_the_model_itself_is_told_once():
+    [told] = run_ranks(method_only, Started(1, form=TWO))
+    assert told.count("dp splits model(...)") == 1
+    assert run_ranks(method_only, Started(1)) == [""]
 
 
 def compiled():

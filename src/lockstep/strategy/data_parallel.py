@@ -6,14 +6,16 @@ but the forward is that of one rank. The bits are those that torch gives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import Strategy
+from lockstep.strategy.contract import PassResult, Strategy
 from lockstep.strategy.split_forward import SplitForward
 
 
@@ -29,6 +31,7 @@ class DataParallel(Around):
         super().__init__(inner)
         self._copies = copies
         self._split: dict[int, SplitForward] = {}
+        self._passes = 0
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         for model in models:
@@ -40,6 +43,16 @@ class DataParallel(Around):
             if len(devices) > 1 and id(model) not in self._split:
                 self._split[id(model)] = SplitForward(model, devices)
                 self._split[id(model)].hang()
+
+    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
+        self._passes += 1
+        if self._passes == 1 and self._split and not any(forward.num_calls for forward in self._split.values()):
+            print(
+                "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
+                "one piece. Call the model itself, or use --strategy ddp.",
+                file=sys.stderr,
+            )
+        return self._inner.end_pass(notes)
 
     def close(self) -> None:
         for forward in self._split.values():

@@ -30,6 +30,7 @@ class SplitForward:
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
         self._model, self._devices = model, list(devices)
+        self.num_calls = 0
 
     def hang(self) -> None:
         """From here on `model(...)` is split."""
@@ -41,6 +42,7 @@ class SplitForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs of all replicas, joined. An exception of a replica is raised here, with the replica's number."""
+        self.num_calls += 1
         if self._devices[0].type == "cpu":
             return self._on_threads(args, kwargs)
         return self._on_devices(args, kwargs)

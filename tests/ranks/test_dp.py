@@ -80,7 +80,7 @@ def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
         "before": "run = lockstep.init()",
         "prepare": "model, rand_loader = run.prepare(model, rand_loader)",
     }
-    finished = run_script(tmp_path, NOTE.format(**slots), "-n", "2", "--strategy", "dp")
+    finished = run_script(tmp_path, NOTE.format(**slots), "-n", "2", "--strategy", "dp", "--lanes", "1")
     assert finished.code == 0, finished.err
     assert sizes(finished.out, "Outside") == [30, 30, 30, 10]
     assert sizes(finished.out, "In Model") == [15, 15, 15, 15, 15, 15, 5, 5]

@@ -64,7 +64,7 @@ def expected(difference: Difference, made: Sequence[Trial], why: str) -> Explain
         right=_side(difference, difference.right, made),
         deviation=None,
         values=_texts(difference.left_value, difference.right_value),
-        cause=f"{why}.",
+        cause=why,
         repeatable=False,
     )
 

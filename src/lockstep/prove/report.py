@@ -124,12 +124,12 @@ def _same(findings: Findings) -> str:
 
 def _not_exact(findings: Findings) -> Iterator[str]:
     """Said in place of a cause: a difference is expected, and is no fault of the script."""
-    yield f"Note: {findings.not_exact}."
+    yield f"Note: {findings.not_exact}"
     if findings.difference is not None:
         place = findings.difference.difference.place
         yield (
             f"So the bits differ, from step {place.step} on ({place.item}); that is no fault of the script. Equal bits can "
-            f"be proved with `single`, `ddp`, `model_parallel` and `pipeline`."
+            f"be proved with `single`, `ddp`, `model_parallel` and `pipeline`, and numerics=exact."
         )
     elif findings.same_bits:
         yield "They were equal here; another run may give others."

@@ -115,6 +115,7 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     own, findings.threads = int(decided["lanes"]), int(decided["threads"])
     findings.lanes_named = bool(decided["lanes_named"])
     findings.not_exact = decided["not_exact"]
+    findings.numerics = str(decided["arithmetic"]["numerics"])
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
         findings.lanes = own

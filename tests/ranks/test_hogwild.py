@@ -175,6 +175,26 @@ def test_several_lanes_short_steps_buffers_averages_and_frozen_layers_work():
     assert first[2] == second[2]
 
 
+def first_norm(precision):
+    run = lockstep.init(precision=precision)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    seen = []
+    model[1].register_forward_hook(lambda *given: seen.append(str(given[2].dtype)))
+    model, loader = run.prepare(model, DataLoader(scenarios.digits(16), batch_size=16))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]).float(), batch[1]))
+    return float(run.clip_grad_norm_(model.parameters(), 1e9)), set(seen)
+
+
+def test_precision_reaches_every_rank_and_every_replica():
+    dp = Form("dp", "dp=2")
+    for started in (Started(2, form=HOGWILD), Started(1, form=dp)):
+        full, half = run_ranks(first_norm, started, "32"), run_ranks(first_norm, started, "16-mixed")
+        for (expected, dtypes), (norm, half_dtypes) in zip(full, half, strict=True):
+            assert norm == pytest.approx(expected, rel=0.02)
+            assert (dtypes, half_dtypes) == ({"torch.float32"}, {"torch.float16"})
+
+
 def trained():
     run, model, optimizer, loader = prepared(scenarios.Cnn(), 64, 16)
     for step in run.steps(loader):
@@ -227,7 +247,7 @@ def resized():
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        (synchronised, "Use BatchNorm, or --strategy ddp"),
+        (synchronised, "SyncBatchNorm .* Use BatchNorm"),
         (replaced, "load values with load_state_dict, or use --strategy ddp"),
         (resized, "Give them their full size before run.prepare"),
     ],

@@ -70,7 +70,9 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     why = f" ({decided['why']})" if decided.get("why") else ""
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
     same = f"; same bits elsewhere with {needed}" if lanes else ""
-    if decided.get("not_exact"):
+    if (decided.get("arithmetic") or {}).get("numerics") == "fast":
+        same = ""  # the line about numerics says it
+    elif decided.get("not_exact"):
         same = "; not the same bits elsewhere, by nature"
     return Line("lanes", f"{text}{why}{same}")
 

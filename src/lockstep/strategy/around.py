@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
+from lockstep.strategy.precision import Precision
 
 
 class Around(Strategy):
@@ -33,6 +34,14 @@ class Around(Strategy):
     @on_lane.setter
     def on_lane(self, told: Callable[[int, Any, float, bool], None] | None) -> None:
         self._inner.on_lane = told
+
+    @property
+    def precision(self) -> Precision:  # the inner one's too: it scales the losses
+        return self._inner.precision
+
+    @precision.setter
+    def precision(self, precision: Precision) -> None:
+        self._inner.precision = precision
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self._inner.adopt(models)

@@ -104,12 +104,6 @@ class Hogwild(Around):
 
 def _refuse_what_cannot_be_shared(models: Sequence[tuple[str, nn.Module]]) -> None:
     for label, model in models:
-        for name, module in model.named_modules():
-            if isinstance(module, nn.SyncBatchNorm):
-                raise UsageError(
-                    f"{label}.{name} is a SyncBatchNorm, which makes ranks wait for each other in every forward; under "
-                    f"hogwild no rank waits. Use BatchNorm, or --strategy ddp."
-                )
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.device.type != "cpu":
                 raise UsageError(

@@ -175,6 +175,27 @@ def test_several_lanes_short_steps_buffers_averages_and_frozen_layers_work():
     assert first[2] == second[2]
 
 
+def saved_and_resumed(place, resume):
+    run, model, optimizer, loader = prepared(scenarios.Cnn(), 64, 16)
+    if resume:
+        run.load_state(place)
+        run.barrier()
+        return digest_of(model), digest_of(optimizer)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    run.save_state(place)
+    return digest_of(model), digest_of(optimizer)
+
+
+def test_a_saved_state_has_the_shared_model_and_the_optimizer_of_rank_0(tmp_path):
+    first, second = run_ranks(saved_and_resumed, Started(2, form=HOGWILD), str(tmp_path / "state"), False)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    assert run_ranks(saved_and_resumed, Started(2, form=HOGWILD), str(tmp_path / "state"), True) == [first, first]
+
+
 def first_norm(precision):
     run = lockstep.init(precision=precision)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -68,6 +68,11 @@ class Mesh:
     def num_ranks(self) -> int:
         return self.replicas * self.stages
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether ranks go through an epoch without waiting for each other, each with losses and an optimizer of its own."""
+        return self.strategy == "hogwild"
+
     def replica(self, rank: int) -> int:
         """Which replica of the model `rank` belongs to; it carries that replica's lanes."""
         return rank // self.stages

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import lockstep
+from lockstep.checkpoint.folder import StateFolder
 from lockstep.run.state_hash import state_hash
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
@@ -235,20 +237,25 @@ def refusals(path):
     run, other, _ = other_model()
     kept = digest_of(other)
     wrong(run.load_state, path, average=AveragedModel(model))
+    run, other, _ = other_model(torch.optim.lr_scheduler.StepLR)
+    run.save_state(path)
+    run, other, _ = other_model(torch.optim.lr_scheduler.CosineAnnealingLR)
+    wrong(run.load_state, path)
     return wrong.said, kept == digest_of(other), before != kept
 
 
-def other_model():
+def other_model(scheduler=None):
     run = lockstep.init(seed=0, lanes=2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 11))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer, _ = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=32))
+    schedulers = [scheduler(optimizer, 3)] if scheduler is not None else []
+    model, optimizer, *_ = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=32), *schedulers)
     return run, model, optimizer
 
 
 def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tmp_path):
     for said, untouched, sane in run_ranks(refusals, Started(2), str(tmp_path / "state")):
-        function, deep, differs, tensors, missing, not_passed, too_many, reshaped = said
+        function, deep, differs, tensors, missing, not_passed, too_many, reshaped, scheduler = said
         assert "rate is the function refusals.<locals>.<lambda>, which cannot be saved without pickle" in function
         assert "seen[1].deep is a object" in deep
         assert "'mine=' is not the same on every rank" in differs
@@ -257,6 +264,7 @@ def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tm
         assert "pass average=... to run.load_state" in not_passed
         assert "the run has other=, but the state has only" in too_many
         assert "1.weight (10, 64) for (11, 64)" in reshaped
+        assert "the scheduler was a StepLR, but the run prepared a CosineAnnealingLR" in scheduler
         assert untouched
         assert sane
 
@@ -339,6 +347,28 @@ def full_disk(path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     run.load_state(path)
     return said.said, kept == digest_of(model)
+
+
+def refused(path):
+    run, model, _ = simple()
+    said = Wrong(path)
+    said(run.save_state, path)
+    said(run.save_weights, model.state_dict(), f"{path}.safetensors")
+    for name in ("", "a\0b", str(Path(path).parent)):
+        said(run.save_weights, model, name)
+    return said.said
+
+
+def test_a_save_beside_another_programs_save_leaves_its_files_alone(tmp_path):
+    other = StateFolder(tmp_path / "state")
+    other.begin()
+    (other.stage / "model.safetensors").write_bytes(b"half")
+    for state, no_model, *names in run_ranks(refused, Started(2), str(tmp_path / "state")):
+        assert "Another program is saving to" in state
+        assert "must be an nn.Module, but is of type OrderedDict" in no_model
+        assert all("cannot be one. Name a file" in said for said in names)
+    assert [(file.name, file.read_bytes()) for file in other.stage.iterdir()] == [("model.safetensors", b"half")]
+    other.abandon()
 
 
 def test_a_full_disk_is_said_on_every_rank_and_leaves_the_older_state(tmp_path):

@@ -112,6 +112,14 @@ def test_what_needs_pickle_is_refused_by_its_path(value):
         round_trip({"a": [0, value]})
 
 
+def test_what_is_nested_too_deeply_is_refused():
+    value = []
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(UsageError, match="deep is nested too deeply"):
+        encode(value, "deep", lambda name, tensor: name)
+
+
 def test_what_contains_itself_is_refused():
     value = {}
     value["again"] = [value]
@@ -126,6 +134,8 @@ def test_what_contains_itself_is_refused():
         '{"$": []}',
         '{"$": "dtype", "name": "load"}',
         '{"$": "float"}',
+        '{"$": "device", "name": "somewhere"}',
+        '{"$": "size", "items": [1e400]}',
         '{"$": "dict", "items": [1]}',
     ],
 )

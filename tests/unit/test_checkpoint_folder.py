@@ -77,8 +77,46 @@ def test_a_stage_that_was_not_finished_is_no_state(tmp_path):
     assert folder.find() is None
     with pytest.raises(WorldError, match="Another program is saving to"):
         StateFolder(tmp_path / "state").begin()
+    refused = StateFolder(tmp_path / "state")
+    with pytest.raises(WorldError):
+        refused.begin()
+    refused.abandon()
+    assert (folder.stage / "a.json").read_bytes() == b"half", "what another program writes is left alone"
     folder.abandon()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    folder = StateFolder(tmp_path / "state")
+    folder.stage.symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic link"):
+        folder.begin()
+    folder.abandon()
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_an_empty_folder_does_not_cost_the_state_that_was_left_over(tmp_path):
+    path = tmp_path / "state"
+    save(path, b"old")
+    folder = StateFolder(path)
+    folder.carry_out(Move.RETIRE)  # and the program ends
+    path.mkdir()
+    stage(folder, b"new")
+    kept = []
+    carry_out = folder.carry_out
+    folder.carry_out = lambda move: (carry_out(move), kept.append(read(path)))
+    folder.install()
+    assert kept[0] == b"new"
+    assert set(kept) <= {b"old", b"new"}
+
+
+def test_a_place_that_cannot_be_looked_at_is_one_sentence(tmp_path):
+    for name in ("x" * 300, "a\0b"):
+        assert "A state cannot be saved to" in StateFolder(tmp_path / name).refusal()
+    with pytest.raises(WorldError, match="cannot be read"):
+        StateFolder(tmp_path / ("x" * 300)).read_manifest()
 
 
 def test_a_place_that_holds_something_else_is_not_overwritten(tmp_path):
@@ -126,6 +164,8 @@ def test_a_manifest_of_a_newer_version_or_with_strange_names_is_refused(tmp_path
     assert decode().files == {}
     with pytest.raises(UsageError, match=r"written by a newer lockstep \(9.0, format 2"):
         decode(version=2)
+    with pytest.raises(UsageError, match="is damaged"):
+        decode(files={"a.json": {"size": float("inf"), "sha256": "", "tensors": []}})
     with pytest.raises(UsageError, match=r"names the file '[.]{2}/[.]{2}/etc/passwd'"):
         decode(files={"../../etc/passwd": {"size": 1, "sha256": "", "tensors": []}})
 
@@ -149,3 +189,10 @@ def test_a_tensor_file_is_plain_safetensors_of_every_dtype(tmp_path):
             assert other.contiguous().view(-1).view(torch.uint8).equal(tensor.contiguous().view(-1).view(torch.uint8))
     with pytest.raises(UsageError, match="x is a tensor that safetensors cannot hold"):
         Described.of(torch.ones(2).to_sparse(), "x")
+
+
+def test_a_name_that_no_tensor_file_can_hold_is_refused():
+    for name in ("__metadata__", "half of a pair: \ud83d"):
+        with pytest.raises(UsageError, match="cannot be the name of a tensor"):
+            Described.of(torch.ones(1), name)
+    assert Described.of(torch.ones(1), "layer.하나") == Described("F32", (1,))

@@ -64,7 +64,10 @@ def encode(value: Any, path: str, keep: Keep) -> Any:
     Raises:
         UsageError: for what cannot be written without pickle; the message has its path.
     """
-    return _Encoding(keep).of(value, path)
+    try:
+        return _Encoding(keep).of(value, path)
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply to be saved.") from None
 
 
 class _Encoding:
@@ -160,7 +163,7 @@ def decode(value: Any, take: Take) -> Any:
     """
     try:
         return _decode(value, take)
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error, RuntimeError) as error:
         raise UsageError(
             f"The saved state holds {str(value)[:60]!r}, which lockstep does not write ({error})."
         ) from None

@@ -46,6 +46,14 @@ class StateFolder:
 
     def refusal(self) -> str:
         """Why nothing may be written here; empty when it may."""
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self.stage.lstat()  # the longest name of all
+            return self._refusal()
+        except (OSError, ValueError) as error:
+            return f"A state cannot be saved to {str(self.target)!r}: {error}."
+
+    def _refusal(self) -> str:
         if not self.target.name:
             return "A state needs a folder of its own, not the root of the file system."
         if self.target.is_symlink():
@@ -59,23 +67,25 @@ class StateFolder:
     def begin(self) -> None:
         """Make an empty stage. Raises `WorldError` when another program is saving here."""
         self.stage.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.stage, os.O_RDONLY)
+        self._lock = os.open(self.stage, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = os.path.samestat(os.fstat(self._lock), self.stage.stat())
         except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                self.abandon(keep_stage=True)
-                raise WorldError(
-                    f"Another program is saving to {self.target}. Give each run a folder of its own."
-                ) from None
             # a file system without locks: two runs that save to one place are found by the SHA-256 in the manifest
+            is_alone = error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT)
+        if not is_alone:  # locked by another program, or put in place by it just now
+            self._unlock()
+            raise WorldError(f"Another program is saving to {self.target}. Give each run a folder of its own.")
         for left in self.stage.iterdir():
             left.unlink()
 
     def install(self) -> None:
         """The stage is complete: put it in place."""
         sync(self.stage)
-        for move in moves(self.target.exists(), self.previous.exists()):
+        # an empty folder is replaced by the rename itself: it is not worth a complete .PATH.previous
+        replaced = self.target.exists() and any(self.target.iterdir())
+        for move in moves(replaced, self.previous.exists()):
             self.carry_out(move)
         self._unlock()
 
@@ -91,9 +101,9 @@ class StateFolder:
             case Move.SYNC:
                 sync(self.target.parent)
 
-    def abandon(self, *, keep_stage: bool = False) -> None:
-        """Give up: nothing is left of the stage."""
-        if not keep_stage:
+    def abandon(self) -> None:
+        """Give up: nothing is left of the stage, unless it is another program's."""
+        if self._lock is not None:
             shutil.rmtree(self.stage, ignore_errors=True)
         self._unlock()
 
@@ -120,10 +130,12 @@ class StateFolder:
 
     def read_manifest(self) -> tuple[Path, Manifest] | None:
         """The complete folder and its manifest; None when there is none. Raises `UsageError` when it is damaged."""
-        place = self.find()
-        if place is None:
-            return None
+        place = self.target
         try:
+            found = self.find()
+            if found is None:
+                return None
+            place = found
             return place, Manifest.decode((place / NAME).read_bytes(), place)
         except OSError as error:
             raise WorldError(f"{place / NAME} cannot be read ({error.strerror}).") from error

@@ -83,9 +83,15 @@ def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport
 
 
 def write_tensors(
-    path: Path, found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport
+    path: Path | None, found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport
 ) -> tuple[dict[str, Any], str]:
     """Rank 0 writes the file; every rank must call it.
+
+    Args:
+        path: the new file; None when rank 0 may not write after all, and the tensors only pass by.
+        found: where each tensor comes from.
+        tensors: this rank's.
+        transport: between the ranks.
 
     Returns:
         On rank 0 size and SHA-256 of the file, and why it could not be written; the other ranks go on meanwhile, so a
@@ -93,14 +99,14 @@ def write_tensors(
     """
     writer, problem, written = None, "", {}
     for tensor in stream(found, tensors, transport):
-        if tensor is None or problem:
+        if tensor is None or problem or path is None:
             continue
         try:
             writer = writer or _begin(path, found)
             writer.write(tensor)
         except (OSError, LockstepError) as error:
             problem = str(error)
-    if transport.rank == 0 and not problem:
+    if transport.rank == 0 and path is not None and not problem:
         try:
             written = (writer or _begin(path, found)).finish()
         except OSError as error:

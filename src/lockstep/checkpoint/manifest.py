@@ -76,7 +76,7 @@ class Manifest:
                 name: SavedFile(int(one["size"]), str(one["sha256"]), tuple(map(str, one["tensors"])))
                 for name, one in body.pop("files").items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             raise UsageError(damaged) from None
         if strange := [name for name in files if not _PLAIN_NAME.fullmatch(name)]:
             raise UsageError(f"{folder / NAME} names the file {strange[0]!r}, which lockstep does not write.")

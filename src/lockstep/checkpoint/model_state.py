@@ -50,6 +50,9 @@ class ModelState:
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelState:
+        """Raises `UsageError` for what is no module: a `state_dict`, or arguments in another order."""
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"The model must be an nn.Module, but is of type {type(model).__name__}.")
         inner = unwrapped(model)
         state = inner.state_dict(keep_vars=True)
         names = {single_device_name(name): name for name in state}

@@ -43,6 +43,7 @@ CODES = {
 }
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
 _ALIGNMENT = 8
+METADATA = "__metadata__"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Described:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in CODES:
             what = "quantised" if tensor.is_quantized else f"{tensor.layout}, {tensor.dtype}".replace("torch.", "")
             raise UsageError(f"{name} is a tensor that safetensors cannot hold ({what}). Save a dense one.")
+        if name == METADATA or name.encode(errors="ignore").decode() != name:
+            raise UsageError(f"{name!a} cannot be the name of a tensor in a safetensors file. Choose another one.")
         return cls(CODES[tensor.dtype], tuple(tensor.shape))
 
     @property
@@ -83,7 +86,7 @@ class TensorFileWriter:
         self._left = order_of(described)
         self._digest = hashlib.sha256()
         self._size = 0
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        header: dict[str, Any] = {METADATA: {"format": "pt"}}
         end = 0
         for name in self._left:
             start, end = end, end + described[name].size_bytes

@@ -25,6 +25,7 @@ from lockstep.run.parts import Parts
 from lockstep.run.state import (
     DOCUMENTS,
     OTHER_TENSORS,
+    counters,
     facts_of,
     is_stateful,
     label_of,
@@ -66,7 +67,7 @@ def load_state(
         problem = f"it is not what lockstep writes ({error!r})."
     _raise_together(parts, f"{place} does not fit this run: {problem}" if problem else "")
     if parts.transport.rank == 0:
-        _say_differences(parts, place, folder, manifest)
+        _say_differences(parts, plan, folder, manifest)
     extra = plan.carry_out()
     parts.transport.barrier(LOAD, where())
     return extra
@@ -92,11 +93,11 @@ def _raise_together(parts: Parts, problem: str) -> None:
         raise UsageError(first)
 
 
-def _say_differences(parts: Parts, place: Path, folder: StateFolder, manifest: Manifest) -> None:
+def _say_differences(parts: Parts, plan: _Plan, folder: StateFolder, manifest: Manifest) -> None:
     """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
-    if place == folder.previous:
+    if plan.place == folder.previous:
         print(
-            f"lockstep: {folder.target} is missing, because a program ended while it replaced it; loaded {place}, which is "
+            f"lockstep: {folder.target} is missing, because a program ended while it replaced it; loaded {plan.place}, which is "
             f"complete.",
             file=sys.stderr,
         )
@@ -105,6 +106,7 @@ def _say_differences(parts: Parts, place: Path, folder: StateFolder, manifest: M
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
     ]
     before = then.get("fingerprint") or {}
+    changed += plan.other_loaders()
     changed += [
         f"{key} {value}, not {before.get(key)}"
         for key, value in now["fingerprint"].items()
@@ -130,7 +132,7 @@ class _Plan:
     """
 
     def __init__(self, parts: Parts, place: Path, objects: Mapping[str, Any]) -> None:
-        self._parts, self._place = parts, place
+        self._parts, self.place = parts, place
         text = json.loads((place / DOCUMENTS).read_bytes())
         self._documents, self._entries = text["documents"], text["entries"]
         self._others = TensorFile(place / OTHER_TENSORS)
@@ -142,9 +144,10 @@ class _Plan:
         names = parameter_names(parts.models)
         for label, optimizer in optimizers_of(parts):
             self._add_optimizer(label, optimizer, names)
-        for label, thing in [*schedulers_of(parts), *parts.stateful.items()]:
-            document = self._document(label)
-            self._steps.append(_Step(label, lambda t=thing, d=document: t.load_state_dict(self._decode(d))))  # type: ignore[misc]
+        for label, scheduler in schedulers_of(parts):
+            self._add(label, scheduler, self._of_class(label, scheduler))
+        for label, thing in parts.stateful.items():
+            self._add(label, thing, self._document(label))
         for name, thing in objects.items():
             self._add_object(name, thing)
         self.extra = self._values()
@@ -157,6 +160,16 @@ class _Plan:
         self._parts.streams.restore(self._decode(self._documents["random numbers"]), self._parts.ledger.step)
         return self.extra
 
+    def other_loaders(self) -> list[str]:
+        """In words, how the run's loaders differ from those of the state."""
+        pairs = zip(counters(self._parts)["loaders"], self._documents["the run"]["loaders"], strict=True)
+        return [
+            f"{now[key]} {words} of loader {number}, not {then[key]}"
+            for number, (now, then) in enumerate(pairs, 1)
+            for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
+            if now[key] != then[key]
+        ]
+
     def _document(self, label: str) -> Any:
         if label not in self._documents:
             kinds = [name for name in self._documents if name not in OWN]
@@ -167,6 +180,16 @@ class _Plan:
     def _decode(self, value: Any) -> Any:
         return decode(value, lambda name: self._others.get(name).clone())
 
+    def _of_class(self, label: str, thing: Any) -> Any:
+        """The state of a scheduler; that of another class would be taken by torch without a word."""
+        document, mine = self._document(label), type(thing).__name__
+        if document["class"] != mine:
+            raise UsageError(f"the {label} was a {document['class']}, but the run prepared a {mine}. Prepare the same.")
+        return document["state"]
+
+    def _add(self, label: str, thing: Any, document: Any) -> None:
+        self._steps.append(_Step(label, lambda: thing.load_state_dict(self._decode(document))))
+
     def _check_number_of_loaders(self) -> None:
         saved = len(self._documents["the run"]["loaders"])
         if saved != len(self._parts.loaders):
@@ -174,7 +197,7 @@ class _Plan:
 
     def _add_model(self, label: str, model: Any) -> None:
         others = self._document(label)
-        state, file = ModelState.of(model), TensorFile(self._place / f"{label}.safetensors")
+        state, file = ModelState.of(model), TensorFile(self.place / f"{label}.safetensors")
         wanted = Wanted(state.tensors, tied=state.tied())
         values: dict[str, Tensor] = {name: file.get(name) for name in file.described}
         fit = fit_of("", values, wanted)
@@ -190,7 +213,7 @@ class _Plan:
 
     def _add_optimizer(self, label: str, optimizer: Any, names: Mapping[int, str]) -> None:
         plan = OptimizerPlan(optimizer, self._document(label), self._entries[label], names)
-        file = TensorFile(self._place / f"{label}.safetensors")
+        file = TensorFile(self.place / f"{label}.safetensors")
         self._steps.append(_Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
 
     def _add_object(self, name: str, thing: Any) -> None:
@@ -199,7 +222,7 @@ class _Plan:
         document = self._document(label_of(name))
         if not document["object"]:
             raise UsageError(f"{name}= was saved as a value and not as an object. It comes back in the result.")
-        self._steps.append(_Step(name, lambda: thing.load_state_dict(self._decode(document["value"]))))
+        self._add(name, thing, document["value"])
 
     def _values(self) -> dict[str, Any]:
         """What the script had saved besides objects; raises for what nobody takes."""

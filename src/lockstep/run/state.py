@@ -87,6 +87,7 @@ def collect(parts: Parts, extra: Mapping[str, Any]) -> Contents:
         add_optimizer(contents, label, optimizer, names, holder)
     for label, scheduler in schedulers_of(parts):
         contents.add(label, scheduler.state_dict(), OTHER_TENSORS)
+        contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
     for name, thing in parts.stateful.items():
         contents.add(name, thing.state_dict(), OTHER_TENSORS)
     for name, thing in extra.items():
@@ -189,8 +190,8 @@ def _write(parts: Parts, folder: StateFolder, contents: Contents, found: Mapping
         except (OSError, LockstepError) as error:
             problem = str(error)
     for file in sorted(found):
-        path, tensors = folder.stage / file, contents.files[file].tensors
-        written, trouble = write_tensors(path, found[file], tensors, parts.transport)
+        path = None if problem else folder.stage / file
+        written, trouble = write_tensors(path, found[file], contents.files[file].tensors, parts.transport)
         problem = problem or trouble
         if written:
             files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found[file])))

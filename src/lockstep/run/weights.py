@@ -26,6 +26,7 @@ def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -
     parts.place.require_same_on_every_rank(SAVE)
     tensors, problem, told = TensorSet(), "", {}
     try:
+        _check_name(path)
         for name, tensor in ModelState.of(model).tensors.items():
             tensors.add(name, tensor, parts.strategy.holder_of(tensor))
         told = inventory_of(tensors)
@@ -41,6 +42,14 @@ def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -
     problem = _write(parts, Path(path), sources(inventories), tensors)
     if problem := parts.transport.all_gather_object(problem, SAVE, where())[0]:
         raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
+
+
+def _check_name(path: str | os.PathLike[str]) -> None:
+    name = os.fspath(path)
+    if "\0" in name or not Path(name).name or os.path.isdir(name):  # noqa: PTH112 - of a name that is too long, too
+        raise UsageError(
+            f"run.save_weights writes a file, but {name!r} cannot be one. Name a file, as net.safetensors."
+        )
 
 
 def _write(parts: Parts, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:

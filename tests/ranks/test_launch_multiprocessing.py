@@ -69,6 +69,38 @@ def test_it_runs_alone_and_under_the_launcher(tmp_path: Path, method: str) -> No
     assert (alone.returncode, alone.stdout) == (0, OUTPUT), alone.stderr
 
 
+MEETING = """
+    import os, socket, sys
+    import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+    def init_process(rank, size, port):  # as in torch's tutorial "Writing distributed applications"
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        os.write(1, b"total %d\\n" % total)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for method in ("fork", "spawn"):
+            context = mp.get_context(method)
+            processes = [context.Process(target=init_process, args=(rank, 2, port)) for rank in range(2)]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+        assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+        dist.init_process_group("gloo")
+"""
+
+
+def test_processes_of_a_script_meet_each_other_as_they_do_under_python(tmp_path: Path) -> None:
+    finished = start(tmp_path, "-q", "-n", "1", write_script(tmp_path, MEETING)).finish()
+    assert (finished.code, finished.out) == (0, "total 2\n" * 4), finished.err
+
+
 @pytest.mark.parametrize(("method", "number"), [("fork", signal.SIGKILL), ("spawn", signal.SIGTERM)])
 def test_a_launcher_that_ends_leaves_no_process_no_shared_memory_and_no_socket(
     tmp_path: Path, method: str, number: signal.Signals

@@ -37,6 +37,9 @@ MEETINGS = """
             meet(world_size, **how)
             meet(world_size, **how)
         meet(1, init_method=f"file://{path}-{rank}", rank=0, world_size=1)
+        if rank == 0:
+            meet(1, init_method="tcp://127.0.0.1:29502", rank=0, world_size=1)
+        meet(world_size, init_method="tcp://127.0.0.1:29502", **both)
         meet(1, store=dist.HashStore(), rank=0, world_size=1)
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(address, port, world_size, rank == 0)

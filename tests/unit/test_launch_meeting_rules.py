@@ -73,10 +73,10 @@ def test_nccl_with_a_gpu_for_each_rank_passes() -> None:
 
 
 def test_ranks_that_mean_the_same_place_call_it_the_same() -> None:
-    assert meeting_name("tcp://localhost:1?rank=0&world_size=2") == meeting_name(
-        "tcp://127.0.0.1:1?rank=1&world_size=2"
-    )
-    assert meeting_name("file:///a") != meeting_name("file:///b")
-    assert meeting_name(None) == meeting_name("env://") == meeting_name(None, "")
-    assert meeting_name(None, "localhost:1") == meeting_name("env://", "127.0.0.1:1") == meeting_name("tcp://h:1")
-    assert meeting_name(None, ":") not in (meeting_name(None), meeting_name("tcp://h:1"))
+    assert meeting_name("tcp://localhost:1?rank=0&world_size=2", 2) == meeting_name("tcp://127.0.0.1:1?rank=1", 2)
+    assert meeting_name("file:///a", 2) != meeting_name("file:///b", 2)
+    assert meeting_name(None, 2) == meeting_name("env://", 2) == meeting_name(None, 2, "")
+    moved = meeting_name(None, 2, "localhost:1")
+    assert moved == meeting_name("env://", 2, "127.0.0.1:1") == meeting_name("tcp://h:1", 2)
+    assert meeting_name(None, 2, ":") not in (meeting_name(None, 2), meeting_name("tcp://h:1", 2))
+    assert meeting_name("tcp://h:1", 1) != meeting_name("tcp://h:1", 2)

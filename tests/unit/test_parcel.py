@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import pickle
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -46,6 +48,7 @@ def arrived(*args: Any) -> tuple[Any, ...]:
         (lambda: lockstep.spawn("train"), "`fn` must be a function that takes the rank first, but is 'train'."),
         (lambda: lockstep.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. With one argument: args=(x,)."),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=0), "`nprocs` must be a whole number of at least 1, but is 0."),
+        (lambda: lockstep.spawn(two, args=(1,), nprocs=True), "`nprocs` must be a whole number of at least 1, but is True."),
         (lambda: lockstep.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=99, device="cuda"), '99 ranks with device="cuda" need a GPU each'),
         (lambda: lockstep.spawn(two), "`fn` is called with the rank and then `args`, but: missing a required argument"),
@@ -107,3 +110,26 @@ def test_queues_and_pipes_of_a_spawn_context_are_the_same_queues_and_pipes() -> 
     theirs.put("through the queue")
     end.send("through the pipe")
     assert (queue.get(), reader.recv()) == ("through the queue", "through the pipe")
+
+
+def test_a_list_that_holds_itself_and_long_names_of_generated_code_travel() -> None:
+    loop: list[Any] = [torch.zeros(1)]
+    loop.append(loop)
+    linecache.cache["<generated " + "x" * 300 + ">"] = (1, None, ["\n"], "")
+    with Parcel(takes, (loop,)):
+        assert loop[0].is_shared()
+
+
+def test_too_many_open_files_are_one_sentence() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tensors = [torch.zeros(1) for _ in range(200)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, before[1]))
+    try:
+        with pytest.raises(lockstep.UsageError, match=r"cannot be moved to shared memory: .*ulimit -n"):
+            Parcel(takes, (tensors,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def takes(rank: int, value: object) -> None:
+    """What is sent with a value."""

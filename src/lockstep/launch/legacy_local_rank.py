@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,8 +34,10 @@ def declared_option(source: str) -> str:
     if "local" not in source:
         return ""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python says them when it runs the script
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":

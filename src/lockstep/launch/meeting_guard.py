@@ -42,6 +42,7 @@ class _Guard:
         self._position = decode(variables).position
         self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         self._meetings: Counter[str] = Counter()
+        self._process = os.getpid()
 
     def install(self, c10d: ModuleType) -> None:
         """Put the guard in the place of torch's functions; a second call changes nothing."""
@@ -67,10 +68,11 @@ class _Guard:
                 asked = _asked(given)
             except (TypeError, ValueError):
                 return original(*args, **kwargs)  # torch says what is wrong
-            if c10d.is_initialized() or given.get("_ranks"):
+            if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
                 return original(*args, **kwargs)
             address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-            key = meeting_name(asked.init_method, address if address != f"{self._host}:{self._port}" else "")
+            moved_to = address if address != f"{self._host}:{self._port}" else ""
+            key = meeting_name(asked.init_method, self._world_size(asked), moved_to)
             way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
             if not asked.has_store:
                 self._meetings[key] += 1
@@ -105,8 +107,11 @@ class _Guard:
             "init_method": None,
             "store": prefix_store(f"lockstep {key}, {self._meetings[key]}", store),
             "rank": asked.rank if asked.rank >= 0 else position.rank,
-            "world_size": asked.world_size if asked.world_size >= 0 else position.world_size,
+            "world_size": self._world_size(asked),
         }
+
+    def _world_size(self, asked: Asked) -> int:
+        return asked.world_size if asked.world_size >= 0 else self._position.world_size
 
     def _guard_store(self, store: Any) -> None:
         """A TCPStore at the run's address is a client of the run's store; one that would serve at a busy port says so."""

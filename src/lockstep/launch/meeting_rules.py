@@ -116,11 +116,12 @@ def _check_complete(asked: Asked, method: str, scheme: str) -> None:
         raise UsageError(f"init_method {method} has no port. Write tcp://127.0.0.1:29500, or leave init_method out.")
 
 
-def meeting_name(init_method: str | None, moved_to: str = "") -> str:
+def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -> str:
     """The same on all ranks that mean the same place: the port of tcp://, the path of file://, else the scheme.
 
     Args:
         init_method: the script's.
+        world_size: so many meet; a rank that was alone there before is not ahead of the others.
         moved_to: `host:port` to which the script has moved env://; empty when it has not.
     """
     parts = urlparse(init_method or "env://")
@@ -128,8 +129,8 @@ def meeting_name(init_method: str | None, moved_to: str = "") -> str:
         parts = urlparse(f"tcp://{moved_to}")
         init_method = parts.geturl()
     if parts.scheme == "tcp":
-        return f"tcp {_port(init_method or '')}"
-    return f"{parts.scheme} {parts.path}"
+        return f"tcp {_port(init_method or '')}, {world_size} ranks"
+    return f"{parts.scheme} {parts.path}, {world_size} ranks"
 
 
 def _port(method: str) -> int | None:

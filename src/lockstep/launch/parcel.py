@@ -10,7 +10,7 @@ which lives as long as they do; the same way leads to shared memory and to pipes
 | any tensor after `share_memory_()`, a model after `share_memory()` | shared |
 | other tensors: a model's, what the function refers to | a copy for each rank |
 | a queue or pipe of a spawn context | the same queue or pipe |
-| a CUDA tensor, an open file, a lock | refused in one sentence |
+| a CUDA tensor, a file open for writing, a lock | refused in one sentence |
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -49,7 +48,7 @@ class Parcel:
             UsageError: when something cannot be sent; the message names it.
         """
         self._held: object = (function, args)
-        share_arguments(args)
+        _share(args)
         call = pack((function, args), lambda: _culprit(function, args))
         header = Header(
             path=list(sys.path),
@@ -108,17 +107,33 @@ def pack(call: object, culprit: Callable[[], str]) -> bytes:
     return buffer.getvalue()
 
 
-def share_arguments(args: object) -> None:
-    """Move tensors that are arguments into shared memory, as torch.multiprocessing does; models are left alone."""
+def _share(args: tuple[Any, ...]) -> None:
+    try:
+        share_arguments(args)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"The tensors of `args` cannot be moved to shared memory: {reason}. Send fewer, or raise the limit: each is an "
+            "open file (ulimit -n) in /dev/shm."
+        ) from error
+
+
+def share_arguments(args: object, above: frozenset[int] = frozenset()) -> None:
+    """Move tensors that are arguments into shared memory, as torch.multiprocessing does; models are left alone.
+
+    Args:
+        args: the arguments, or one of their items.
+        above: identities of the containers that it is inside of.
+
+    Raises:
+        RuntimeError: from torch, without room or with too many open files.
+    """
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or id(args) in above:
         return
-    if isinstance(args, (list, tuple)):
-        for item in args:
-            share_arguments(item)
-    elif isinstance(args, dict):
-        for item in args.values():
-            share_arguments(item)
+    if isinstance(args, (list, tuple, dict)):
+        for item in args.values() if isinstance(args, dict) else args:
+            share_arguments(item, above | {id(args)})
     elif isinstance(args, torch.Tensor) and not isinstance(args, torch.nn.Parameter) and _is_plain(args, torch):
         args.share_memory_()
 
@@ -214,7 +229,7 @@ def _sources_without_file() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     left = MAX_SOURCE_BYTES
     for name, entry in list(linecache.cache.items()):
-        if len(entry) == 4 and not Path(name).exists():
+        if len(entry) == 4 and not os.path.exists(name):  # noqa: PTH110 - Path refuses long names of generated code
             left -= entry[0]
             if left >= 0:
                 found[name] = entry[2]

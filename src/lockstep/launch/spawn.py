@@ -235,7 +235,7 @@ def _check(fn: object, args: object, nprocs: object) -> None:
         raise UsageError(f"`fn` is called with the rank and then `args`, but: {error}.") from None
     except ValueError:
         pass  # a builtin without a signature
-    if not isinstance(nprocs, int) or nprocs < 1:
+    if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
         raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.")
     if OWN in os.environ:
         raise UsageError(

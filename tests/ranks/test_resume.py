@@ -394,6 +394,9 @@ SCRIPT = """
             optimizer.step()
             optimizer.zero_grad()
         run.save_state("state")
+        run.save_weights(model, "best.safetensors")
+        lockstep.load_weights(model, "best.safetensors")
+        lockstep.load_weights(model, "state")
 """
 
 
@@ -409,8 +412,9 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     assert "6 steps" in second.err
 
 
-def test_verify_neither_reads_nor_writes_the_states_of_the_user(tmp_path):
+def test_verify_neither_reads_nor_writes_the_states_and_weights_of_the_user(tmp_path):
     write_script(tmp_path, SCRIPT)
+    (tmp_path / "best.safetensors").write_text("of the long run")
     command = [
         sys.executable,
         "-m",
@@ -428,3 +432,4 @@ def test_verify_neither_reads_nor_writes_the_states_of_the_user(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "state").exists()
+    assert (tmp_path / "best.safetensors").read_text() == "of the long run"

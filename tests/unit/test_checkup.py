@@ -162,6 +162,14 @@ def test_limits_that_bite() -> None:
     assert [size_text(size) for size in (64 << 20, 3 * GIB // 2)] == ["64 MiB", "1.5 GiB"]
 
 
+def test_a_working_directory_that_is_gone_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert read_folder(Path("lockstep-runs")) == (False, 0)
+
+
 def test_this_machine_is_read(tmp_path: Path) -> None:
     assert try_loopback() == ""
     assert read_folder(tmp_path / "not" / "there")[0] is True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lockstep.checkpoint.elsewhere import found_at
 from lockstep.checkpoint.manifest import NAME
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.torch_file import read_weight_file
@@ -53,7 +54,7 @@ def load_weights(
     Raises:
         UsageError: when the file is missing, damaged, hostile, or of another model.
     """
-    file = _inside_state(Path(path))
+    file = _inside_state(found_at(path))
     state = ModelState.of(model)
     if state.tensors and all(tensor.is_meta for tensor in state.tensors.values()):
         raise UsageError("The model is on the meta device. Call model.to_empty(device=...) before load_weights.")
@@ -70,9 +71,8 @@ def load_weights(
 
 def _inside_state(path: Path) -> Path:
     """The weights inside a folder that `run.save_state` wrote; any other path as it is."""
-    if (path / NAME).is_file() and (path / "model.safetensors").is_file():
-        return path / "model.safetensors"
-    return path
+    inside = path / "model.safetensors"
+    return inside if os.path.isfile(path / NAME) and os.path.isfile(inside) else path  # noqa: PTH113 - of any name
 
 
 def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[str]:

@@ -31,11 +31,14 @@ def folder_row(folder: Path, writable: bool, free: int) -> Row:
 
 
 def read_folder(folder: Path) -> tuple[bool, int]:
-    """Writable, and free bytes."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    found = os.statvfs(place)
+    """Writable, and free bytes; no and 0 also where the working directory is gone."""
+    try:
+        place = folder.absolute()
+        while not place.exists():
+            place = place.parent
+        found = os.statvfs(place)
+    except OSError:
+        return False, 0
     return place.is_dir() and os.access(place, os.W_OK), found.f_bavail * found.f_frsize
 
 

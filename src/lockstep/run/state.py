@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
+from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.folder import StateFolder, write_synced
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
@@ -66,9 +67,10 @@ def require_between_epochs(parts: Parts, call: str) -> None:
 
 
 def place_of(parts: Parts, path: str | os.PathLike[str]) -> Path:
-    """Where a state lies. Under `lockstep verify` runs must not touch the user's states, nor see each other's."""
+    """Where a file of the run lies. Under `lockstep verify` runs must not touch the user's, nor see each other's."""
     if parts.witness is not None and parts.folder is not None:
-        return parts.folder.path / "evidence" / f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
+        name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
+        return put_elsewhere(path, parts.folder.path / "evidence" / name)
     return Path(path)
 
 

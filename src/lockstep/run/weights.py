@@ -14,6 +14,7 @@ from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.run.caller import where
 from lockstep.run.parts import Parts
+from lockstep.run.state import place_of
 
 SAVE = "run.save_weights"
 
@@ -39,7 +40,7 @@ def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -
     inventories = [told]
     if len({inventory for _, inventory in everyone}) > 1:
         inventories = parts.transport.all_gather_object(told, SAVE, where())
-    problem = _write(parts, Path(path), sources(inventories), tensors)
+    problem = _write(parts, place_of(parts, path), sources(inventories), tensors)
     if problem := parts.transport.all_gather_object(problem, SAVE, where())[0]:
         raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
 

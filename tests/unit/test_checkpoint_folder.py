@@ -82,8 +82,13 @@ def test_a_stage_that_was_not_finished_is_no_state(tmp_path):
         refused.begin()
     refused.abandon()
     assert (folder.stage / "a.json").read_bytes() == b"half", "what another program writes is left alone"
+    folder.stage.rename(tmp_path / "state")  # as when it was put in place, and another program began
+    following = StateFolder(tmp_path / "state")
+    following.begin()
     folder.abandon()
-    assert list(tmp_path.iterdir()) == []
+    assert following.stage.exists()
+    following.abandon()
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
@@ -95,6 +100,18 @@ def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
         folder.begin()
     folder.abandon()
     assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_a_state_that_is_replaced_while_it_is_looked_for_is_found(tmp_path):
+    folder = StateFolder(tmp_path / "state")
+
+    class Replaced(type(folder.previous)):
+        def __truediv__(self, name):  # between the first two looks, the program that replaces it ends its work
+            save(tmp_path / "state", b"new")
+            return super().__truediv__(name)
+
+    folder.previous = Replaced(folder.previous)
+    assert folder.find() == folder.target
 
 
 def test_an_empty_folder_does_not_cost_the_state_that_was_left_over(tmp_path):

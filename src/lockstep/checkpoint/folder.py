@@ -70,7 +70,7 @@ class StateFolder:
         self._lock = os.open(self.stage, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_alone = os.path.samestat(os.fstat(self._lock), self.stage.stat())
+            is_alone = self._is_mine()
         except OSError as error:
             # a file system without locks: two runs that save to one place are found by the SHA-256 in the manifest
             is_alone = error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT)
@@ -103,9 +103,14 @@ class StateFolder:
 
     def abandon(self) -> None:
         """Give up: nothing is left of the stage, unless it is another program's."""
-        if self._lock is not None:
-            shutil.rmtree(self.stage, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if self._is_mine():
+                shutil.rmtree(self.stage, ignore_errors=True)
         self._unlock()
+
+    def _is_mine(self) -> bool:
+        """Whether the stage is the folder that is locked here, and not a new one that another program made since."""
+        return self._lock is not None and os.path.samestat(os.fstat(self._lock), self.stage.stat())
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -118,7 +123,8 @@ class StateFolder:
         Raises:
             UsageError: when PATH is there and is no state.
         """
-        for place in (self.target, self.previous):
+        # once more at the end: another program may have put a new state in place between the first two looks
+        for place in (self.target, self.previous, self.target):
             if (place / NAME).is_file():
                 return place
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):

@@ -119,6 +119,7 @@ FAILURES = """
     except lockstep.RankFailed as error:
         assert error.exit_code == 3
     assert context.join() is True, "a failure is raised once"
+    lockstep.spawn(fails, args=("exit",), join=False, quiet=True)
 """
 WAITS = """
     import signal, sys
@@ -161,7 +162,9 @@ def test_functions_of_a_cell_run_and_print_into_the_cell(tmp_path: Path) -> None
 
 def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: Path) -> None:
     ended = start_python(tmp_path, write_script(tmp_path, FAILURES)).finish()
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    assert ended.err.startswith("lockstep.spawn: rank 1"), "never joined, yet said"
+    assert "the script ended with exit code 3" in ended.err
     told = {how: rest for how, *rest in map(json.loads, ended.out.splitlines())}
     rank, code, usage, message, traceback = told["raise"]
     assert (rank, code, usage) == (1, 1, False)

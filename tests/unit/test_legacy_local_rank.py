@@ -23,6 +23,8 @@ HYPHEN = 'group.add_argument("-l", "--local-rank", type=int)'
         ("parser.add_argument('--local_rank_offset')", ""),
         ("this is not Python: --local_rank", ""),
         ("add = parser.add_argument(name)", ""),
+        ("train = commands.add_parser('train'); train.add_argument('--local_rank')", ""),
+        ("train = commands.add_parser('train'); parser.add_argument('--local_rank')", "--local_rank"),
     ],
 )
 def test_the_spelling_that_the_script_declares_is_found(source: str, option: str) -> None:

@@ -39,12 +39,23 @@ def declared_option(source: str) -> str:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
+    commands = {name for node in ast.walk(tree) for name in _subparser(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            if ast.unparse(node.func.value) in commands:
+                continue  # it belongs behind the command, and in front of it would be refused
             for word in node.args:
                 if isinstance(word, ast.Constant) and word.value in SPELLINGS:
                     return str(word.value)
     return ""
+
+
+def _subparser(node: ast.AST) -> list[str]:
+    """To what the node assigns an `add_parser(...)`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return []
+    made = node.value.func
+    return [ast.unparse(target) for target in node.targets] if getattr(made, "attr", "") == "add_parser" else []
 
 
 def source_of(script: str, is_module: bool) -> str | None:

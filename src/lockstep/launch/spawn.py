@@ -14,20 +14,19 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
-from lockstep.errors import RankFailed, RankMisused, UsageError
-from lockstep.journal.failure import FailureKind
+from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
+from lockstep.launch.ending import Ending
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
 from lockstep.launch.kept_nursery import KeptNursery
 from lockstep.launch.launcher import launch
 from lockstep.launch.parcel import Parcel
-from lockstep.launch.request import FunctionCall, LaunchRequest, Outcome, Verbosity
+from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.terminal import ERR, OUT, Terminal
@@ -128,12 +127,13 @@ class SpawnContext:
         self._request = request
         self._parcel = parcel
         self._signals = CaughtSignals()
-        self._ending: _Ending | None = None
+        self._ending: Ending | None = None
         self._thread: threading.Thread | None = None
         self._told = False
 
     def start(self) -> None:
         """Run in the background. A caller that ends well waits for the ranks; one that fails takes them along."""
+        atexit.register(self._say_failure)
         self._thread = threading.Thread(target=self.run, name="lockstep-spawn")
         self._thread.start()
         threading.Thread(target=self._end_with_a_failed_caller, daemon=True).start()
@@ -142,6 +142,15 @@ class SpawnContext:
         threading.main_thread().join()
         if getattr(sys, "last_value", None) is not None:
             self._signals.send(signal.SIGINT)
+
+    def _say_failure(self) -> None:
+        """At the caller's end: a failure that it has never joined is not lost."""
+        if self._told or self._ending is None or self._ending.interrupted:
+            return
+        try:
+            self._ending.tell()
+        except Exception as error:  # noqa: BLE001 - whatever `join` would have raised
+            print(f"lockstep.spawn: {error}", file=sys.stderr)
 
     def run(self) -> None:
         """Run the ranks to their end, in this thread."""
@@ -152,7 +161,7 @@ class SpawnContext:
                 outcome = launch(self._request, terminal, nursery, self._signals)
         except BaseException as raised:  # noqa: BLE001 - raised again by `join`, in the thread that calls it
             error = raised
-        self._ending = _Ending(outcome, error)
+        self._ending = Ending(outcome, error)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the ranks.
@@ -173,6 +182,7 @@ class SpawnContext:
                 return False
         if self._ending is not None and not self._told:
             self._told = True
+            atexit.unregister(self._say_failure)
             self._ending.tell()
         return True
 
@@ -192,36 +202,6 @@ class SpawnContext:
             self._told = True
             self._thread.join()
             raise
-
-
-@dataclass(frozen=True)
-class _Ending:
-    outcome: Outcome | None
-    error: BaseException | None
-
-    def tell(self) -> None:
-        """Raise what is to be raised."""
-        if self.error is not None:
-            raise self.error
-        outcome = self.outcome
-        if outcome is None or outcome.exit_code == 0:
-            return
-        if outcome.interrupted_by == signal.SIGINT:
-            raise KeyboardInterrupt
-        if outcome.interrupted_by:
-            signal.raise_signal(outcome.interrupted_by)  # as it was meant: for this process
-            return
-        raise _failure(outcome)
-
-
-def _failure(outcome: Outcome) -> RankFailed:
-    failure = outcome.failure
-    text = outcome.block.removeprefix("FAILED").strip()
-    rank = outcome.rank if outcome.rank is not None else -1
-    if failure is not None and failure.kind is FailureKind.USAGE:
-        message = f"rank {rank}: {failure.error.removeprefix('UsageError: ')}"
-        return RankMisused(message, rank, failure.traceback, outcome.exit_code)
-    return RankFailed(text, rank, failure.traceback if failure is not None else "", outcome.exit_code)
 
 
 def _check(fn: object, args: object, nprocs: object) -> None:

@@ -1,0 +1,47 @@
+"""How the ranks of a `lockstep.spawn` ended, and what the caller hears of it. Not how they are ended (`supervisor`)."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from lockstep.errors import RankFailed, RankMisused
+from lockstep.journal.failure import FailureKind
+from lockstep.launch.request import Outcome
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the ranks of a spawn ended."""
+
+    outcome: Outcome | None
+    error: BaseException | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the ranks, and so knows."""
+        return self.outcome is not None and bool(self.outcome.interrupted_by)
+
+    def tell(self) -> None:
+        """Raise what is to be raised."""
+        if self.error is not None:
+            raise self.error
+        outcome = self.outcome
+        if outcome is None or outcome.exit_code == 0:
+            return
+        if outcome.interrupted_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        if outcome.interrupted_by:
+            signal.raise_signal(outcome.interrupted_by)  # as it was meant: for this process
+            return
+        raise _failure(outcome)
+
+
+def _failure(outcome: Outcome) -> RankFailed:
+    failure = outcome.failure
+    text = outcome.block.removeprefix("FAILED").strip()
+    rank = outcome.rank if outcome.rank is not None else -1
+    if failure is not None and failure.kind is FailureKind.USAGE:
+        message = f"rank {rank}: {failure.error.removeprefix('UsageError: ')}"
+        return RankMisused(message, rank, failure.traceback, outcome.exit_code)
+    return RankFailed(text, rank, failure.traceback if failure is not None else "", outcome.exit_code)

@@ -55,6 +55,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         threads_given=request.threads_given,
         lanes=request.lanes,
         device=request.device,
+        form=request.form,
         evidence=request.evidence,
     )
     position = Position(rank, rank, request.ranks, request.ranks)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
 """The variable that holds lockstep's own settings of a rank."""
@@ -47,6 +48,8 @@ class RankSettings:
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
+    form: Form = field(default_factory=Form)
+    """How a person asked on the command line to lay the model on ranks."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` wants recorded (see `lockstep.run.witness`); empty for a normal run."""
 
@@ -104,7 +107,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
     settings = None
     if OWN in variables:
         own = json.loads(variables[OWN])
-        settings = RankSettings(**{**own, "run_folder": Path(own["run_folder"])})
+        settings = RankSettings(**{**own, "run_folder": Path(own["run_folder"]), "form": Form(**own["form"])})
     position = _position(variables)
     if settings is None and position == Position():
         _refuse_foreign_launchers(variables)

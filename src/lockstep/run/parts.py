@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
+from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
@@ -32,7 +33,9 @@ class Parts:
     seed: int
     lanes_named: bool
     """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
+    mesh: Mesh
     placement: Placement
+    """Lanes on replicas."""
     transport: Transport
     strategy: Strategy
     streams: Streams
@@ -58,3 +61,18 @@ class Parts:
     said_decisions: bool = False
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+
+    @property
+    def lanes(self) -> range:
+        """The lanes that this rank carries, together with the other stages of its replica."""
+        return self.placement.lanes(self.mesh.replica(self.transport.rank))
+
+    def is_here(self, tensor: Tensor) -> bool:
+        """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
+        holder = self.strategy.holder_of(tensor)
+        return holder is None or self.mesh.stage(holder) == self.mesh.stage(self.transport.rank)
+
+    @property
+    def counts(self) -> bool:
+        """Whether what this rank did with its lanes counts: of the stages of a replica, the first one's."""
+        return self.mesh.stage(self.transport.rank) == 0

@@ -121,7 +121,7 @@ def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str
             )
         if parts.broken is not None:
             raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
-        parts.strategy.check_owned(optimizer)
+        parts.strategy.before_update(optimizer)
 
     return before_step
 
@@ -129,8 +129,9 @@ def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str
 def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(parts.loaders)
     witness_plain = parts.witness is not None and parts.witness.plain
-    lanes = parts.placement.lanes(parts.environment.position.rank)
-    standing = Standing(parts.seed, number, lanes, parts.placement.num_lanes, seed_process, per_sample=witness_plain)
+    standing = Standing(
+        parts.seed, number, parts.lanes, parts.placement.num_lanes, seed_process, per_sample=witness_plain
+    )
     prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(parts, prepared))
     if (said := leftover_of(loader)) and parts.environment.position.rank == 0:
         print(f"lockstep: {said}", file=sys.stderr)
@@ -165,7 +166,8 @@ def _write_decisions(parts: Parts) -> None:
         "lanes": parts.placement.num_lanes,
         "batch_size": batch_size,
         "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
-        "strategy": parts.strategy.name,
+        "strategy": str(parts.mesh),
+        "stages": parts.mesh.stages,
         "seed": parts.seed,
         "threads": parts.threads,
         "lanes_named": parts.lanes_named,
@@ -181,7 +183,7 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
         print(
             f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
-            f"{parts.strategy.name}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
+            f"{parts.mesh}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
             f"thread{'s' * (parts.threads > 1)} each",
             file=sys.stderr,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import operator
 import os
@@ -18,7 +17,8 @@ from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.journal.failure import describe, write_failure
 from lockstep.journal.private_file import write_private
 from lockstep.layout.late_settings import came_too_late
-from lockstep.layout.placement import Placement, place
+from lockstep.layout.mesh import Form, Mesh, choose_mesh
+from lockstep.layout.placement import place
 from lockstep.layout.rank_environment import RankEnvironment, decode
 from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
@@ -32,8 +32,9 @@ from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
 from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
+from lockstep.run.stage_report import write_stage_report
+from lockstep.run.state_hash import state_hash
 from lockstep.run.witness import Witness
-from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.choice import choose_strategy
 
 _present: list[Parts] = []
@@ -45,6 +46,8 @@ def init(
     seed: int = 0,
     lanes: int | None = None,
     strategy: str | None = None,
+    mesh: str | None = None,
+    schedule: str | None = None,
     device: str | None = None,
     threads: int | None = None,
 ) -> Run:
@@ -57,7 +60,10 @@ def init(
         seed: every random stream of the run comes from it.
         lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
             bits be computed on more ranks later.
-        strategy: "single" or "ddp"; by default what fits the number of ranks.
+        strategy: "single", "ddp", "model_parallel", "pipeline", "dp" or "hogwild"; by default "single" or "ddp".
+        mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two replicas of two
+            stages. By default all ranks are stages of one replica.
+        schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
         threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which
             changes with the ranks: name a number where the bits must not.
@@ -72,14 +78,16 @@ def init(
     if _present:
         finish()
     settings, position = environment.settings, environment.position
-    num_lanes = (settings.lanes if settings else None) or lanes or position.world_size
-    placement = place(num_lanes, position.world_size)
+    form = Form(strategy, mesh, schedule)
+    arranged = choose_mesh(settings.form.over(form) if settings else form, position.world_size)
+    num_lanes = (settings.lanes if settings else None) or lanes or arranged.default_lanes()
+    arranged.check_lanes(num_lanes)
     if settings is not None and (settings.threads_given or threads is None):
         threads = settings.threads
     threads = threads or _default_threads(position.local_world_size)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
-    parts = _assemble(environment, placement, strategy, pinned, threads, seed)
+    parts = _assemble(environment, arranged, num_lanes, pinned, threads, seed)
     parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     _present.append(parts)
     atexit.register(_finish_at_exit)
@@ -88,13 +96,14 @@ def init(
 
 def _assemble(  # noqa: PLR0917 - six, as the house allows
     environment: RankEnvironment,
-    placement: Placement,
-    strategy: str | None,
+    mesh: Mesh,
+    num_lanes: int,
     device: torch.device,
     threads: int,
     seed: int,
 ) -> Parts:
     """Set the process up and meet the others."""
+    placement = place(num_lanes, mesh.replicas)
     set_exact_numerics(threads)
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
@@ -111,9 +120,10 @@ def _assemble(  # noqa: PLR0917 - six, as the house allows
         threads=threads,
         seed=seed,
         lanes_named=True,
+        mesh=mesh,
         placement=placement,
         transport=transport,
-        strategy=choose_strategy(strategy, transport, placement),
+        strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
         ledger=ledger,
         metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
@@ -189,6 +199,7 @@ def finish() -> None:
             told = parts.transport.all_gather_object(sums, "the end of the script")
             check_replicas(parts, told)
             _write_result(parts)
+            write_stage_report(parts)
     finally:
         parts.strategy.close()
         for hook in parts.hooks:
@@ -217,18 +228,16 @@ def _finish_at_exit() -> None:
 
 
 def _write_result(parts: Parts) -> None:
-    if parts.folder is None or parts.transport.rank != 0:
+    if parts.folder is None or (parts.transport.rank != 0 and parts.mesh.stages == 1):
         return
-    digest = hashlib.sha256()
-    for model in parts.models:
-        for name, tensor in model.state_dict().items():
-            if isinstance(tensor, torch.Tensor):
-                digest.update(f"{name} {tensor_hash(tensor)}\n".encode())
+    digest = state_hash(parts) if parts.models else ""
+    if parts.transport.rank != 0:
+        return
     result = {
         "steps": parts.ledger.step,
         "epochs": len(parts.epochs_seen),
         "samples": _samples(parts.epochs_seen),
-        "bits": f"sha256:{digest.hexdigest()}" if parts.models else "",
+        "bits": f"sha256:{digest}" if digest else "",
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,
     }

@@ -85,18 +85,18 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     _count_step(parts, num_samples)
     ledger = parts.ledger
     if parts.witness is not None:
-        parts.witness.after_step(ledger.step, parts.models, parts.taken)
+        parts.witness.after_step(ledger.step, parts.models, parts.taken, parts.is_here)
     ledger.enter(Phase.SCRIPT, "between steps")
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:
-    parts.ledger.samples += num_samples
+    parts.ledger.samples += num_samples if parts.counts else 0
     parts.ledger.step_in_epoch += 1
     parts.ledger.publish()
 
 
 def _check_samples(parts: Parts, plan: EpochPlan, num_mine: int) -> None:
-    counts = parts.transport.all_gather_object(num_mine, "epoch end", where())
+    counts = parts.transport.all_gather_object(num_mine if parts.counts else 0, "epoch end", where())
     if sum(counts) != plan.num_samples:
         raise PromiseBroken(f"The ranks trained on {sum(counts)} samples of an epoch of {plan.num_samples}.")
     parts.epochs_seen.append(plan.num_samples)

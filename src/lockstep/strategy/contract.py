@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
+from lockstep.layout.schedule import Action
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class Strategy(ABC):
         """
 
     @abstractmethod
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        """The p-norm of the gradients that `parameters` have, over fixed chunks, wherever they lie. Every rank must call it."""
+
+    @abstractmethod
     def checksums(self) -> list[int]:
         """Sums over the bits of parameters and buffers: equal on two ranks when their models are, cheap to compute."""
 
@@ -113,12 +119,48 @@ class Strategy(ABC):
         """Remember the buffers' values, which an evaluation must not change: ranks see different samples there."""
 
     @abstractmethod
-    def check_owned(self, optimizer: Optimizer) -> None:
-        """Raise `UsageError` when `optimizer` updates a parameter that its model no longer has. Before each update."""
+    def before_update(self, optimizer: Optimizer) -> None:
+        """Called before each update. Raise `UsageError` when `optimizer` updates a parameter that its model no longer has."""
 
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Say what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""
+
+    def name_cuts(self, layers: Sequence[str]) -> None:
+        """Let a stage begin with each of these layers; only where a model is cut into stages.
+
+        Raises:
+            UsageError: when this strategy does not cut models.
+        """
+        if layers:
+            raise UsageError(f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.")
+
+    def order(self, num_lanes: int) -> Sequence[Action] | None:  # noqa: ARG002 - by default there is none
+        """The order of this rank's work on its `num_lanes` lanes of a pass, by their position; None: lane by lane.
+
+        With an order, a lane is `begin_lane`, `forward`, `end_lane`, and later `backward_of`.
+        """
+        return None
+
+    def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
+        """The forward of a lane, where there is an order."""
+        raise NotImplementedError
+
+    def backward_of(self, lane: int) -> None:
+        """The backward of a lane whose forward is done, where there is an order."""
+        raise NotImplementedError
+
+    def take_waited_s(self) -> float:
+        """Seconds since the last question in which lanes waited for other ranks."""
+        return 0.0
+
+    def report(self) -> dict[str, Any] | None:
+        """How this rank's stage spent its time, as JSON values; None where there are no stages."""
+        return None
+
+    def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
+        """The first rank that holds a parameter or buffer; None when every rank does."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

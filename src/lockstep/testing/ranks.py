@@ -16,11 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lockstep.journal.ring import make_ring
+from lockstep.layout.mesh import Form
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.layout.run_folder import RunFolder
 from lockstep.run.start import finish
@@ -52,6 +53,7 @@ class Started:
     lanes: int | None = None
     threads: int = 1
     device: str = "cpu"
+    form: Form = field(default_factory=Form)
     timeout_s: float = 60.0
     """After this the Python stack of every rank is printed, and all are ended."""
 
@@ -74,7 +76,9 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
         for rank in range(started.ranks):
             make_ring(run_folder.journal(rank), rank)
             position = Position(rank, rank, started.ranks, started.ranks)
-            settings = RankSettings(Path(folder), started.threads, lanes=started.lanes, device=started.device)
+            settings = RankSettings(
+                Path(folder), started.threads, lanes=started.lanes, device=started.device, form=started.form
+            )
             variables = encode(RankEnvironment(position, settings), 0, "test") | {"GLOO_SOCKET_IFNAME": "lo"}
             reader, writer = _SERVER.Pipe(duplex=False)
             process = _SERVER.Process(target=_rank, args=(function, args, variables, writer, sys.path), daemon=False)

@@ -1,0 +1,36 @@
+"""The options that say how a model is laid on ranks, shared by the commands that start runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from lockstep.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
+
+
+def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --strategy, --mesh and --schedule to a command."""
+    options = (
+        click.option("--strategy", default=None, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}."),
+        click.option(
+            "--mesh", default=None, metavar="NAME=N,...", help="Such as pipeline=2,ddp=2: 2 replicas of 2 stages."
+        ),
+        click.option("--schedule", default=None, metavar="|".join(SCHEDULES), help="Order of a pipeline's work."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def form_from(options: Mapping[str, Any]) -> Form:
+    """What the options say."""
+    return Form(options["strategy"], options["mesh"], options["schedule"])
+
+
+def check_form(form: Form, ranks: int, lanes: int | None) -> None:
+    """Raise `UsageError` when the form cannot be true with so many ranks and lanes; before anything starts."""
+    mesh = choose_mesh(form, ranks)
+    if lanes is not None:
+        mesh.check_lanes(lanes)

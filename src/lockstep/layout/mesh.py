@@ -1,0 +1,172 @@
+"""How the ranks are arranged: replicas of the model, and stages that one replica is cut into.
+
+The stages of one replica are neighbouring ranks (rank = replica * stages + stage), because they exchange most. Lanes
+are placed on replicas; the ranks of one replica carry the same lanes, each for its own layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockstep.errors import UsageError
+
+ALIASES = {
+    "single": "single",
+    "ddp": "ddp",
+    "distributed_data_parallel": "ddp",
+    "distributeddataparallel": "ddp",
+    "model_parallel": "model_parallel",
+    "mp": "model_parallel",
+    "pipeline": "pipeline",
+    "pipeline_parallel": "pipeline",
+    "pp": "pipeline",
+    "dp": "dp",
+    "data_parallel": "dp",
+    "dataparallel": "dp",
+    "hogwild": "hogwild",
+    "async": "hogwild",
+}
+"""Every accepted spelling (lower case, - as _) and the strategy that it names."""
+
+STRATEGIES = tuple(dict.fromkeys(ALIASES.values()))
+STAGED = ("model_parallel", "pipeline")
+"""The strategies that cut a model into stages."""
+
+SCHEDULES = ("1f1b", "gpipe")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a person said about how the model is laid on ranks; None where nothing was said."""
+
+    strategy: str | None = None
+    mesh: str | None = None
+    """Such as "pipeline=2,ddp=2"."""
+    schedule: str | None = None
+    """Of a pipeline."""
+
+    def over(self, weaker: Form) -> Form:
+        """This form, completed by a weaker one: the command line over the script. A strategy brings its own mesh."""
+        if self.strategy or self.mesh:
+            return Form(self.strategy, self.mesh, self.schedule or weaker.schedule)
+        return Form(weaker.strategy, weaker.mesh, self.schedule or weaker.schedule)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The arrangement. Invariant: `replicas * stages` is the number of ranks."""
+
+    strategy: str
+    replicas: int
+    stages: int = 1
+    schedule: str = "1f1b"
+
+    @property
+    def num_ranks(self) -> int:
+        return self.replicas * self.stages
+
+    def replica(self, rank: int) -> int:
+        """Which replica of the model `rank` belongs to; it carries that replica's lanes."""
+        return rank // self.stages
+
+    def stage(self, rank: int) -> int:
+        """Which stage of its replica `rank` holds."""
+        return rank % self.stages
+
+    def peers(self, stage: int) -> tuple[int, ...]:
+        """The ranks that hold `stage`, one in each replica: they reduce its gradients."""
+        return tuple(replica * self.stages + stage for replica in range(self.replicas))
+
+    def default_lanes(self) -> int:
+        """Lanes when nobody names a number: one for each replica; four micro-batches for each stage of a pipeline."""
+        return self.replicas * (4 * self.stages if self.strategy == "pipeline" and self.stages > 1 else 1)
+
+    def check_lanes(self, num_lanes: int) -> None:
+        """Raise `UsageError` when a pipeline would have fewer micro-batches than stages."""
+        needed = self.replicas * self.stages
+        if self.strategy == "pipeline" and self.stages > 1 and num_lanes < needed:
+            raise UsageError(
+                f"A pipeline of {self.stages} stages needs at least as many lanes (micro-batches) as stages in each "
+                f"replica, but there are {num_lanes} lanes for {self.replicas} "
+                f"replica{'s' * (self.replicas > 1)}. Set --lanes {4 * needed} (four for each stage keep it busy), or "
+                f"use --strategy model_parallel."
+            )
+
+    def __str__(self) -> str:
+        if self.stages == 1:
+            return self.strategy
+        copies = f" x {self.replicas} replicas" if self.replicas > 1 else ""
+        schedule = f", {self.schedule}" if self.strategy == "pipeline" else ""
+        return f"{self.strategy}, {self.stages} stages{copies}{schedule}"
+
+
+def strategy_named(name: str) -> str:
+    """The strategy that a spelling names.
+
+    Raises:
+        UsageError: for a name that is none.
+    """
+    found = ALIASES.get(name.lower().replace("-", "_"))
+    if found is None:
+        raise UsageError(f"There is no strategy {name!r}. Known strategies: {', '.join(STRATEGIES)}.")
+    return found
+
+
+def choose_mesh(form: Form, world_size: int) -> Mesh:
+    """The arrangement of `world_size` ranks; by default `single` for one rank, else `ddp`.
+
+    Raises:
+        UsageError: when names are unknown, or strategy, mesh and number of ranks cannot be true together.
+    """
+    if form.schedule not in (None, *SCHEDULES):
+        raise UsageError(f"There is no schedule {form.schedule!r}. Known schedules: {', '.join(SCHEDULES)}.")
+    schedule = form.schedule or SCHEDULES[0]
+    sizes = _parse(form.mesh) if form.mesh else {}
+    named = [name for name in sizes if name != "ddp"]
+    strategy = strategy_named(form.strategy) if form.strategy else None
+    if strategy and named and strategy != named[0]:
+        raise UsageError(f"strategy {strategy} and mesh {form.mesh} do not fit together. Leave one of them out.")
+    strategy = strategy or (named[0] if named else "ddp" if sizes else None)
+    if strategy is None:
+        return Mesh("single" if world_size == 1 else "ddp", world_size)
+    if form.schedule and strategy != "pipeline":
+        raise UsageError(
+            f"schedule={form.schedule} belongs to the strategy `pipeline`, but the strategy is {strategy}."
+        )
+    if strategy == "single" and world_size > 1:
+        raise UsageError(
+            f"The strategy `single` is for one rank, but there are {world_size}. Start with -n 1, or use ddp."
+        )
+    if strategy not in STAGED:
+        if sizes and (named or sizes.get("ddp") != world_size):
+            raise UsageError(f"mesh {form.mesh} does not fit strategy {strategy} on {world_size} ranks. Leave it out.")
+        return Mesh(strategy if world_size > 1 or strategy in ("dp", "hogwild") else "single", world_size)
+    return _staged(strategy, sizes, world_size, schedule)
+
+
+def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: str) -> Mesh:
+    replicas = sizes.get("ddp", 1)
+    stages = sizes.get(strategy, world_size // replicas if world_size % replicas == 0 else 0)
+    if replicas * stages != world_size:
+        raise UsageError(
+            f"mesh {strategy}={stages or '?'},ddp={replicas} needs {replicas * stages or 'a multiple of ' + str(replicas)} "
+            f"ranks, but there are {world_size}. Start with -n {replicas * stages or replicas}, or change the mesh."
+        )
+    return Mesh(strategy, replicas, stages, schedule)
+
+
+def _parse(text: str) -> dict[str, int]:
+    """The text "pipeline=2,ddp=2" as {"pipeline": 2, "ddp": 2}."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = part.partition("=")
+        if not equals or not number.strip().isdigit() or int(number) < 1:
+            raise UsageError(f"mesh {text!r}: write names and sizes, such as model_parallel=2,ddp=2.")
+        known = strategy_named(name.strip())
+        if known not in ("ddp", *STAGED) or known in sizes:
+            raise UsageError(f"mesh {text!r}: a mesh has ddp and one of {', '.join(STAGED)}, each once.")
+        sizes[known] = int(number)
+    if len(sizes.keys() - {"ddp"}) > 1:
+        raise UsageError(f"mesh {text!r}: a mesh has ddp and one of {', '.join(STAGED)}, each once.")
+    return sizes

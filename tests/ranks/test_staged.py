@@ -1,0 +1,61 @@
+"""A model cut into stages has the bits of the whole one, and each rank holds only its part."""
+
+import pytest
+import staged_models
+from staged_mistakes import MISTAKES
+from staged_models import train
+
+from lockstep.layout.mesh import Form
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
+
+pytestmark = pytest.mark.ranks
+
+PIPELINES = [
+    (2, Form("pipeline")),
+    (2, Form("pipeline", schedule="gpipe")),
+    (3, Form("pipeline")),
+    (4, Form(mesh="pipeline=2,ddp=2")),
+]
+FORMS = [
+    (2, Form("model_parallel")),
+    (3, Form("model_parallel")),
+    (4, Form(mesh="model_parallel=2,ddp=2")),
+]
+
+
+@pytest.mark.parametrize("which", list(staged_models.MODELS))
+@pytest.mark.parametrize("in_one_call", [True, False])
+def test_model_parallel_has_the_bits_of_one_rank(which, in_one_call):
+    compare(which, in_one_call, FORMS)
+
+
+@pytest.mark.parametrize("which", list(staged_models.MODELS))
+def test_a_pipeline_has_the_bits_of_one_rank(which):
+    compare(which, True, PIPELINES)
+
+
+def compare(which, in_one_call, forms):
+    [alone] = run_ranks(train, Started(1), which, in_one_call)
+    for ranks, form in forms:
+        results = run_ranks(train, Started(ranks, form=form), which, in_one_call)
+        merged = {}
+        for result in results:
+            assert result["losses"] == alone["losses"]
+            assert result["norms"] == alone["norms"]
+            assert len(result["present"]) < len(alone["present"])
+            for name, value in result["held"].items():
+                assert merged.setdefault(name, value) == value, name
+        assert merged == alone["held"]
+
+
+@pytest.mark.parametrize("mistake", list(MISTAKES), ids=lambda mistake: mistake.__name__)
+def test_a_mistake_with_stages_is_one_sentence(mistake):
+    ranks, form, sentence = MISTAKES[mistake]
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(mistake, Started(ranks, form=form))
+    assert sentence in str(caught.value)
+
+
+def test_a_pipeline_needs_as_many_lanes_as_stages():
+    with pytest.raises(RankFailed, match="at least as many lanes"):
+        run_ranks(train, Started(2, lanes=1, form=Form("pipeline")), "images")

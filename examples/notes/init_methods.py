@@ -16,6 +16,7 @@ TORCHELASTIC_USE_AGENT_STORE=True makes every rank a client), and all wait for h
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,7 @@ with met_by("tcp://", init_method=f"tcp://{address}", rank=RANK, world_size=WORL
     pass
 with met_by("file://", init_method=f"file://{meeting}", rank=RANK, world_size=WORLD_SIZE):
     pass
+with met_by("env://"):  # again: when all are here, all have left the file
+    pass
 if RANK == 0:
-    meeting.unlink(missing_ok=True)
-    meeting.parent.rmdir()
+    shutil.rmtree(folders[0])

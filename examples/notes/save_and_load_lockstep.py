@@ -4,6 +4,7 @@
     rank 0 loaded: True
     rank 1 loaded: True
     keys: 0.weight, 0.bias, 2.weight, 2.bias
+    the note's checkpoint.pth.tar with DDP's keys: True
 
 The model was never wrapped, so there is no `.module`; the file is plain safetensors and needs no lockstep to be read.
 """
@@ -37,3 +38,11 @@ lockstep.load_weights(fresh, "toy.safetensors")  # onto whatever device `fresh` 
 same = all(torch.equal(mine, saved) for mine, saved in zip(fresh.parameters(), model.parameters(), strict=True))
 print(f"rank {run.rank} loaded: {same}")
 run.print(f"keys: {', '.join(sorted(load_file('toy.safetensors'), key=list(fresh.state_dict()).index))}")
+
+if run.is_main:  # what a DDP script has saved: nested, with the wrapper's prefix
+    saved = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"model_state_dict": saved}, "checkpoint.pth.tar")
+    fresh = network()
+    lockstep.load_weights(fresh, "checkpoint.pth.tar")
+    same = all(torch.equal(mine, other) for mine, other in zip(fresh.parameters(), model.parameters(), strict=True))
+    print(f"the note's checkpoint.pth.tar with DDP's keys: {same}")

@@ -1,16 +1,13 @@
 """The MNIST example with StepLR (note d) on scikit-learn's digits, its lines, and its bits on 1, 2 and 4 ranks.
 
-    $ lockstep run -n 1 examples/notes/digits_with_steplr.py --epochs 2
-    $ lockstep run -n 2 examples/notes/digits_with_steplr.py --epochs 2
-    $ lockstep run -n 4 examples/notes/digits_with_steplr.py --epochs 2
+    $ lockstep run -n 1 examples/notes/digits_with_steplr.py --epochs 1
+    $ lockstep run -n 2 examples/notes/digits_with_steplr.py --epochs 1
+    $ lockstep run -n 4 examples/notes/digits_with_steplr.py --epochs 1
     Train Epoch: 1 [0/1437 (0%)]	Loss: ...
     Train Epoch: 1 [640/1437 (45%)]	Loss: ...
     Train Epoch: 1 [1280/1437 (89%)]	Loss: ...
     Test set: Average loss: ..., Accuracy: .../360 (...%)
-    Train Epoch: 2 [0/1437 (0%)]	Loss: ...
-    Train Epoch: 2 [640/1437 (45%)]	Loss: ...
-    Train Epoch: 2 [1280/1437 (89%)]	Loss: ...
-    learning rates: 1.0, 0.7
+    learning rate of the next epoch: 0.7
     bits ...
 
 The three commands print the same loss to every digit, because four lanes are four lanes on one rank and on four.
@@ -45,10 +42,8 @@ loader = DataLoader(TensorDataset(images[:1437], labels[:1437]), batch_size=64, 
 test_loader = DataLoader(TensorDataset(images[1437:], labels[1437:]), batch_size=256)
 model, optimizer, scheduler, loader, test_loader = run.prepare(model, optimizer, scheduler, loader, test_loader)
 
-rates = []
 for epoch in run.epochs(options.epochs):
     model.train()
-    rates.append(round(scheduler.get_last_lr()[0], 4))
     for index, step in enumerate(run.steps(loader)):
         for pictures, targets in step:
             run.backward(F.cross_entropy(model(pictures), targets))
@@ -68,5 +63,5 @@ for epoch in run.epochs(options.epochs):
     mean = tally.mean()
     right = round(mean["right"] * 360)
     run.print(f"Test set: Average loss: {mean['loss']:.4f}, Accuracy: {right}/360 ({100 * mean['right']:.0f}%)")
-run.print(f"learning rates: {', '.join(str(rate) for rate in rates)}")
+run.print(f"learning rate of the next epoch: {scheduler.get_last_lr()[0]:.1f}")
 run.print(f"bits {digest_of(model, optimizer)}")

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+MARKER = "LOCKSTEP_NURSERY"
+"""Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
@@ -54,6 +56,27 @@ def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found
+
+
+def orphaned_processes(proc: Path = PROC) -> list[int]:
+    """Processes of runs whose launcher is gone; the marker in their environment begins with the launcher's number."""
+    wanted, found = f"{MARKER}=".encode(), []
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, ValueError):
+                marks = [word for word in (folder / "environ").read_bytes().split(b"\0") if word.startswith(wanted)]
+                if marks and not (proc / str(int(marks[0][len(wanted) :].split(b"-")[0]))).exists():
+                    found.append(int(folder.name))
+    return sorted(found)
+
+
+def orphaned_shared_memory(folder: Path = SHARED_MEMORY, proc: Path = PROC) -> list[str]:
+    """Names of torch's shared-memory files whose maker is gone; another process may still have them open."""
+    if not folder.is_dir():
+        return []
+    names = [file.name for file in folder.iterdir()]
+    made = [(name, match.group(1)) for name in names if (match := _TORCH_FILE.fullmatch(name))]
+    return sorted(name for name, process in made if not (proc / process).exists())
 
 
 def kill(processes: Iterable[int]) -> None:

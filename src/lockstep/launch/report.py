@@ -41,14 +41,26 @@ class StartTimes:
 def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
     why = f" ({request.why})" if request.why else ""
-    devices = "cpu" if request.device == "cpu" else _gpu_names(request.ranks)
+    devices = "cpu" if request.device == "cpu" else device_names(request.ranks, request.devices)
     threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
     each = " each" if request.ranks > 1 else ""
     return Line("lockstep", f"{_count(request.ranks, 'rank')} on {devices}, {threads}{each}{why}")
 
 
-def _gpu_names(ranks: int) -> str:
-    return "cuda:0" if ranks == 1 else f"cuda:0 to cuda:{ranks - 1}"
+def device_names(count: int, names: Sequence[str]) -> str:
+    """`cuda:0 (NVIDIA H200)`, `cuda:0 to cuda:3 (NVIDIA A100)`, `cuda:0 (A100), cuda:1 (V100)`.
+
+    Args:
+        count: how many devices, counted from 0.
+        names: in the order of their indices; without one for each of them, numbers only.
+    """
+    numbers = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+    used = list(names[:count])
+    if len(used) < count or not used:
+        return numbers
+    if len(set(used)) == 1:
+        return f"{numbers} ({used[0]})"
+    return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
 
 
 def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:

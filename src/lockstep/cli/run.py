@@ -26,6 +26,7 @@ from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
 from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.terminal import Terminal
+from lockstep.layout.mesh import Form, is_data_parallel, launched
 
 EPILOG = """\b
 Examples:
@@ -103,8 +104,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other. Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
-    decided = _size(own)
-    check_form(form, decided.ranks, own["lanes"])
+    decided = _size(own, form)
+    ranks, form = launched(form, decided.ranks)
+    check_form(form, ranks, own["lanes"], decided.device)
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
@@ -114,7 +116,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             script=None if own["module"] else Path(own["script"]),
             module=own["script"] if own["module"] else None,
             args=tuple(own["args"]),
-            ranks=decided.ranks,
+            ranks=ranks,
             threads=decided.threads,
             device=decided.device,
             lanes=own["lanes"],
@@ -143,13 +145,14 @@ OWN_OPTIONS = (
 )
 
 
-def _size(own: dict[str, Any]) -> Size:
+def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
     ranks = own["ranks"] or own["nproc_per_node"] or "auto"
     gpus = count_gpus(os.environ) if own["device"] != "cpu" else 0
     machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
-    return size(Wish(ranks, own["device"], own["lanes"], own["threads"]), machine)
+    wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
+    return size(wish, machine)
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
+from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
 
 PRELOADED = ("torch", "torch._dynamo", "lockstep.run.start")
@@ -35,6 +36,8 @@ class Program:
     device: Device
     threads_given: bool = True
     """Whether a person gave the threads; otherwise the script's own number wins."""
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule, as far as the command line named them."""
 
     @property
     def title(self) -> str:
@@ -47,6 +50,9 @@ class Trial:
 
     label: str
     num_ranks: int
+    """As it was asked for."""
+    num_processes: int
+    """1 under `dp`, whose number counts replicas."""
     outcome: Outcome
     seconds: float
 
@@ -83,12 +89,14 @@ class Trials(AbstractContextManager["Trials"]):
         self._count += 1
         name = f"{self._count:02d}-{label.replace(' ', '-')}"
         program = self._program
+        started, form = launched(on_ranks(program.form, num_ranks), num_ranks)
         began = time.monotonic()
         request = LaunchRequest(
             script=program.script,
             module=program.module,
             args=program.args,
-            ranks=num_ranks,
+            ranks=started,
+            form=form,
             threads=program.threads,
             threads_given=program.threads_given,
             device=program.device,
@@ -103,7 +111,7 @@ class Trials(AbstractContextManager["Trials"]):
             raise SystemExit(outcome.exit_code)
         seconds = time.monotonic() - began
         self._watch(label, seconds)
-        return Trial(label, num_ranks, outcome, seconds)
+        return Trial(label, num_ranks, started, outcome, seconds)
 
     def remove(self) -> None:
         """Remove everything that the runs wrote."""

@@ -1,12 +1,11 @@
 """Is PyTorch using the GPUs (note d), and which ones may it see?
 
     $ python examples/notes/devices.py
-    $ CUDA_VISIBLE_DEVICES=0,1 python examples/notes/devices.py
     torch ..., CUDA of the wheel ...
     0 devices: []
     back ends: gloo..., no MPI: True
 
-The CUDA that matters is the one inside the wheel (`torch.version.cuda`). `nvcc -V` is the toolkit, which only a build
+With CUDA_VISIBLE_DEVICES=0,1 in front it lists those two. The CUDA that matters is the one inside the wheel (`torch.version.cuda`). `nvcc -V` is the toolkit, which only a build
 from source uses; `nvidia-smi` shows the newest CUDA that the driver can run, which must not be older than the wheel's.
 """
 

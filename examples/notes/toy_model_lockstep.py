@@ -1,7 +1,6 @@
 """Note c's ToyModel in lockstep: written for one device, cut by one option, with the bits of one rank.
 
     $ lockstep run -n 1 examples/notes/toy_model_lockstep.py
-    $ lockstep run -n 2 --strategy ddp examples/notes/toy_model_lockstep.py
     $ lockstep run -n 2 --strategy model_parallel examples/notes/toy_model_lockstep.py
     the last loss, to the bit: 0x...
     saved 4 tensors, sha256 ...

@@ -13,13 +13,15 @@ from lockstep.errors import LockstepError, UsageError
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
+    "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
 }
 """Name: module (with a command of that name) and what `--help` says."""
 EXAMPLES = """\b
 Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
   lockstep run -n 4 train.py                 four ranks
-  lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?"""
+  lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?
+  lockstep bench train.py --ranks 1,2,4      how fast is it on each?"""
 
 
 class LazyGroup(click.Group):

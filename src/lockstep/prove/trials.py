@@ -1,4 +1,4 @@
-"""The runs that `verify` makes: each in a folder of its own, all from one nursery, so that torch is imported once."""
+"""The runs that `verify` and `bench` make: each in a folder of its own, all from one nursery, so that torch is imported once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
+from lockstep.layout.mesh import Form
 from lockstep.layout.run_folder import RunFolder
 
 PRELOADED = ("torch", "torch._dynamo", "lockstep.run.start")
 """What the nursery imports for all ranks of all runs. torch's optimizers import `torch._dynamo`, which takes longer
 than torch itself."""
+AS_THE_SCRIPT_SAYS = Form()
 INTERRUPTED = tuple(128 + number for number in ENDING)
 
 
 @dataclass(frozen=True)
 class Program:
-    """The script to prove, and how to run it."""
+    """The script to prove or to measure, and how to run it."""
 
     script: Path | None
     module: str | None
@@ -62,18 +64,30 @@ class Trials(AbstractContextManager["Trials"]):
         program: what to run.
         watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
         nursery: one to use and leave open, with the program's threads; None: one of its own.
+        purpose: the command that makes the runs; part of the name of their folder.
     """
 
     def __init__(
-        self, program: Program, watch: Callable[[str, float | None], None], nursery: NurseryHandle | None = None
+        self,
+        program: Program,
+        watch: Callable[[str, float | None], None],
+        nursery: NurseryHandle | None = None,
+        purpose: str = "verify",
     ) -> None:
         self._program, self._watch = program, watch
-        self.base = Path(tempfile.mkdtemp(prefix="lockstep-verify-"))
+        self.base = Path(tempfile.mkdtemp(prefix=f"lockstep-{purpose}-"))
         self._own = NurseryHandle(program.threads, PRELOADED) if nursery is None else None
         self._nursery = nursery or self._own
         self._count = 0
 
-    def run(self, label: str, num_ranks: int, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
+    def run(
+        self,
+        label: str,
+        num_ranks: int,
+        lanes: int | None,
+        evidence: Mapping[str, Any],
+        form: Form = AS_THE_SCRIPT_SAYS,
+    ) -> Trial:
         """One run from start to end.
 
         Raises:
@@ -81,7 +95,7 @@ class Trials(AbstractContextManager["Trials"]):
         """
         self._watch(label, None)
         self._count += 1
-        name = f"{self._count:02d}-{label.replace(' ', '-')}"
+        name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
         began = time.monotonic()
         request = LaunchRequest(
@@ -93,6 +107,7 @@ class Trials(AbstractContextManager["Trials"]):
             threads_given=program.threads_given,
             device=program.device,
             lanes=lanes,
+            form=form,
             run_folder=self.base / name,
             name=name,
             evidence=dict(evidence),

@@ -55,6 +55,8 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
         num_samples = sum(len(part.indices) for part in lanes[position:end])
+        if parts.meter is not None:
+            parts.meter.begin_step(step.number, step.num_samples, number == 0)
         try:
             yield step
         except GeneratorExit:
@@ -87,6 +89,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     if parts.witness is not None:
         parts.witness.after_step(ledger.step, parts.models, parts.taken)
     ledger.enter(Phase.SCRIPT, "between steps")
+    if parts.meter is not None:
+        parts.meter.end_step(ledger.step)
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:

@@ -1,0 +1,113 @@
+"""Where the time of a pipeline goes: a pure function over what its stages measured.
+
+With p stages and m micro-batches a stage of a perfect pipeline works for m of m + p - 1 turns: the bubble is (p - 1) / m of
+the work, under GPipe and under 1F1B alike. A turn is as long as that of the slowest stage. What is left are messages, the
+cost of each call, and waiting that no schedule needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, in seconds over the same steps as the others."""
+
+    rank: int
+    layers: tuple[str, ...]
+    forward_s: float
+    backward_s: float
+    wait_s: float
+    """For another stage."""
+    other_s: float
+
+    @property
+    def busy_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+    @property
+    def total_s(self) -> float:
+        return self.busy_s + self.wait_s + self.other_s
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Parts of the time of a pass; together with `useful` they add up to 1."""
+
+    useful: float
+    """The time that equal stages without a bubble would need."""
+    unequal: float
+    """More, because the slowest stage decides."""
+    bubble: float
+    other: float
+    """Messages, calls, and waiting beyond the bubble."""
+    slowest: int
+    """The rank of the slowest stage."""
+    ratio: float
+    """Its work relative to that of the fastest stage."""
+
+
+def ideal_speed_up(num_stages: int, micro_batches: int) -> float:
+    """Of a pipeline of equal stages over one device: p / (1 + (p - 1) / m)."""
+    return num_stages / (1 + (num_stages - 1) / micro_batches)
+
+
+def read_stages(told: Mapping[str, Any]) -> tuple[list[Stage], int]:
+    """The stages and the number of micro-batches, from what a pipeline wrote."""
+    stages = [
+        Stage(
+            rank=int(one["rank"]),
+            layers=tuple(map(str, one["layers"])),
+            forward_s=float(one["forward_s"]),
+            backward_s=float(one["backward_s"]),
+            wait_s=float(one["wait_s"]),
+            other_s=float(one["other_s"]),
+        )
+        for one in told["stages"]
+    ]
+    return stages, int(told["micro_batches"])
+
+
+def losses(stages: Sequence[Stage], micro_batches: int) -> Losses | None:
+    """Where the pass's time went; None when no stage worked.
+
+    Invariant: the parts are at least 0 and add up to 1.
+    """
+    busy = [stage.busy_s for stage in stages]
+    if not min(busy, default=0.0):
+        return None
+    mean, most = sum(busy) / len(busy), max(busy)
+    bubble = most * (len(stages) - 1) / micro_batches
+    total = max(*(stage.total_s for stage in stages), most)
+    bubble = min(bubble, total - most)
+    return Losses(
+        useful=mean / total,
+        unequal=(most - mean) / total,
+        bubble=bubble / total,
+        other=(total - most - bubble) / total,
+        slowest=stages[busy.index(most)].rank,
+        ratio=most / min(busy),
+    )
+
+
+def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
+    """One sentence, the largest loss first, each with its way out."""
+    causes = [
+        (
+            found.bubble,
+            f"the bubble ({num_stages - 1} of {micro_batches} micro-batches; more --lanes make it smaller)",
+        ),
+        (
+            found.unequal,
+            f"unequal stages (rank {found.slowest} computes {found.ratio:.2f} times as long as the quickest)",
+        ),
+        (
+            found.other,
+            "messages, calls and waiting beyond the bubble (fewer --lanes, or larger batches, make each count less)",
+        ),
+    ]
+    listed = [f"{part:.0%} {what}" for part, what in sorted(causes, reverse=True) if part >= 0.005]
+    return f"{found.useful:.0%} of a step is work that {num_stages} equal stages share; {'; '.join(listed) or 'nothing is lost'}."

@@ -2,4 +2,5 @@
 
 python -m benchmarks            everything, about ten minutes
 python -m benchmarks --quick    the same with few rounds, about two minutes
+python -m benchmarks.notes_figure    the note's comparison: naive split, one device, pipeline, and a sweep
 """

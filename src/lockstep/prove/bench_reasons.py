@@ -15,6 +15,8 @@ from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses, 
 
 CLEAR = 0.02
 """A lead of less than this is called none."""
+BUSY = 0.1
+"""When one rank alone varies by more than this, the machine has other work."""
 
 
 def sentences(results: Results) -> Iterator[str]:
@@ -35,18 +37,24 @@ def _fastest(results: Results) -> Iterator[str]:
     base = results.base
     if base is None:
         return
-    best = max(results.whole(), key=lambda one: one.speed.median)
+    times = {id(one): up.median for one in results.whole() if (up := results.speed_up(one)) is not None}
+    best = max(results.whole(), key=lambda one: times[id(one)])
     all_cores = results.all_cores
     several = [one for one in results.whole() if one.configuration.ranks > 1]
+    if base.speed.relative > BUSY:
+        yield (
+            f"One rank alone varied by ±{base.speed.relative:.0%}: something else uses this machine, and differences of "
+            f"that size say nothing."
+        )
     if best is base:
         yield f"Nothing is faster than one rank with {base.threads} thread{'s' * (base.threads != 1)}."
     else:
-        yield f"Fastest: {_name(best, results)}, {best.speed.median / base.speed.median:.2f} times one rank."
+        yield f"Fastest: {_name(best, results)}, {times[id(best)]:.2f} times one rank."
     if all_cores is None or not several:
         return
-    ranks = max(several, key=lambda one: one.speed.median)
-    lead = all_cores.speed.median / ranks.speed.median - 1
-    if lead > CLEAR and all_cores.speed.median > base.speed.median:
+    ranks = max(several, key=lambda one: times[id(one)])
+    lead = times[id(all_cores)] / times[id(ranks)] - 1
+    if lead > CLEAR and times[id(all_cores)] > 1.0:
         yield (
             f"One process with all {results.cores} cores is {lead:.0%} faster than {_name(ranks, results)}: for speed alone "
             f"start one rank with --threads {results.cores}. Its bits are others, because threads change them."
@@ -142,7 +150,7 @@ def _bits(results: Results) -> Iterator[str]:
 def _name(one: Measured, results: Results) -> str:
     """The title, with the lanes where another configuration has the same title."""
     alike = sum(other.title == one.title for other in results.measured)
-    return f"{one.title} ({one.lanes} lanes)" if alike > 1 else one.title
+    return f"{one.title} ({one.lanes} lane{'s' * (one.lanes != 1)})" if alike > 1 else one.title
 
 
 def _middle(one: Measured) -> Round:

@@ -47,10 +47,14 @@ def conditions(results: Results) -> str:
     """Under which conditions the numbers were measured."""
     amount = results.amount
     rounds = min((len(one.rounds) for one in results.whole()), default=0)
-    counted = f"{rounds} of {amount.rounds} rounds" if results.interrupted_by else f"{amount.rounds} rounds"
+    counted = (
+        f"{rounds} of {amount.rounds} rounds"
+        if results.interrupted_by
+        else f"{amount.rounds} round{'s' * (rounds != 1)}"
+    )
     threads = results.base.threads if results.base is not None else 0
     return (
-        f"Measured on {results.cores} cores, {results.device}: {counted} in turn, {amount.steps} steps each after "
+        f"Measured on {results.cores} cores, {results.device}: {counted} in turn, {amount.steps} step{'s' * (amount.steps != 1)} each after "
         f"{amount.warm_up} to warm up, {threads} thread{'s' * (threads != 1)} per rank; the slowest rank's time. "
         f"±: half the distance between the quartiles of all steps. Speed-up: median of the rounds' ratios."
     )

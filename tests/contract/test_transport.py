@@ -185,3 +185,45 @@ def test_a_lost_peer_is_told_from_ones_own_error_fake():
 def test_a_lost_peer_is_told_from_ones_own_error_gloo():
     with pytest.raises(RankFailed, match="out of order"):
         run_ranks(joined, Started(2, lanes=2), check_lost, ())
+
+
+def check_messages(transport):
+    following, before = (transport.rank + 1) % transport.world_size, (transport.rank - 1) % transport.world_size
+    sent = [
+        transport.send(torch.full((number + 1,), float(10 * transport.rank + number)), following, tag)
+        for number, tag in enumerate((1, 2, 1))
+    ]
+    received = {}
+    for number, tag in ((1, 2), (0, 1), (2, 1)):
+        out = torch.empty(number + 1)
+        transport.receive(out, before, tag)
+        received[number] = out.tolist()
+    for message in sent:
+        message.wait()
+    assert received == {number: [10.0 * before + number] * (number + 1) for number in range(3)}
+
+
+def check_split(transport):
+    size = transport.world_size
+    part = transport.split([list(range(1, size)), [0]] if size > 1 else [[0]])
+    mine = [0] if transport.rank == 0 else list(range(1, size))
+    assert (part.rank, part.world_size) == (mine.index(transport.rank), len(mine))
+    assert part.all_gather_object(transport.rank) == mine
+    value = torch.tensor([float(transport.rank)])
+    part.broadcast(value, len(mine) - 1)
+    assert value.item() == mine[-1]
+    out = torch.empty(20_000)
+    part.all_reduce([torch.full((20_000,), float(transport.rank))], place(len(mine), len(mine)), out)
+    assert set(out.tolist()) == {float(sum(mine))}
+    part.close()
+    assert transport.all_gather_object(transport.rank) == list(range(size))
+
+
+@pytest.mark.parametrize(("start_ranks", "ranks"), WORLDS[:3])
+def test_messages_with_one_tag_arrive_in_order(start_ranks, ranks):
+    start_ranks(check_messages, ranks)
+
+
+@world
+def test_a_part_of_the_ranks_is_a_world_of_its_own(start_ranks, ranks):
+    start_ranks(check_split, ranks)

@@ -121,7 +121,7 @@ def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str
             )
         if parts.broken is not None:
             raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
-        parts.strategy.check_owned(optimizer)
+        parts.strategy.before_update(optimizer)
 
     return before_step
 

@@ -12,9 +12,11 @@ from lockstep.run.parts import Parts
 
 def check_replicas(parts: Parts, told: list[list[int]]) -> None:
     """Raise `UsageError` on every rank when the checksums that the ranks told differ. Every rank must call it."""
-    if parts.witness is not None or all(sums == told[0] for sums in told):
+    stages = parts.mesh.stages
+    if parts.witness is not None or all(sums == told[rank % stages] for rank, sums in enumerate(told)):
         return  # `lockstep verify` compares more, and names the step
-    name = parts.strategy.name_difference()
+    names = parts.transport.all_gather_object(parts.strategy.name_difference(), "name the difference")
+    name = next(filter(None, names), "something")
     raise UsageError(
         f"The ranks no longer hold the same model ({name} differs). Something outside of the lanes depends on the rank: "
         f"an optimizer.step() on some ranks only, a learning rate or a write that looks at the rank. `lockstep verify` "

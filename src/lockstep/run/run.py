@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
@@ -72,27 +72,45 @@ class Run:
         return self.rank == 0
 
     @overload
-    def prepare(self, a: A, /, *, buffers: dict[str, str] | None = None) -> A: ...
-    @overload
-    def prepare(self, a: A, b: B, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B]: ...
-    @overload
-    def prepare(self, a: A, b: B, c: C, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B, C]: ...
-    @overload
-    def prepare(self, a: A, b: B, c: C, d: D, /, *, buffers: dict[str, str] | None = None) -> tuple[A, B, C, D]: ...
+    def prepare(self, a: A, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()) -> A: ...
     @overload
     def prepare(
-        self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: dict[str, str] | None = None
+        self, a: A, b: B, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+    ) -> tuple[A, B]: ...
+    @overload
+    def prepare(
+        self, a: A, b: B, c: C, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+    ) -> tuple[A, B, C]: ...
+    @overload
+    def prepare(
+        self, a: A, b: B, c: C, d: D, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+    ) -> tuple[A, B, C, D]: ...
+    @overload
+    def prepare(
+        self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
     ) -> tuple[A, B, C, D, E]: ...
     @overload
     def prepare(
-        self, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, /, *more: Any, buffers: dict[str, str] | None = None
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        e: Any,
+        f: Any,
+        /,
+        *more: Any,
+        buffers: dict[str, str] | None = None,
+        cut: Sequence[str] = (),
     ) -> tuple[Any, ...]: ...
-    def prepare(self, *things: Any, buffers: dict[str, str] | None = None) -> Any:
+    def prepare(self, *things: Any, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()) -> Any:
         """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
 
         Args:
             things: each comes back as the same object, in the given order; only a DataLoader becomes a new one.
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
+            cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
+                measured.
 
         Returns:
             The one thing, or a tuple of all.
@@ -101,6 +119,7 @@ class Run:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
         """
         self._parts.place.require_same_on_every_rank("run.prepare")
+        self._parts.strategy.name_cuts(cut)
         prepared = prepare(self._parts, things, buffers or {})
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import operator
 import os
@@ -34,8 +33,8 @@ from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
 from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
+from lockstep.run.state_hash import state_hash
 from lockstep.run.witness import Witness
-from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.choice import choose_strategy
 
 _present: list[Parts] = []
@@ -124,7 +123,7 @@ def _assemble(  # noqa: PLR0917 - six, as the house allows
         mesh=mesh,
         placement=placement,
         transport=transport,
-        strategy=choose_strategy(mesh, transport, placement),
+        strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
         ledger=ledger,
         metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
@@ -240,18 +239,16 @@ def _finish_at_exit() -> None:
 
 
 def _write_result(parts: Parts) -> None:
-    if parts.folder is None or parts.transport.rank != 0:
+    if parts.folder is None or (parts.transport.rank != 0 and parts.mesh.stages == 1):
         return
-    digest = hashlib.sha256()
-    for model in parts.models:
-        for name, tensor in model.state_dict().items():
-            if isinstance(tensor, torch.Tensor):
-                digest.update(f"{name} {tensor_hash(tensor)}\n".encode())
+    digest = state_hash(parts) if parts.models else ""
+    if parts.transport.rank != 0:
+        return
     result = {
         "steps": parts.ledger.step,
         "epochs": len(parts.epochs_seen),
         "samples": _samples(parts.epochs_seen),
-        "bits": f"sha256:{digest.hexdigest()}" if parts.models else "",
+        "bits": f"sha256:{digest}" if digest else "",
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,
     }

@@ -7,7 +7,7 @@ from different files, and broadcasting one of them would hide that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,12 +19,12 @@ from lockstep.errors import UsageError
 from lockstep.transport.contract import Transport
 
 
-def refuse_unsupported(models: Sequence[tuple[str, nn.Module]]) -> None:
+def refuse_unsupported(models: Sequence[tuple[str, nn.Module]], absent: Container[int] = ()) -> None:
     """Raise `UsageError` for what cannot be carried: uninitialised, complex, quantised, on "meta", tied by `.data`."""
     _refuse_overlaps(models)
     for label, model in models:
         for name, parameter in model.named_parameters():
-            if parameter.is_meta:
+            if parameter.is_meta and id(parameter) not in absent:
                 raise UsageError(f"{label}.{name} is on the meta device. Give it values before run.prepare.")
             if parameter.is_complex() or not parameter.is_floating_point():
                 raise UsageError(
@@ -55,9 +55,11 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
             )
 
 
-def check_same_models(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> None:
+def check_same_models(
+    models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
+) -> None:
     """Raise `UsageError` on every rank when names, shapes, dtypes or values differ between ranks."""
-    found = find_difference(models, transport)
+    found = find_difference(models, transport, absent)
     if found is not None:
         raise UsageError(found.sentence)
 
@@ -70,9 +72,11 @@ class Difference:
     sentence: str
 
 
-def find_difference(models: Sequence[tuple[str, nn.Module]], transport: Transport) -> Difference | None:
-    """The first parameter or buffer that is not the same on every rank. Every rank must call it."""
-    mine = [(name, _digest(tensor)) for name, tensor in _tensors(models)]
+def find_difference(
+    models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
+) -> Difference | None:
+    """The first parameter or buffer that is not the same on every rank, but for `absent`. Every rank must call it."""
+    mine = [(name, _digest(tensor)) for name, tensor in _tensors(models) if id(tensor) not in absent]
     whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
     if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
         return None

@@ -6,7 +6,7 @@ that parameter and not the whole arena, and `copy.deepcopy` copies what it shoul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.layout.chunks import aligned_offsets
+from lockstep.transport.channel import is_dense
 
 
 def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
@@ -25,16 +26,6 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
     view.copy_(like.detach())
     return view
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill a block of memory without gaps or overlaps, in any order of dimensions."""
-    expected = 1
-    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -86,16 +77,17 @@ class ParameterArena:
 
     Args:
         models: (label, module) pairs; names are `label.path`, or `path` for a single model.
+        absent: identities of parameters that other ranks hold; they are left out.
     """
 
-    def __init__(self, models: Sequence[tuple[str, nn.Module]]) -> None:
+    def __init__(self, models: Sequence[tuple[str, nn.Module]], absent: Container[int] = ()) -> None:
         self._modules = [module for _, model in models for module in model.modules()]
         self.names: list[str] = []
         self.parameters: list[nn.Parameter] = []
         seen: set[int] = set()
         for label, model in models:
             for name, parameter in model.named_parameters():
-                if id(parameter) not in seen:
+                if id(parameter) not in seen and id(parameter) not in absent:
                     seen.add(id(parameter))
                     self.names.append(f"{label}.{name}" if len(models) > 1 else name)
                     self.parameters.append(parameter)

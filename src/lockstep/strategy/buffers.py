@@ -7,7 +7,7 @@ is named, and may be given a rule: "first" (the first lane's value counts) or "m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -47,14 +47,18 @@ class BufferBank:
     Args:
         models: (label, module) pairs.
         rules: patterns of buffer names, as in a shell, to "first" or "mean".
+        absent: identities of buffers that other ranks hold; they are left out.
     """
 
-    def __init__(self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]) -> None:
+    def __init__(
+        self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str], absent: Container[int] = ()
+    ) -> None:
+        self._absent = absent
         found: dict[int, tuple[nn.Module, str, str]] = {}
         for label, model in models:
             for path, module in model.named_modules():
                 for key, buffer in module._buffers.items():  # noqa: SLF001 - named_buffers does not say which module
-                    if _is_carried(buffer):
+                    if self._carries(buffer):
                         name = ".".join(filter(None, (label if len(models) > 1 else "", path, key)))
                         found.setdefault(id(buffer), (module, key, name))
         places = list(found.values())
@@ -87,8 +91,13 @@ class BufferBank:
             (id(module), key)
             for module in self._modules
             for key, buffer in module._buffers.items()  # noqa: SLF001
-            if _is_carried(buffer)
+            if self._carries(buffer)
         ]
+
+    def _carries(self, buffer: Tensor | None) -> bool:
+        """Sparse buffers stay where they are; they are constants, such as the adjacency of a graph."""
+        strided = buffer is not None and buffer.layout is torch.strided and bool(buffer.numel())
+        return strided and id(buffer) not in self._absent
 
     def take_in(self) -> None:
         """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
@@ -151,11 +160,6 @@ def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segme
     assert buffer is not None
     buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
     return buffer
-
-
-def _is_carried(buffer: Tensor | None) -> bool:
-    """Sparse buffers stay where they are; they are constants, such as the adjacency of a graph."""
-    return buffer is not None and buffer.layout is torch.strided and bool(buffer.numel())
 
 
 def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> Rule:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 
 
@@ -113,12 +114,25 @@ class Strategy(ABC):
         """Remember the buffers' values, which an evaluation must not change: ranks see different samples there."""
 
     @abstractmethod
-    def check_owned(self, optimizer: Optimizer) -> None:
-        """Raise `UsageError` when `optimizer` updates a parameter that its model no longer has. Before each update."""
+    def before_update(self, optimizer: Optimizer) -> None:
+        """Called before each update. Raise `UsageError` when `optimizer` updates a parameter that its model no longer has."""
 
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Say what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""
+
+    def name_cuts(self, layers: Sequence[str]) -> None:
+        """Let a stage begin with each of these layers; only where a model is cut into stages.
+
+        Raises:
+            UsageError: when this strategy does not cut models.
+        """
+        if layers:
+            raise UsageError(f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.")
+
+    def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
+        """The first rank that holds a parameter or buffer; None when every rank does."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

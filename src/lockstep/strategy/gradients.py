@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
-from lockstep.strategy.arena import Segment, is_dense, lay_out
+from lockstep.strategy.arena import Segment, lay_out
+from lockstep.transport.channel import is_dense
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Parameters are reduced in runs of about this size; a run that no lane used is not reduced."""

@@ -1,6 +1,6 @@
 """The norm of gradients over fixed chunks in a fixed order: the same bits under every strategy.
 
-Each chunk's norm to the power p is one float64; the sum over chunks goes in the order of `layout.chunks`.
+Each chunk's norm to the power p is one float64; their sum is rounded once, so it has no order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from lockstep.layout.chunks import chunks_of
 
 def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
     """The p-norm of all gradients taken as one vector; `norm_type` may be infinity."""
+    return combine_norms(chunk_norms(gradients, norm_type), norm_type)
+
+
+def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
+    """The p-norm of each chunk of each gradient."""
     flats = [gradient.detach().reshape(-1) for gradient in gradients]
     norms = [
         torch.linalg.vector_norm(
@@ -23,12 +28,14 @@ def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
         )
         for chunk in chunks_of([flat.numel() for flat in flats])
     ]
-    if not norms:
-        return 0.0
-    values: list[float] = torch.stack([norm.to(torch.float64) for norm in norms]).tolist()
+    return torch.stack([norm.to(torch.float64) for norm in norms]).tolist() if norms else []
+
+
+def combine_norms(values: Sequence[float], norm_type: float) -> float:
+    """The norm of everything from the norms of its chunks, in whatever order: `fsum` rounds once."""
     if any(map(math.isnan, values)):
         return math.nan
-    largest = max(values)
+    largest = max(values, default=0.0)
     if math.isinf(norm_type) or math.isinf(largest) or not largest:
         return largest
     return largest * float(math.fsum((value / largest) ** norm_type for value in values) ** (1.0 / norm_type))

@@ -53,8 +53,8 @@ class Conclusions:
         return 1.0 if len(self.weights) == 1 or not total else 1.0 / total
 
 
-def conclude(reports: Sequence[list[Any]], num_lanes: int) -> Conclusions:
-    """Merge the encoded reports of all ranks.
+def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int]) -> Conclusions:
+    """Merge the encoded reports of all ranks; what is said of parameters and buffers only from `peers`, who hold the same.
 
     Raises:
         UsageError: on every rank, when lanes weigh in different ways, or all weigh nothing.
@@ -69,17 +69,18 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int) -> Conclusions:
     if lanes and not tree_sum(weights) > 0:
         raise UsageError("The weights of all lanes add up to 0. Pass weight= the number of items in the loss.")
     used = 0
-    for report in reports:
+    of_peers = [reports[rank] for rank in peers]
+    for report in of_peers:
         used |= int(report[1], 16)
     notes = {int(lane): note for report in reports for lane, note in report[3].items()}
     return Conclusions(
         weights=weights,
         loss=_loss({lane: values[2] for lane, values in lanes.items()}, weights),
         used=used,
-        buffers=[report[2] for report in reports],
+        buffers=[report[2] for report in of_peers],
         notes=dict(sorted(notes.items())),
-        begun=max(report[4] for report in reports),
-        reopened=frozenset(number for report in reports for number in report[5]),
+        begun=max(report[4] for report in of_peers),
+        reopened=frozenset(number for report in of_peers for number in report[5]),
     )
 
 

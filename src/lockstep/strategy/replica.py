@@ -64,13 +64,20 @@ class Replica(Strategy):
     Args:
         name: `single` or `ddp`.
         transport: the ranks.
-        placement: lanes on ranks.
+        placement: lanes on replicas.
+        peers: those of them that hold the same parameters, in the order of the replicas; by default all.
     """
 
-    def __init__(self, name: str, transport: Transport, placement: Placement) -> None:
+    def __init__(self, name: str, transport: Transport, placement: Placement, peers: Transport | None = None) -> None:
         self.name = name
         self.placement = placement
         self._transport = transport
+        self._peers = peers or transport
+        self._lanes = placement.lanes(self._peers.rank)
+        self._part_of: Sequence[int] = (0,) * transport.world_size
+        """Of each rank, which part of the model it holds."""
+        self._absent: set[int] = set()
+        """Identities of parameters and buffers that other ranks hold."""
         self._rules: dict[str, str] = {}
         self.on_lane: Callable[[int, Slot, float, bool], None] | None = None
         self._models: list[tuple[str, nn.Module]] = []
@@ -102,29 +109,29 @@ class Replica(Strategy):
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self._models = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
         refuse_unsupported(self._models)
-        check_same_models(self._models, self._transport)
+        check_same_models(self._models, self._peers)
         self._lay_out()
 
     def _follow_changes(self) -> None:
         """The script changed its model between passes; every rank must have changed it alike."""
         if not self._present_bank().has_changed() and self._arena.only_froze():
             flags = "".join("01"[parameter.requires_grad] for parameter in self._arena.parameters)
-            if len(set(self._transport.all_gather_object(flags, "frozen parameters"))) > 1:
+            if len(set(self._peers.all_gather_object(flags, "frozen parameters"))) > 1:
                 raise UsageError("requires_grad differs between ranks. Freeze and unfreeze on every rank alike.")
             self._watch_trainable()
             return
-        refuse_unsupported(self._models)
-        check_same_models(self._models, self._transport)
+        refuse_unsupported(self._models, self._absent)
+        check_same_models(self._models, self._peers, self._absent)
         self._lay_out()
 
     def _lay_out(self) -> None:
         """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
         self._pools.clear()
-        self._arena = ParameterArena(self._models)
+        self._arena = ParameterArena(self._models, self._absent)
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
-        self._bank = BufferBank(self._models, self._rules)
+        self._bank = BufferBank(self._models, self._rules, self._absent)
         self._watch_trainable()
 
     def _watch_trainable(self) -> None:
@@ -178,16 +185,15 @@ class Replica(Strategy):
         step, number = self._last_step
         number = number + 1 if step == cut.step else 0
         self._last_step = (cut.step, number)
-        rank, scaled = self._transport.rank, self.placement.num_lanes > 1
         self._pass = _Pass(
             cut=cut,
             where=where,
             number=number,
-            sums=PartialSums(self._pool, self.placement.subtrees(rank), scaled),
+            sums=PartialSums(self._pool, self.placement.subtrees(self._peers.rank), self.placement.num_lanes > 1),
             buffers=BufferPass(self._present_bank(), cut),
-            reduction=Reduction(self._transport, self.placement, self._pool.buckets),
+            reduction=Reduction(self._peers, self.placement, self._pool.buckets),
             held=held,
-            next_lane=self.placement.lanes(rank).start,
+            next_lane=self._lanes.start,
             marks=self._arena.marks(),
         )
 
@@ -208,17 +214,23 @@ class Replica(Strategy):
         current.backwards += 1
         if self._may_begin_early(current, lane):
             current.reduction.arm(lane.slot)
+        try:
+            self._run_backward(lambda: loss.backward(retain_graph=retain_graph))  # type: ignore[no-untyped-call]
+        finally:
+            current.reduction.disarm()
+
+    def _run_backward(self, backward: Callable[[], None]) -> None:
+        """Let `backward` write gradients of the present lane."""
         self._in_backward = True
         try:
-            loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+            backward()
         finally:
             self._in_backward = False
-            current.reduction.disarm()
-        lane.backward_finished()
+        self._present_lane().backward_finished()
 
     def _may_begin_early(self, current: _Pass, lane: Lane) -> bool:
         """Whether this is expected to be the last backward of the rank's only lane, and nothing is left to multiply."""
-        only = len(self.placement.lanes(self._transport.rank)) == 1 and self._transport.world_size > 1
+        only = len(self._lanes) == 1 and self._peers.world_size > 1
         last = current.backwards == self._expected_backwards.get(current.number)
         return only and last and (lane.weight == 1.0 or self.placement.num_lanes == 1)
 
@@ -227,7 +239,7 @@ class Replica(Strategy):
         lane.check_untouched()
         self._check_parameters(current)
         self._lane = None
-        current.buffers.after_lane(lane.number)
+        self._take_buffers(lane.number)
         self._expected_backwards[current.number] = current.backwards
         weight = lane.weight or 0.0
         if lane.losses:
@@ -239,6 +251,15 @@ class Replica(Strategy):
             self.on_lane(lane.number, lane.slot, weight, lane.explicit)
         current.sums.add(lane.number, lane.slot, weight)
         current.next_lane = lane.number + 1
+
+    def _take_buffers(self, lane: int) -> None:
+        """What the lane made of the buffers is noted, and they are what the pass began with again."""
+        self._present_pass().buffers.after_lane(lane)
+
+    def _peer_ranks(self) -> list[int]:
+        """The ranks that hold the same parameters as this one."""
+        mine = self._part_of[self._transport.rank]
+        return [rank for rank, part in enumerate(self._part_of) if part == mine]
 
     def _check_parameters(self, current: _Pass) -> None:
         """Raise `UsageError` when the lane changed parameters: later lanes would start from other values elsewhere."""
@@ -263,7 +284,7 @@ class Replica(Strategy):
 
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
         current = self._present_pass()
-        self._skip_lanes_before(self.placement.lanes(self._transport.rank).stop)
+        self._skip_lanes_before(self._lanes.stop)
         report, reduction = current.report, current.reduction
         losses = torch.stack(current.losses).tolist() if current.losses else []
         report.losses = dict(zip(report.lanes, losses, strict=True))
@@ -271,11 +292,11 @@ class Replica(Strategy):
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         operation = f"step {current.cut.step} pass {current.number + 1}"
         told = self._transport.all_gather_object(report.encode(), operation, current.where)
-        all_ranks = conclude(told, self.placement.num_lanes)
+        all_ranks = conclude(told, self.placement.num_lanes, self._peer_ranks())
         used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
         reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
-        current.buffers.begin(all_ranks.buffers, self._transport, self.placement)
+        current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
         slot = reduction.finish(all_ranks.scale)
         current.buffers.finish()
         self._hand_over(current, slot, used)
@@ -314,18 +335,21 @@ class Replica(Strategy):
         if not norm_type > 0:
             raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.")
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norm = gradient_norm(gradients, norm_type)
+        norm = self._norm(gradients, norm_type)
         scale = max_norm / (norm + 1e-6)
         if not scale >= 1.0:  # NaN too, as torch does
             for gradient in gradients:
                 gradient.mul_(scale)
         return norm
 
+    def _norm(self, gradients: Sequence[Tensor], norm_type: float) -> float:
+        return gradient_norm(gradients, norm_type)
+
     def checksums(self) -> list[int]:
         return [*self._arena.checksums(), *self._bank.checksums()] if self._bank is not None else []
 
     def name_difference(self) -> str:
-        found = find_difference(self._models, self._transport)
+        found = find_difference(self._models, self._peers, self._absent)
         return found.name if found is not None else ""
 
     def keep_buffers(self) -> None:
@@ -337,7 +361,7 @@ class Replica(Strategy):
             return []
         return [self._bank.entries[index].name for index in self._bank.after_lane()]
 
-    def check_owned(self, optimizer: Optimizer) -> None:
+    def before_update(self, optimizer: Optimizer) -> None:
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         strangers = [parameter for parameter in owned if id(parameter) not in self._present]
         if strangers:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import fold
-from lockstep.transport.contract import Pending, Transport
+from lockstep.transport.contract import Pending, Sent, Transport
 
 
 class _LocalSum(Pending):
@@ -54,6 +54,15 @@ class AloneTransport(Transport):
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor.clone()]
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:  # noqa: ARG002 - there is one way to split one rank
+        return self
+
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        raise ValueError(f"one rank has no rank {destination} to send {data.shape} with tag {tag}")
+
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        raise ValueError(f"one rank has no rank {source} to receive {out.shape} with tag {tag} from")
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -37,6 +37,13 @@ class Pending(ABC):
     @abstractmethod
     def give_up(self) -> None:
         """Wait until `partials` are not read any more, and forget the result: they had changed meanwhile."""
+
+
+class Sent(Protocol):
+    """A message on its way."""
+
+    def wait(self) -> object:
+        """Return when the message is delivered."""
 
 
 class Transport(ABC):
@@ -72,6 +79,25 @@ class Transport(ABC):
     @abstractmethod
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """New tensors with every rank's `tensor` (contiguous, same shape and dtype everywhere), in rank order."""
+
+    @abstractmethod
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        """A transport of the group that this rank is in; ranks count anew inside.
+
+        Args:
+            groups: every rank once, each group in ascending order; the same on every rank.
+        """
+
+    @abstractmethod
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        """Begin to send a 1-D contiguous tensor to one rank; it must not change until it is delivered.
+
+        Messages from one rank to another with one tag arrive in order. Not a collective.
+        """
+
+    @abstractmethod
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        """Overwrite `out` (1-D, contiguous, of the sent length and dtype) with the next message from `source`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,6 +6,7 @@ copied on the way, so that a rank that changes its own afterwards disturbs nobod
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from torch import Tensor
 from lockstep.errors import PeerLost
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import fold
-from lockstep.transport.contract import Pending, Transport
+from lockstep.transport.contract import Pending, Sent, Transport
 
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ class FakeWorld:
     """The meeting place of `world_size` threads."""
 
     def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
-        self.world_size = world_size
+        self.world_size, self.timeout_s = world_size, timeout_s
+        self._boxes: dict[tuple[int, int, int], queue.Queue[Tensor]] = {}
+        self._lock = threading.Lock()
         self._values: list[Any] = [None] * world_size
         self._barrier = threading.Barrier(world_size, timeout=timeout_s)
 
@@ -39,6 +42,11 @@ class FakeWorld:
         except threading.BrokenBarrierError:
             raise PeerLost("another rank left in the middle of an exchange") from None
         return everyone
+
+    def box(self, source: int, destination: int, tag: int) -> queue.Queue[Tensor]:
+        """Messages from one rank to another."""
+        with self._lock:
+            return self._boxes.setdefault((source, destination, tag), queue.Queue())
 
     def leave(self) -> None:
         """Break every present and future meeting."""
@@ -81,8 +89,29 @@ class FakeTransport(Transport):
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return [other.clone() for other in self._world.meet(self.rank, tensor.clone())]
 
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        mine = next(tuple(ranks) for ranks in groups if self.rank in ranks)
+        offered = {ranks: FakeWorld(len(ranks)) for ranks in map(tuple, groups)} if self.rank == 0 else {}
+        worlds = self._world.meet(self.rank, offered)[0]
+        return FakeTransport(worlds[mine], mine.index(self.rank))
+
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        self._world.box(self.rank, destination, tag).put(data.clone())
+        return _Delivered()
+
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        try:
+            out.copy_(self._world.box(source, self.rank, tag).get(timeout=self._world.timeout_s))
+        except queue.Empty:
+            raise PeerLost("another rank left in the middle of an exchange") from None
+
     def close(self) -> None:
         """Threads end by themselves."""
+
+
+class _Delivered:
+    def wait(self) -> None:
+        """The message was copied when it was sent."""
 
 
 class _FakeSum(Pending):

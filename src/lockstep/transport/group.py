@@ -19,12 +19,16 @@ from torch import Tensor
 from lockstep.errors import PeerLost
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
-from lockstep.transport.contract import Pending, Transport
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.contract import Pending, Sent, Transport
 
 LEFT = "another rank left in the middle of an exchange"
 
 SMALL_BYTES = 32 * 1024
 """Partials up to this size are gathered whole."""
+
+FIRST_OWN_TAG = 2**30
+"""Tags from here on belong to `send` and `receive`; those below to reductions."""
 
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
@@ -49,22 +53,27 @@ def _add(left: Tensor, right: Tensor) -> Tensor:
 
 
 class GroupTransport(Transport):
-    """Ranks of the default process group.
+    """Ranks of the default process group, or of a part of it.
 
     Args:
         device: where the tensors of reductions live: CPU goes over Gloo, CUDA over NCCL. Frames always go over Gloo.
+        groups: every rank of the default group once; the transport is that of this rank's group. None: of all ranks.
 
     Must be constructed by every rank, after `torch.distributed.init_process_group`.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
-        self._control = dist.new_group(backend="gloo", timeout=PATIENCE)
+    def __init__(self, device: torch.device, groups: Sequence[Sequence[int]] | None = None) -> None:
+        groups = groups or [range(dist.get_world_size())]
+        mine = dist.get_rank()
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        made = [[dist.new_group(ranks, PATIENCE, name) for name in ("gloo", backend)] for ranks in groups]
+        number = next(number for number, ranks in enumerate(groups) if mine in ranks)
+        self._device, self._ranks = device, tuple(groups[number])
+        self._control, self._data = made[number]
+        self.rank, self.world_size = self._ranks.index(mine), len(self._ranks)
         self.peers = [rank for rank in range(self.world_size) if rank != self.rank]
         self.scratch = _Scratch()
         self._tag = 0
-        self._data = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -81,7 +90,7 @@ class GroupTransport(Transport):
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         try:
-            dist.broadcast(_bytes(tensor), source, group=self._group_of(tensor))
+            dist.broadcast(_bytes(tensor), self._ranks[source], group=self._group_of(tensor))
         except RuntimeError as error:
             raise PeerLost(LEFT) from error
 
@@ -90,6 +99,28 @@ class GroupTransport(Transport):
         if tensor.numel():
             self._gather(_bytes(everyone), _bytes(tensor.contiguous()), self._group_of(tensor))
         return list(everyone.unbind(0))
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        whole = [[self._ranks[rank] for rank in ranks] for ranks in groups]
+        if all(len(ranks) == 1 for ranks in whole):
+            return AloneTransport()
+        return GroupTransport(self._device, whole)
+
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        try:
+            sent: Sent | None = dist.isend(
+                _bytes(data), self._ranks[destination], self._group_of(data), FIRST_OWN_TAG + tag
+            )
+        except RuntimeError as error:
+            raise PeerLost(LEFT) from error
+        assert sent is not None
+        return sent
+
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        try:
+            dist.recv(_bytes(out), self._ranks[source], self._group_of(out), FIRST_OWN_TAG + tag)
+        except RuntimeError as error:
+            raise PeerLost(LEFT) from error
 
     def close(self) -> None:
         if dist.is_initialized():
@@ -102,7 +133,7 @@ class GroupTransport(Transport):
         """Begin to send and receive contiguous tensors: (tensor, peer). Empty ones are left out on both sides."""
         self._tag = (self._tag + 1) % 2**30
         found = [
-            dist.P2POp(call, tensor, peer, self._data, self._tag)
+            dist.P2POp(call, tensor, self._ranks[peer], self._data, self._tag)
             for call, messages in ((dist.irecv, receives), (dist.isend, sends))
             for tensor, peer in messages
             if tensor.numel()

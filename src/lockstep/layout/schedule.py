@@ -1,0 +1,169 @@
+"""The order of a pipeline's work, as data: it prints itself, can be checked, and is simulated without a device.
+
+Each stage has a list of actions: the forward (F) or backward (B) of one micro-batch. GPipe (Huang et al., 2019) does all
+forwards first and keeps every micro-batch's activations; 1F1B (Narayanan et al., PipeDream-Flush, 2021) begins a
+backward as soon as it can and keeps at most as many as there are stages behind. Both idle for (p - 1) / m of the ideal
+time with p equal stages and m micro-batches, and do the backwards in the order of the micro-batches: the bits are the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.errors import UsageError
+
+
+class Kind(StrEnum):
+    """What is done with a micro-batch."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One piece of a stage's work."""
+
+    kind: Kind
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.micro_batch}"
+
+
+@dataclass(frozen=True)
+class Busy:
+    """An action in time, in seconds from the start of the step."""
+
+    stage: int
+    action: Action
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated step."""
+
+    busy: tuple[Busy, ...]
+    num_stages: int
+
+    @property
+    def total_s(self) -> float:
+        return max((busy.end_s for busy in self.busy), default=0.0)
+
+    @property
+    def idle(self) -> float:
+        """The share of all stages' time in which nothing is done."""
+        worked = sum(busy.end_s - busy.start_s for busy in self.busy)
+        return 1.0 - worked / (self.total_s * self.num_stages) if self.total_s else 0.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The actions of every stage, in the order in which the stage does them."""
+
+    name: str
+    num_micro_batches: int
+    stages: tuple[tuple[Action, ...], ...]
+
+    def check(self) -> None:
+        """Raise `ValueError` unless it can be carried out, each forward and backward once.
+
+        Also: backwards come in the order of the micro-batches, as the lane tree needs them.
+        """
+        for stage, actions in enumerate(self.stages):
+            for kind in Kind:
+                order = [action.micro_batch for action in actions if action.kind is kind]
+                if order != list(range(self.num_micro_batches)):
+                    raise ValueError(f"stage {stage} of {self.name}: {kind} in the order {order}")
+        done = {(busy.stage, busy.action) for busy in self.simulate([1.0] * len(self.stages)).busy}
+        if len(done) != 2 * self.num_micro_batches * len(self.stages):
+            raise ValueError(f"{self.name} waits for ever")
+
+    def simulate(
+        self, forward_s: Sequence[float], backward_s: Sequence[float] | None = None, message_s: float = 0.0
+    ) -> Timeline:
+        """The step in time.
+
+        Args:
+            forward_s: seconds of one micro-batch's forward on each stage.
+            backward_s: of its backward; by default twice the forward.
+            message_s: from one stage to the next.
+        """
+        seconds = {Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s or [2.0 * each for each in forward_s]}
+        ends: dict[tuple[int, Action], float] = {}
+        position, clock = [0] * len(self.stages), [0.0] * len(self.stages)
+        busy = []
+        progress = True
+        while progress:
+            progress = False
+            for stage, actions in enumerate(self.stages):
+                while position[stage] < len(actions):
+                    action = actions[position[stage]]
+                    before = self._needed(stage, action)
+                    if before is not None and before not in ends:
+                        break
+                    ready = ends[before] + (message_s if before[0] != stage else 0.0) if before is not None else 0.0
+                    start = max(clock[stage], ready)
+                    clock[stage] = ends[stage, action] = start + seconds[action.kind][stage]
+                    busy.append(Busy(stage, action, start, clock[stage]))
+                    position[stage] += 1
+                    progress = True
+        return Timeline(tuple(busy), len(self.stages))
+
+    def _needed(self, stage: int, action: Action) -> tuple[int, Action] | None:
+        """What must be done elsewhere before `action` can begin on `stage`."""
+        if action.kind is Kind.FORWARD:
+            return (stage - 1, action) if stage else None
+        if stage == len(self.stages) - 1:
+            return (stage, Action(Kind.FORWARD, action.micro_batch))
+        return (stage + 1, action)
+
+    def __str__(self) -> str:
+        """A table: a row for each stage, a column for each unit of time (a backward takes two)."""
+        timeline = self.simulate([1.0] * len(self.stages))
+        width = max(len(str(self.num_micro_batches - 1)) + 2, 3)
+        rows = [
+            f"{self.name}: {len(self.stages)} stages, {self.num_micro_batches} micro-batches, {timeline.idle:.0%} idle"
+        ]
+        for stage in range(len(self.stages)):
+            cells = [" " * width] * round(timeline.total_s)
+            for busy in timeline.busy:
+                if busy.stage == stage:
+                    for column in range(round(busy.start_s), round(busy.end_s)):
+                        cells[column] = str(busy.action).ljust(width)
+            rows.append(f"stage {stage}  {''.join(cells)}".rstrip())
+        return "\n".join(rows)
+
+
+def schedule(name: str, num_stages: int, num_micro_batches: int) -> Schedule:
+    """The schedule called `name`: "gpipe" or "1f1b".
+
+    Raises:
+        UsageError: for another name.
+    """
+    makers = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward}
+    if name not in makers:
+        raise UsageError(f"There is no schedule {name!r}. Known schedules: {', '.join(makers)}.")
+    stages = tuple(tuple(makers[name](stage, num_stages, num_micro_batches)) for stage in range(num_stages))
+    return Schedule(name, num_micro_batches, stages)
+
+
+def _gpipe(_stage: int, _num_stages: int, num_micro_batches: int) -> Iterator[Action]:
+    for kind in Kind:
+        for micro_batch in range(num_micro_batches):
+            yield Action(kind, micro_batch)
+
+
+def _one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int) -> Iterator[Action]:
+    ahead = min(num_stages - stage - 1, num_micro_batches)
+    for micro_batch in range(ahead):
+        yield Action(Kind.FORWARD, micro_batch)
+    for micro_batch in range(num_micro_batches):
+        if micro_batch + ahead < num_micro_batches:
+            yield Action(Kind.FORWARD, micro_batch + ahead)
+        yield Action(Kind.BACKWARD, micro_batch)

@@ -1,0 +1,79 @@
+"""The random streams that travel with a lane's activations from stage to stage.
+
+A lane draws its random numbers in one order, whoever computes: dropout in the second stage goes on where the first one
+stopped. Only streams that moved since the model was called are carried.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Words = dict[str, Any]
+
+
+class CarriedStreams:
+    """The global streams of this process: torch (and its CUDA device), NumPy, `random`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start: dict[str, Any] = {}
+
+    def mark(self) -> None:
+        """The model is called: every stage of the replica stands at the same place in its streams now."""
+        self._start = self._present()
+
+    def pack(self) -> tuple[Words, list[Tensor]]:
+        """What moved since `mark`: JSON words, and tensors of torch's states, for `unpack` on another stage."""
+        now = self._present()
+        moved = {name: state for name, state in now.items() if not _equal(state, self._start[name])}
+        tensors = [state for state in moved.values() if isinstance(state, Tensor)]
+        words = {name: None if isinstance(state, Tensor) else _words(state) for name, state in moved.items()}
+        return words, tensors
+
+    def unpack(self, words: Words, tensors: Sequence[Tensor]) -> None:
+        """Stand where the sender stood. What it does not mention is where it was at `mark`."""
+        states = iter(tensors)
+        for name, start in self._start.items():
+            if name not in words:
+                self._set(name, start)
+            else:
+                self._set(name, next(states) if words[name] is None else _state(words[name]))
+
+    def _present(self) -> dict[str, Any]:
+        states: dict[str, Any] = {"torch": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self._device)
+        return states | {"numpy": np.random.get_state(legacy=True), "random": random.getstate()}
+
+    def _set(self, name: str, state: Any) -> None:
+        if name == "torch":
+            torch.set_rng_state(state)
+        elif name == "cuda":
+            torch.cuda.set_rng_state(state, self._device)
+        elif name == "numpy":
+            np.random.set_state(state)
+        else:
+            random.setstate(state)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor):
+        return torch.equal(left, right)
+    return all(
+        np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _words(state: Sequence[Any]) -> list[Any]:
+    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
+
+
+def _state(words: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(part) if isinstance(part, list) else part for part in words)

@@ -1,0 +1,32 @@
+"""A model cut into stages has the bits of the whole one, and each rank holds only its part."""
+
+import pytest
+import staged_models
+from staged_models import train
+
+from lockstep.layout.mesh import Form
+from lockstep.testing.ranks import Started, run_ranks
+
+pytestmark = pytest.mark.ranks
+
+FORMS = [
+    (2, Form("model_parallel")),
+    (3, Form("model_parallel")),
+    (4, Form(mesh="model_parallel=2,ddp=2")),
+]
+
+
+@pytest.mark.parametrize("which", list(staged_models.MODELS))
+@pytest.mark.parametrize("in_one_call", [True, False])
+def test_model_parallel_has_the_bits_of_one_rank(which, in_one_call):
+    [alone] = run_ranks(train, Started(1), which, in_one_call)
+    for ranks, form in FORMS:
+        results = run_ranks(train, Started(ranks, form=form), which, in_one_call)
+        merged = {}
+        for result in results:
+            assert result["losses"] == alone["losses"]
+            assert result["norms"] == alone["norms"]
+            assert len(result["present"]) < len(alone["present"])
+            for name, value in result["held"].items():
+                assert merged.setdefault(name, value) == value, name
+        assert merged == alone["held"]

@@ -143,7 +143,7 @@ def test_a_slow_pipeline_is_explained_by_its_stages_and_by_the_cut() -> None:
 
 
 def test_a_model_in_parts_is_told_that_one_rank_works_at_a_time() -> None:
-    assert "only one of 2 ranks works at a time" in words(results(measured("model_parallel", 105.0, ranks=2)))
+    assert "one of its 2 ranks works at a time" in words(results(measured("model_parallel", 105.0, ranks=2)))
 
 
 def test_a_configuration_that_failed_is_a_row_with_its_reason() -> None:

@@ -29,6 +29,8 @@ from lockstep.prove.trials import Program, Trials
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5
+BUSY_LOAD = 0.7
+"""Load per core above which a machine is called busy."""
 EPILOG = """\b
 Examples:
   lockstep bench train.py --lr 0.1                     one rank, ddp on each number of ranks
@@ -74,7 +76,10 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 def bench(**options: Any) -> None:
     """Run SCRIPT under several strategies and numbers of ranks, in turn, and compare their speed and memory."""
     plot = check_plot(options["plot"])
-    results = _measure(bench_from(options))
+    wanted = bench_from(options)
+    if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
+        _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
+    results = _measure(wanted)
     if plot is not None and results.base is not None:
         draw(results, plot)
     if options["as_json"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import WorldError
@@ -28,6 +29,8 @@ COLOURS = {
     "script": "#b0b0b0",
 }
 EXACT, INEXACT = "#3b75af", "#b8a0c8"
+MAX_TIMES = 3.0
+"""Rows that are longer than this, relative to the middle one, are cut off."""
 MAX_NUMBERED = 40
 """With more pieces in a row than this, micro-batches get no numbers."""
 
@@ -92,6 +95,7 @@ def draw_steps(axes: Axes, whole: Sequence[Measured]) -> None:
             _draw_row(axes, len(labels), pieces, used)
             name = f"{one.title}, {one.lanes} lane{'s' * (one.lanes != 1)}"
             labels.append(name if rank == 0 and one.configuration.ranks == 1 else f"{name}  rank {rank}")
+    _cut_long_rows(axes, whole)
     axes.set_yticks(range(len(labels)), labels, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ms since the step began (the step of median length)", fontsize=8)
@@ -100,6 +104,19 @@ def draw_steps(axes: Axes, whole: Sequence[Measured]) -> None:
     kinds = [kind for kind in COLOURS if kind in used]
     axes.legend([used[kind] for kind in kinds], kinds, ncols=len(kinds), fontsize=7, frameon=False, loc="lower center",
                 bbox_to_anchor=(0.5, 1.0))  # fmt: skip
+
+
+def _cut_long_rows(axes: Axes, whole: Sequence[Measured]) -> None:
+    """A configuration that takes many times as long as the others would make their steps too small to see."""
+    ends = [[max(each.end for each in rank) * 1e3 for rank in _typical(one)] for one in whole]
+    rows = [end for one in ends for end in one]
+    limit = median_low(rows) * MAX_TIMES
+    if max(rows) <= limit:
+        return
+    axes.set_xlim(0, limit)
+    for row, end in enumerate(rows):
+        if end > limit:
+            axes.text(limit, row, f"… {end:.0f} ms ", ha="right", va="center", fontsize=7, color="white", weight="bold")
 
 
 def _draw_row(axes: Axes, row: int, pieces: Sequence[tuple[str, Interval]], used: dict[str, Any]) -> None:

@@ -93,10 +93,7 @@ def _staged(results: Results, one: Measured) -> Iterator[str]:
         else (f"{name} is slower than one rank ({speed_up.median:.2f} times its speed)")
     )
     if one.configuration.strategy == "model_parallel":
-        yield (
-            f"{gain}: only one of {ranks} ranks works at a time. It makes room for a larger model; for speed use "
-            f"--strategies pipeline."
-        )
+        yield f"{gain}: one of its {ranks} ranks works at a time. It makes room for a larger model; pipeline is for speed."
         return
     ideal = ideal_speed_up(ranks, one.lanes) if ranks > 1 else 1.0
     yield f"{gain}; {ranks} equal stages with {one.lanes} micro-batches could reach {ideal:.2f} times."

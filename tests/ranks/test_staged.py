@@ -9,6 +9,12 @@ from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
+PIPELINES = [
+    (2, Form("pipeline")),
+    (2, Form("pipeline", schedule="gpipe")),
+    (3, Form("pipeline")),
+    (4, Form(mesh="pipeline=2,ddp=2")),
+]
 FORMS = [
     (2, Form("model_parallel")),
     (3, Form("model_parallel")),
@@ -19,8 +25,17 @@ FORMS = [
 @pytest.mark.parametrize("which", list(staged_models.MODELS))
 @pytest.mark.parametrize("in_one_call", [True, False])
 def test_model_parallel_has_the_bits_of_one_rank(which, in_one_call):
+    compare(which, in_one_call, FORMS)
+
+
+@pytest.mark.parametrize("which", list(staged_models.MODELS))
+def test_a_pipeline_has_the_bits_of_one_rank(which):
+    compare(which, True, PIPELINES)
+
+
+def compare(which, in_one_call, forms):
     [alone] = run_ranks(train, Started(1), which, in_one_call)
-    for ranks, form in FORMS:
+    for ranks, form in forms:
         results = run_ranks(train, Started(ranks, form=form), which, in_one_call)
         merged = {}
         for result in results:

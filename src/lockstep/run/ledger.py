@@ -49,6 +49,11 @@ class Ledger:
             self._journal.write(phase, operation, self.step, self.epoch, file, line)
         return before
 
+    def move(self, source: Phase, target: Phase, seconds: float) -> None:
+        """So much of what counted for `source` was `target`: waiting inside of lanes, known afterwards."""
+        self.spent_ns[source] -= int(seconds * 1e9)
+        self.spent_ns[target] += int(seconds * 1e9)
+
     def publish(self) -> None:
         """Show the gauges to the launcher; once a step."""
         if self._journal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.feed.loader import LanePart
 from lockstep.feed.move import to_device
 from lockstep.journal.record import Phase
+from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
 from lockstep.run.agreed import Agreed
@@ -60,11 +62,38 @@ class Step:
         return Agreed(self._result.loss)
 
     def backward(self, loss_of: Callable[[Any], Tensor]) -> None:
-        """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes."""
-        for batch in self:
-            self._parts.strategy.backward(loss_of(batch), None)
+        """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes.
+
+        A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and what
+        follows that call runs on the last stage only.
+        """
+        order = self._parts.strategy.order(len(self._lanes))
+        if order is None:
+            for batch in self:
+                self._parts.strategy.backward(loss_of(batch), None)
+            return
+        with self._pass():
+            for action in order:
+                if action.kind is Kind.FORWARD:
+                    self._forward(action.micro_batch, loss_of)
+                else:
+                    self._parts.strategy.backward_of(self._lanes[action.micro_batch].lane)
+
+    def _forward(self, position: int, loss_of: Callable[[Any], Tensor]) -> None:
+        part = self._lanes[position]
+        batch = self._enter_lane(position, part)
+        self._parts.strategy.forward(part.lane, lambda: loss_of(batch))
+        self._leave_lane()
 
     def __iter__(self) -> Iterator[Any]:
+        with self._pass():
+            for position, part in enumerate(self._lanes):
+                yield self._enter_lane(position, part)
+                self._leave_lane()
+
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        """One pass over the step's lanes, with a gradient of its own."""
         parts = self._parts
         if self._closed:
             raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
@@ -74,9 +103,7 @@ class Step:
         parts.broken = "the loop over the step's lanes was left early"
         finished = False
         try:
-            for position, part in enumerate(self._lanes):
-                yield self._enter_lane(position, part)
-                self._leave_lane()
+            yield
             finished = True
         finally:
             if not finished:
@@ -110,6 +137,7 @@ class Step:
         parts.ledger.enter(Phase.EXCHANGE, "gradients")
         notes, parts.lane_logs = parts.lane_logs, {}
         self._result = result = parts.strategy.end_pass(notes)
+        parts.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, parts.strategy.take_waited_s())
         self._passes += 1
         parts.broken = None
         parts.streams.enter(Domain.STEP, self.number, self._passes)

@@ -7,6 +7,7 @@ import torch
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
+from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
@@ -15,5 +16,5 @@ from lockstep.transport.contract import Transport
 def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> Strategy:
     """The strategy of the mesh; every rank must call it."""
     if mesh.stages > 1:
-        return Staged(mesh, transport, placement, device)
+        return (Pipeline if mesh.strategy == "pipeline" else Staged)(mesh, transport, placement, device)
     return Replica(mesh.strategy, transport, placement)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
+from lockstep.layout.schedule import Action
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,29 @@ class Strategy(ABC):
         """
         if layers:
             raise UsageError(f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.")
+
+    def order(self, num_lanes: int) -> Sequence[Action] | None:  # noqa: ARG002 - by default there is none
+        """The order of this rank's work on its `num_lanes` lanes of a pass, by their position; None: lane by lane.
+
+        With an order, a lane is `begin_lane`, `forward`, `end_lane`, and later `backward_of`.
+        """
+        return None
+
+    def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
+        """The forward of a lane, where there is an order."""
+        raise NotImplementedError
+
+    def backward_of(self, lane: int) -> None:
+        """The backward of a lane whose forward is done, where there is an order."""
+        raise NotImplementedError
+
+    def take_waited_s(self) -> float:
+        """Seconds since the last question in which lanes waited for other ranks."""
+        return 0.0
+
+    def report(self) -> dict[str, Any] | None:
+        """How this rank's stage spent its time, as JSON values; None where there are no stages."""
+        return None
 
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
         """The first rank that holds a parameter or buffer; None when every rank does."""

@@ -7,6 +7,7 @@ only. Every rank of a replica calls the model alike.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,7 @@ class Links:
             for transport, tag in zip(transports, (ACTIVATIONS, GRADIENTS, RESULTS), strict=True)
         )
         self._early: dict[int, tuple[Any, list[Tensor]]] = {}
+        self._waited_s = 0.0
 
     def hand_over(self, words: Any, tensors: Sequence[Tensor]) -> None:
         """Activations, to the next stage."""
@@ -67,7 +69,7 @@ class Links:
 
     def take_over(self) -> tuple[Any, list[Tensor]]:
         """The activations of the stage before."""
-        return self._ahead.receive(self.stage - 1)
+        return self._waiting(self._ahead, self.stage - 1)
 
     def give_back(self, call: int, gradients: Sequence[Tensor | None]) -> None:
         """Gradients, to the stage before; none for what was not used."""
@@ -77,7 +79,7 @@ class Links:
     def get_back(self, call: int) -> list[Tensor | None]:
         """The gradients of what `call` handed over; those of other calls may come first."""
         while call not in self._early:
-            (number, present), tensors = self._back.receive(self.stage + 1)
+            (number, present), tensors = self._waiting(self._back, self.stage + 1)
             self._early[number] = (present, tensors)
         present, tensors = self._early.pop(call)
         arrived = iter(tensors)
@@ -94,7 +96,18 @@ class Links:
 
     def get_result(self) -> tuple[Any, list[Tensor]]:
         """The last stage's result."""
-        return self._results.receive(self.num_stages - 1)
+        return self._waiting(self._results, self.num_stages - 1)
+
+    def _waiting(self, channel: Channel, source: int) -> tuple[Any, list[Tensor]]:
+        began = time.monotonic()
+        message = channel.receive(source)
+        self._waited_s += time.monotonic() - began
+        return message
+
+    def take_waited_s(self) -> float:
+        """Seconds of waiting for messages since the last question."""
+        waited, self._waited_s = self._waited_s, 0.0
+        return waited
 
     def flush(self) -> None:
         """Wait until everything sent is delivered."""

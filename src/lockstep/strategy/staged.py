@@ -24,6 +24,7 @@ from lockstep.strategy.model_cut import ModelCut, allowed_places, decide_cut
 from lockstep.strategy.norm import chunk_norms, combine_norms
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.stage import Links, StageRunner
+from lockstep.strategy.stage_clock import StageClock
 from lockstep.strategy.stage_cost import measure, unchanged
 from lockstep.strategy.trace import trace
 from lockstep.transport.contract import Transport
@@ -49,6 +50,7 @@ class Staged(Replica):
         self._mesh, self._device = mesh, device
         self._part_of = tuple(mesh.stage(rank) for rank in range(mesh.num_ranks))
         self._wanted: tuple[str, ...] = ()
+        self.clock = StageClock()
         self._runner: StageRunner | None = None
         self._cut: ModelCut | None = None
         self._restore_forward: Callable[[], None] = _nothing
@@ -76,10 +78,14 @@ class Staged(Replica):
             self._apply(self._agree_on_cut(self._look(model, lambda: forward(*args, **kwargs))))
             assert self._step_cut is not None
             super(Staged, self).begin_pass(*self._step_cut)
-            super(Staged, self).begin_lane(lane)
+            self._begin_first_lane(lane)
             return model.forward(*args, **kwargs)
 
         return called
+
+    def _begin_first_lane(self, lane: int) -> None:
+        """The model is cut, and the lane that called it goes on."""
+        super().begin_lane(lane)
 
     def _look(self, model: nn.Module, forward: Any) -> dict[str, Any] | str:
         """Decide how to cut; what was decided, or the sentence why not. The first stage's rank looks, for all."""
@@ -132,6 +138,7 @@ class Staged(Replica):
         if self._cut is None:
             self._step_cut = (cut, where)
             return
+        self._links.take_waited_s()  # what an evaluation waited is not the pass's
         super().begin_pass(cut, where)
 
     def begin_lane(self, lane: int) -> None:
@@ -141,11 +148,7 @@ class Staged(Replica):
         super().begin_lane(lane)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        if self._cut is None:
-            raise UsageError(
-                f"The lane did not call the model as model(...), which is what {self.name} cuts into stages. Put what the "
-                f"lane computes into forward, or use --strategy ddp."
-            )
+        self._present_runner()
         super().backward(loss, weight, retain_graph=retain_graph)
 
     def end_lane(self) -> None:
@@ -153,8 +156,7 @@ class Staged(Replica):
             self._first_lane = None
             return
         super().end_lane()
-        assert self._runner is not None
-        self._runner.settle()
+        self._present_runner().settle()
 
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
         if self._cut is None:
@@ -163,6 +165,7 @@ class Staged(Replica):
             super().begin_pass(*self._step_cut)
         result = super().end_pass(notes)
         self._links.flush()
+        self.clock.end_pass(self._links.take_waited_s())
         for parameter in self._models[0][1].parameters():
             if id(parameter) in self._absent and parameter.requires_grad:
                 parameter.grad = torch.empty_like(
@@ -180,6 +183,23 @@ class Staged(Replica):
             for parameter in group["params"]:
                 if id(parameter) in self._absent:
                     parameter.grad = None
+
+    def take_waited_s(self) -> float:
+        return self.clock.take_waited_s()
+
+    def report(self) -> dict[str, Any] | None:
+        if self._cut is None:
+            return None
+        stage = self._cut.stages[self._links.stage]
+        return {"layers": list(stage.layers), "cost_s": stage.cost_s, **self.clock.report()}
+
+    def _present_runner(self) -> StageRunner:
+        if self._runner is None:
+            raise UsageError(
+                f"The lane did not call the model as model(...), which is what {self.name} cuts into stages. Put what the "
+                f"lane computes into forward, or use --strategy ddp."
+            )
+        return self._runner
 
     def holder_of(self, tensor: Tensor) -> int | None:
         holder = self._holders.get(id(tensor))

@@ -1,0 +1,49 @@
+"""When a stage did what: for the picture of a step, and to say why a pipeline is slow."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class StageClock:
+    """Of one rank. Times are `time.monotonic`, which all processes of a node share."""
+
+    def __init__(self) -> None:
+        self.last_pass: list[tuple[str, int, float, float]] = []
+        """Kind, lane, begin and end of each action of the last pass."""
+        self._pass: list[tuple[str, int, float, float]] = []
+        self.busy_s: dict[str, float] = {}
+        """Seconds of all actions of a kind, waiting included."""
+        self.waited_s = 0.0
+        """Seconds of waiting for other stages."""
+        self.num_passes = 0
+        self._waited_since = 0.0
+
+    def note(self, kind: str, lane: int, began: float) -> None:
+        """An action has ended."""
+        now = time.monotonic()
+        self._pass.append((kind, lane, began, now))
+        self.busy_s[kind] = self.busy_s.get(kind, 0.0) + now - began
+
+    def end_pass(self, waited_s: float) -> None:
+        """All actions of a pass are done."""
+        self.last_pass, self._pass = self._pass, []
+        self.waited_s += waited_s
+        self._waited_since += waited_s
+        self.num_passes += 1
+
+    def take_waited_s(self) -> float:
+        """Seconds of waiting since the last question."""
+        waited, self._waited_since = self._waited_since, 0.0
+        return waited
+
+    def report(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "forward_s": self.busy_s.get("F", 0.0),
+            "backward_s": self.busy_s.get("B", 0.0),
+            "wait_s": self.waited_s,
+            "passes": self.num_passes,
+            "timeline": [list(action) for action in self.last_pass],
+        }

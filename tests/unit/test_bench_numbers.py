@@ -1,11 +1,13 @@
 """The numbers of `lockstep bench`: steps of the slowest rank, shares that add up, and what a pipeline loses where."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.prove.bench_measures import PARTS, parts_of, spread, step_times
-from lockstep.prove.bench_stages import Stage, explain_losses, ideal_speed_up, losses, read_stages
+from lockstep.prove.bench_measures import PARTS, parts_of, refined, spread, stage_of, step_times
+from lockstep.prove.bench_stages import Stage, explain_losses, ideal_speed_up, losses
 
 MS = 1_000_000
 
@@ -80,8 +82,34 @@ def test_what_a_pipeline_loses_adds_up(times: list[tuple[float, float, float]], 
     assert min(parts) >= -1e-12
 
 
-def test_stages_are_read_as_a_pipeline_writes_them() -> None:
-    told = {"rank": 1, "layers": ["a", "b"], "forward_s": 1, "backward_s": 2, "wait_s": 3, "other_s": 4}
-    (found,), micro_batches = read_stages({"stages": [told], "micro_batches": 8, "schedule": "1f1b"})
-    assert (found.layers, found.busy_s, found.total_s, micro_batches) == (("a", "b"), 3, 10, 8)
+def test_a_stages_work_takes_the_place_of_its_lanes_and_waits_are_cut_out() -> None:
+    intervals = [["data", "fetch", 0, 10], ["compute", "lane 0", 10, 50], ["update", "optimizer", 50, 60]]
+    work = [["forward", 0, 12, 30], ["backward", 0, 30, 50], ["wait", -1, 12, 20]]
+    assert refined(intervals, work) == [
+        ["data", "fetch", 0, 10],
+        ["compute", "lane 0", 10, 12],
+        ["exchange", "wait", 12, 20],
+        ["compute", "forward 0", 20, 30],
+        ["compute", "backward 0", 30, 50],
+        ["update", "optimizer", 50, 60],
+    ]
+
+
+@given(st.lists(st.integers(0, 60), max_size=12), st.lists(st.integers(0, 60), max_size=12))
+def test_cutting_out_neither_loses_nor_doubles_time(edges: list[int], waits: list[int]) -> None:
+    edges, waits = sorted(edges), sorted(waits)
+    intervals = [["compute", "lane", a, b] for a, b in pairwise(edges)]
+    work = [["wait", -1, a, b] for a, b in list(pairwise(waits))[::2]]
+    found = refined(intervals, work)
+    covered = [moment for _, _, begin, end in found for moment in range(begin, end)]
+    wanted = {moment for _, _, begin, end in (*intervals, *work) for moment in range(begin, end)}
+    assert len(covered) == len(set(covered))
+    assert set(covered) == wanted
+
+
+def test_a_stage_is_what_its_rank_did_in_the_measured_steps() -> None:
+    told = {**rank(0, 10, ("data", 0, 1), ("compute", 1, 6), ("exchange", 6, 9)), "rank": 1, "layers": ["a"]}
+    found = stage_of(told, step_times([told]))
+    assert (found.rank, found.layers) == (1, ("a",))
+    assert (found.busy_s, found.wait_s, found.other_s) == pytest.approx((0.005, 0.003, 0.001))
     assert losses([], 8) is None

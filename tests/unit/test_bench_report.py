@@ -13,17 +13,11 @@ from lockstep.prove.bench_picture import draw, kind_of
 from lockstep.prove.bench_plan import Amount, Bench, Configuration, configurations, parse_strategies
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Measured, Results
+from lockstep.prove.bench_stages import Stage
 from lockstep.prove.trials import Program
 
 MEMORY = Memory((300 << 20,), (200 << 20,), ())
-STAGES = {
-    "stages": [
-        {"rank": 0, "layers": ["a"], "forward_s": 1.0, "backward_s": 2.0, "wait_s": 4.0, "other_s": 0.0},
-        {"rank": 1, "layers": ["b"], "forward_s": 2.0, "backward_s": 4.0, "wait_s": 1.0, "other_s": 0.0},
-    ],
-    "micro_batches": 8,
-    "schedule": "1f1b",
-}
+STAGES = (Stage(0, ("a",), 1.0, 2.0, 4.0, 0.0), Stage(1, ("b",), 2.0, 4.0, 1.0, 0.0))
 
 
 def bench(*strategies: str, ranks: tuple[int, ...] = (1, 2), lanes: int | None = None) -> Bench:
@@ -41,7 +35,7 @@ def measured(
         for number, ms in enumerate((step_ms * 0.9, step_ms, step_ms * 1.1))
     )
     piece = Interval("compute", "lane 0", 0.0, step_ms / 1e3)
-    one = Round(steps, MEMORY, bits, lanes, threads, ((piece,),) * ranks, more.get("stages"))  # type: ignore[arg-type]
+    one = Round(steps, MEMORY, bits, lanes, threads, ((piece,),) * ranks, more.get("stages", ()))  # type: ignore[arg-type]
     return Measured(configuration, [one, one], str(more.get("failed", "")))
 
 

@@ -37,11 +37,6 @@ class RunFolder:
         return self.path / "evidence" / f"measured-{rank:05d}.json"
 
     @property
-    def stages(self) -> Path:
-        """How long each stage of a pipeline worked and waited (JSON); absent under other strategies."""
-        return self.path / "stages.json"
-
-    @property
     def plan(self) -> Path:
         """What the launcher decided (JSON): command, ranks, threads, device, lanes if given."""
         return self.path / "plan.json"

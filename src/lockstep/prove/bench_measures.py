@@ -13,9 +13,14 @@ from statistics import median, median_low, quantiles
 from typing import Any
 
 from lockstep.layout.run_folder import RunFolder
+from lockstep.prove.bench_stages import Stage
 
 PARTS = ("data", "compute", "exchange", "update", "script")
 """Where a step's time goes; the words that the meter in the ranks writes."""
+
+
+Piece = Sequence[Any]
+"""[part, operation, begin_ns, end_ns], as a rank writes it."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,8 @@ class Round:
     threads: int
     one_step: tuple[tuple[Interval, ...], ...]
     """For each rank, what it did in the step of median length."""
-    stages: Mapping[str, Any] | None = None
-    """What a pipeline wrote about its stages."""
+    stages: tuple[Stage, ...] = ()
+    """What each rank did in all steps, where the model is cut into stages."""
 
     @property
     def step_s(self) -> float:
@@ -115,7 +120,6 @@ def read_round(folder: RunFolder, num_ranks: int) -> Round | None:
         return None
     result = json.loads(folder.result.read_text()) if folder.result.exists() else {}
     decided = json.loads(folder.decided.read_text()) if folder.decided.exists() else {}
-    stages = json.loads(folder.stages.read_text()) if folder.stages.exists() else None
     steps = step_times(whole)
     return Round(
         steps=steps,
@@ -124,14 +128,67 @@ def read_round(folder: RunFolder, num_ranks: int) -> Round | None:
         lanes=int(decided.get("lanes", 0)),
         threads=int(decided.get("threads", 0)),
         one_step=_one_step(whole, steps),
-        stages=stages,
+        stages=tuple(stage_of(one, steps) for one in whole if one["layers"]),
     )
 
 
 def _load(folder: RunFolder, rank: int) -> dict[str, Any] | None:
     path = folder.measured(rank)
-    loaded: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
-    return loaded
+    if not path.exists():
+        return None
+    told: dict[str, Any] = json.loads(path.read_text())
+    return {**told, "intervals": refined(told["intervals"], told["work"])}
+
+
+def refined(intervals: Sequence[Piece], work: Sequence[Piece]) -> list[Piece]:
+    """A rank's intervals, with the work of its stage in place of the lanes that it was done in, and waits cut out.
+
+    Args:
+        intervals: [part, operation, begin, end], one after the other.
+        work: of a stage: ["forward" or "backward", lane, begin, end], and ["wait", -1, begin, end] inside of these.
+
+    Invariant: the result covers what the arguments cover, and no two of its intervals overlap.
+    """
+    done = sorted((["compute", f"{kind} {lane}", *when] for kind, lane, *when in work if kind != "wait"), key=_begin)
+    waits = sorted((["exchange", "wait", *when] for kind, _, *when in work if kind == "wait"), key=_begin)
+    return _overlay(_overlay(intervals, done), waits)
+
+
+def _begin(piece: Piece) -> Any:
+    return piece[2]
+
+
+def _overlay(below: Sequence[Piece], above: Sequence[Piece]) -> list[Piece]:
+    """`above`, and what it leaves free of `below`; each is in order and does not overlap itself."""
+    free: list[Piece] = []
+    first = 0
+    for part, operation, begin, end in below:
+        while first < len(above) and above[first][3] <= begin:
+            first += 1
+        start, at = begin, first
+        while at < len(above) and above[at][2] < end:
+            if above[at][2] > start:
+                free.append([part, operation, start, above[at][2]])
+            start = max(start, above[at][3])
+            at += 1
+        if start < end:
+            free.append([part, operation, start, end])
+    return sorted([*free, *above], key=_begin)
+
+
+def stage_of(rank: Mapping[str, Any], steps: Sequence[StepTime]) -> Stage:
+    """What a rank did in all of `steps`; a lane that is not divided into forward and backward counts as forward."""
+    numbers = {step.number for step in steps}
+    whole = [step for step in rank["steps"] if step["step"] in numbers]
+    found = dict.fromkeys(("forward", "backward", "wait", "other"), 0.0)
+    for step in whole:
+        for part, operation, begin, end in rank["intervals"]:
+            seconds = max(min(end, step["end_ns"]) - max(begin, step["begin_ns"]), 0) / 1e9
+            if part == "compute":
+                found["backward" if operation.startswith("backward") else "forward"] += seconds
+            else:
+                found["wait" if part == "exchange" else "other"] += seconds
+    return Stage(rank["rank"], tuple(rank["layers"]), *found.values())
 
 
 def step_times(ranks: Sequence[Mapping[str, Any]]) -> tuple[StepTime, ...]:

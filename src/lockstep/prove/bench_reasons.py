@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from lockstep.layout.mesh import STAGED
 from lockstep.prove.bench_measures import Round
 from lockstep.prove.bench_results import DIFFERS, NOT_BY_NATURE, OTHER_THREADS, Measured, Results
-from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses, read_stages
+from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses
 
 CLEAR = 0.02
 """A lead of less than this is called none."""
@@ -102,13 +102,10 @@ def _staged(results: Results, one: Measured) -> Iterator[str]:
 
 
 def _lost(one: Measured) -> Iterator[str]:
-    told = _middle(one).stages
-    if told is None:
-        return
-    stages, micro_batches = read_stages(told)
-    found = losses(stages, micro_batches)
+    stages = _middle(one).stages
+    found = losses(stages, one.lanes)
     if found is not None:
-        yield f"  {explain_losses(found, len(stages), micro_batches)}"
+        yield f"  {explain_losses(found, len(stages), one.lanes)}"
 
 
 def _cut(results: Results, one: Measured) -> Iterator[str]:

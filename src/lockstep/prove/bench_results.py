@@ -193,5 +193,5 @@ def _round(one: Round) -> dict[str, Any]:
         "parts_ms": {part: [step.parts[part] * 1e3 for step in one.steps] for part in PARTS},
         "memory_bytes": asdict(one.memory),
         "bits": one.bits or None,
-        "stages": one.stages,
+        "stages": [asdict(stage) for stage in one.stages],
     }

@@ -2,14 +2,13 @@
 
 With p stages and m micro-batches a stage of a perfect pipeline works for m of m + p - 1 turns: the bubble is (p - 1) / m of
 the work, under GPipe and under 1F1B alike. A turn is as long as that of the slowest stage. What is left are messages, the
-cost of each call, and waiting that no schedule needs.
+cost of each call, data and update, and waiting that no schedule needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,9 @@ class Stage:
     forward_s: float
     backward_s: float
     wait_s: float
-    """For another stage."""
+    """For another stage, or for the exchange of gradients."""
     other_s: float
+    """Data, update, the script's own."""
 
     @property
     def busy_s(self) -> float:
@@ -43,7 +43,7 @@ class Losses:
     """More, because the slowest stage decides."""
     bubble: float
     other: float
-    """Messages, calls, and waiting beyond the bubble."""
+    """Messages, calls, data, update, and waiting beyond the bubble."""
     slowest: int
     """The rank of the slowest stage."""
     ratio: float
@@ -53,22 +53,6 @@ class Losses:
 def ideal_speed_up(num_stages: int, micro_batches: int) -> float:
     """Of a pipeline of equal stages over one device: p / (1 + (p - 1) / m)."""
     return num_stages / (1 + (num_stages - 1) / micro_batches)
-
-
-def read_stages(told: Mapping[str, Any]) -> tuple[list[Stage], int]:
-    """The stages and the number of micro-batches, from what a pipeline wrote."""
-    stages = [
-        Stage(
-            rank=int(one["rank"]),
-            layers=tuple(map(str, one["layers"])),
-            forward_s=float(one["forward_s"]),
-            backward_s=float(one["backward_s"]),
-            wait_s=float(one["wait_s"]),
-            other_s=float(one["other_s"]),
-        )
-        for one in told["stages"]
-    ]
-    return stages, int(told["micro_batches"])
 
 
 def losses(stages: Sequence[Stage], micro_batches: int) -> Losses | None:
@@ -106,7 +90,7 @@ def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
         ),
         (
             found.other,
-            "messages, calls and waiting beyond the bubble (fewer --lanes, or larger batches, make each count less)",
+            "the rest: messages, calls, data, update, and waiting beyond the bubble",
         ),
     ]
     listed = [f"{part:.0%} {what}" for part, what in sorted(causes, reverse=True) if part >= 0.005]

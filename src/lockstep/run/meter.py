@@ -22,6 +22,8 @@ from lockstep.run.ledger import Ledger
 
 PARTS = {Phase.DATA: "data", Phase.COMPUTE: "compute", Phase.EXCHANGE: "exchange", Phase.UPDATE: "update"}
 """The phases that `bench` names; every other one is the script's."""
+WORK = {"F": "forward", "B": "backward", "W": "wait"}
+"""What a stage reports."""
 
 
 class Meter:
@@ -41,6 +43,8 @@ class Meter:
         self._folder, self._rank, self._ledger, self._device = folder, rank, ledger, device
         self._warm_up, self._last = wanted["warm_up"], wanted["warm_up"] + wanted["steps"]
         self._steps: list[dict[str, int]] = []
+        self._layers: list[str] = []
+        self._work: list[tuple[str, int, int, int]] = []
         ledger.intervals = []
         # `optimizer.step()` ends the update; what the loop's body does after it is the script's own.
         self._hook = register_optimizer_step_post_hook(self._after_update)
@@ -56,11 +60,21 @@ class Meter:
         if step > self._warm_up:
             self._steps.append({"step": step, "samples": num_samples, "begin_ns": now})
 
-    def end_step(self, step: int) -> None:
-        """The body of a step is finished. Ends the script after the last step that is wanted."""
+    def end_step(self, step: int, stage: Mapping[str, Any] | None) -> None:
+        """The body of a step is finished. Ends the script after the last step that is wanted.
+
+        Args:
+            step: its number.
+            stage: what the strategy reports about this rank's stage of the model; None where there are no stages.
+        """
         if step <= self._warm_up:
             return
         self._steps[-1]["end_ns"] = self._boundary("between steps")
+        if stage is not None:
+            self._layers = stage["layers"]
+            self._work += [
+                (WORK[kind], lane, int(begin * 1e9), int(end * 1e9)) for kind, lane, begin, end in stage["timeline"]
+            ]
         if step >= self._last:
             self.close()
             raise SystemExit(0)
@@ -79,6 +93,8 @@ class Meter:
                 [PARTS.get(phase, "script"), operation, begin, end]
                 for phase, operation, begin, end in self._ledger.intervals or ()
             ],
+            "layers": self._layers,
+            "work": self._work,
             "memory": {**_process_memory(), "cuda_peak": self._cuda_peak()},
         }
         self._folder.measured(self._rank).write_text(json.dumps(told))

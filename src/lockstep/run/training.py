@@ -90,7 +90,7 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
         parts.witness.after_step(ledger.step, parts.models, parts.taken)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
-        parts.meter.end_step(ledger.step)
+        parts.meter.end_step(ledger.step, parts.strategy.report())
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:

@@ -138,7 +138,7 @@ class Staged(Replica):
         if self._cut is None:
             self._step_cut = (cut, where)
             return
-        self._links.take_waited_s()  # what an evaluation waited is not the pass's
+        self._links.take_waits()  # what an evaluation waited is not the pass's
         super().begin_pass(cut, where)
 
     def begin_lane(self, lane: int) -> None:
@@ -165,7 +165,7 @@ class Staged(Replica):
             super().begin_pass(*self._step_cut)
         result = super().end_pass(notes)
         self._links.flush()
-        self.clock.end_pass(self._links.take_waited_s())
+        self.clock.end_pass(self._links.take_waits())
         for parameter in self._models[0][1].parameters():
             if id(parameter) in self._absent and parameter.requires_grad:
                 parameter.grad = torch.empty_like(

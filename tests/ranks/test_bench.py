@@ -35,8 +35,7 @@ loader = DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=2
 model, optimizer, loader = run.prepare(model, optimizer, loader)
 for epoch in run.epochs({epochs}):
     for step in run.steps(loader):
-        for x, y in step:
-            run.backward(F.cross_entropy(model(x), y))
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         {update}
         optimizer.zero_grad()
         {after}
@@ -55,11 +54,11 @@ class Bencher:
         self.folder, self.nursery = folder, nursery
         self.said: list[str] = []
 
-    def __call__(self, *, rounds: int = 2, **slots: object) -> Results:
+    def __call__(self, *, strategies: tuple[str, ...] = ("single", "ddp"), rounds: int = 2, **slots: object) -> Results:
         script = self.folder / "train.py"
         script.write_text(SCRIPT.format(**HONEST | slots))
         program = Program(script, None, (), threads=1, device="cpu")
-        bench = Bench(program, ("single", "ddp"), (2,), None, Amount(4, rounds, warm_up=2), cores=1)
+        bench = Bench(program, strategies, (2,), None, Amount(4, rounds, warm_up=2), cores=1)
         with Trials(program, lambda *_: None, self.nursery, purpose="bench") as trials:
             try:
                 return measure(bench, Runners(trials, None, self.said.append))
@@ -109,6 +108,20 @@ def test_a_configuration_that_fails_is_a_row_and_the_others_go_on(measured: Benc
 def test_bits_that_depend_on_the_ranks_are_found(measured: Bencher) -> None:
     results = measured(rounds=1, init="lanes=2", after="model[0].bias.data += 0.001 * run.world_size")
     assert [results.exactness(one) for one in results.measured[:2]] == ["reference", "differs"]
+
+
+def test_stages_are_measured_with_their_work_and_their_waits(measured: Bencher) -> None:
+    results = measured(strategies=("single", "model_parallel", "pipeline"), rounds=1, init="lanes=4")
+    assert not [one.failed for one in results.measured if one.failed]
+    assert [results.exactness(one) for one in results.measured[:3]] == ["reference", "same bits", "same bits"]
+    for one in results.measured[1:3]:
+        first, second = one.rounds[0].stages
+        assert set(first.layers).isdisjoint(second.layers)
+        assert min(first.busy_s, second.busy_s, first.wait_s, second.wait_s) > 0
+    for intervals in results.measured[2].rounds[0].one_step:
+        work = [piece.operation for piece in intervals]
+        assert {f"{kind} {lane}" for kind in ("forward", "backward") for lane in range(4)} <= set(work)
+        assert "wait" in work
 
 
 def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher) -> None:

@@ -21,7 +21,7 @@ FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
     "data": "#e0a030",
     "compute": "#3b75af",
-    "forward": "#3b75af",
+    "forward": "#27507a",
     "backward": "#7fb3dc",
     "exchange": "#c44e52",
     "wait": "#e3e3e3",
@@ -31,8 +31,8 @@ COLOURS = {
 EXACT, INEXACT = "#3b75af", "#b8a0c8"
 MAX_TIMES = 3.0
 """Rows that are longer than this, relative to the middle one, are cut off."""
-MAX_NUMBERED = 40
-"""With more pieces in a row than this, micro-batches get no numbers."""
+LEAST_NUMBERED = 0.012
+"""A micro-batch that takes less of the width than this gets no number."""
 
 
 def draw(results: Results, path: Path) -> None:
@@ -87,52 +87,42 @@ def draw_bars(axes: Axes, results: Results, whole: Sequence[Measured]) -> None:
 
 def draw_steps(axes: Axes, whole: Sequence[Measured]) -> None:
     """One step of median length of each configuration: a row for each rank, in milliseconds."""
-    labels: list[str] = []
+    rows = [(one, rank, intervals) for one in whole for rank, intervals in enumerate(_typical(one))]
+    ends = [max(each.end for each in intervals) * 1e3 for _, _, intervals in rows]
+    limit = min(max(ends), median_low(ends) * MAX_TIMES)
+    axes.set_xlim(0, limit * 1.01)
     used: dict[str, Any] = {}
-    for one in whole:
-        for rank, intervals in enumerate(_typical(one)):
-            pieces = [(kind_of(interval), interval) for interval in intervals]
-            _draw_row(axes, len(labels), pieces, used)
-            name = f"{one.title}, {one.lanes} lane{'s' * (one.lanes != 1)}"
-            labels.append(name if rank == 0 and one.configuration.ranks == 1 else f"{name}  rank {rank}")
-    _cut_long_rows(axes, whole)
-    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    for row, (_, _, intervals) in enumerate(rows):
+        for piece in intervals:
+            _draw_piece(axes, row, piece, limit, used)
+        if ends[row] > limit:
+            text = f"… {ends[row]:.0f} ms "
+            axes.text(limit, row, text, ha="right", va="center", fontsize=7, color="white", weight="bold")
+    axes.set_yticks(range(len(rows)), [_row_label(one, rank) for one, rank, _ in rows], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ms since the step began (the step of median length)", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     kinds = [kind for kind in COLOURS if kind in used]
-    axes.legend([used[kind] for kind in kinds], kinds, ncols=len(kinds), fontsize=7, frameon=False, loc="lower center",
-                bbox_to_anchor=(0.5, 1.0))  # fmt: skip
+    axes.legend([used[kind] for kind in kinds], kinds, ncols=4 if len(kinds) > 6 else len(kinds), fontsize=7, frameon=False,
+                loc="lower center", bbox_to_anchor=(0.5, 1.0))  # fmt: skip
 
 
-def _cut_long_rows(axes: Axes, whole: Sequence[Measured]) -> None:
-    """A configuration that takes many times as long as the others would make their steps too small to see."""
-    ends = [[max(each.end for each in rank) * 1e3 for rank in _typical(one)] for one in whole]
-    rows = [end for one in ends for end in one]
-    limit = median_low(rows) * MAX_TIMES
-    if max(rows) <= limit:
+def _draw_piece(axes: Axes, row: int, piece: Interval, limit: float, used: dict[str, Any]) -> None:
+    kind, left, width = kind_of(piece), piece.begin * 1e3, (piece.end - piece.begin) * 1e3
+    if width <= 0 or left >= limit:
         return
-    axes.set_xlim(0, limit)
-    for row, end in enumerate(rows):
-        if end > limit:
-            axes.text(limit, row, f"… {end:.0f} ms ", ha="right", va="center", fontsize=7, color="white", weight="bold")
+    edge = "white" if kind in ("forward", "backward", "compute") else "none"
+    drawn = axes.barh(row, width, left=left, height=0.72, color=COLOURS[kind], edgecolor=edge, linewidth=0.4)
+    used.setdefault(kind, drawn)
+    number = piece.operation.rpartition(" ")[2]
+    if kind in ("forward", "backward") and number.isdecimal() and width > limit * LEAST_NUMBERED:
+        axes.text(left + width / 2, row, number, ha="center", va="center", fontsize=5, color="white", clip_on=True)
 
 
-def _draw_row(axes: Axes, row: int, pieces: Sequence[tuple[str, Interval]], used: dict[str, Any]) -> None:
-    for kind, piece in pieces:
-        width = (piece.end - piece.begin) * 1e3
-        if width <= 0:
-            continue
-        edge = "white" if kind in ("forward", "backward", "compute") else "none"
-        drawn = axes.barh(
-            row, width, left=piece.begin * 1e3, height=0.72, color=COLOURS[kind], edgecolor=edge, linewidth=0.4
-        )
-        used.setdefault(kind, drawn)
-        number = piece.operation.rpartition(" ")[2]
-        if kind in ("forward", "backward") and number.isdecimal() and len(pieces) <= MAX_NUMBERED:
-            middle = (piece.begin + piece.end) / 2 * 1e3
-            axes.text(middle, row, number, ha="center", va="center", fontsize=5, color="white", clip_on=True)
+def _row_label(one: Measured, rank: int) -> str:
+    name = f"{one.title}, {one.lanes} lane{'s' * (one.lanes != 1)}"
+    return name if one.configuration.ranks == 1 else f"{name}  rank {rank}"
 
 
 def kind_of(interval: Interval) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -39,7 +40,8 @@ def _show_numbers(results: Results, console: Console) -> None:
     console.print()
     for line in sentences(results):
         failed = " failed: " in line
-        console.print(Text(line, style="bold red" if failed else ""))
+        text = Text(line.lstrip(), style="bold red" if failed else "")
+        console.print(Padding(text, (0, 0, 0, len(line) - len(line.lstrip())), expand=False))
     console.print(Text(conditions(results), style="dim"))
 
 

@@ -82,16 +82,17 @@ def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
     causes = [
         (
             found.bubble,
-            f"the bubble ({num_stages - 1} of {micro_batches} micro-batches; more --lanes make it smaller)",
+            f"to the bubble ({num_stages - 1} of {micro_batches} micro-batches; more --lanes make it smaller)",
         ),
         (
             found.unequal,
-            f"unequal stages (rank {found.slowest} computes {found.ratio:.2f} times as long as the quickest)",
+            f"to unequal stages (rank {found.slowest} computes {found.ratio:.2f} times as long as the quickest)",
         ),
         (
             found.other,
-            "the rest: messages, calls, data, update, and waiting beyond the bubble",
+            "to messages, calls, data, update, and waiting beyond the bubble",
         ),
     ]
     listed = [f"{part:.0%} {what}" for part, what in sorted(causes, reverse=True) if part >= 0.005]
-    return f"{found.useful:.0%} of a step is work that {num_stages} equal stages share; {'; '.join(listed) or 'nothing is lost'}."
+    lost = f"; it loses {', '.join(listed)}" if listed else ""
+    return f"Of its step {found.useful:.0%} is work, divided evenly{lost}."

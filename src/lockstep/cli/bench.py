@@ -98,7 +98,7 @@ def _measure(wanted: Bench) -> Results:
             trials.append(stack.enter_context(Trials(program, _silent, purpose="bench")))
         results = None
         try:
-            results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say))
+            results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say, _begin))
         finally:
             keep = results is not None and results.exit_code in (1, 2)
             for each in trials[1:] if keep else trials:
@@ -177,5 +177,11 @@ def _silent(_label: str, _seconds: float | None) -> None:
     """The rounds tell what is under way."""
 
 
+def _begin(text: str) -> None:
+    """On a terminal, what runs now; `_say` writes over it."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
+
+
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    click.echo(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, err=True)

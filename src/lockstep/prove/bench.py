@@ -29,6 +29,8 @@ class Runners:
     all_cores: Trials | None
     watch: Watch = field(default=lambda _line: None)
     """Told one line about each round."""
+    begin: Watch = field(default=lambda _text: None)
+    """Told what begins to run; the next line replaces it."""
 
     def of(self, configuration: Configuration) -> Trials:
         """The runs with this configuration's threads."""
@@ -58,6 +60,7 @@ def measure(bench: Bench, runners: Runners) -> Results:
 
 def _learn(bench: Bench, runners: Runners, results: Results) -> list[Configuration]:
     """The first run, which is not counted: it fills the caches, and tells what the script says itself."""
+    runners.begin(f"first run, not counted: {bench.program.title}")
     trial = _run(runners.usual, Configuration("single", 1, bench.lanes, bench.program.threads), bench)
     runners.watch(f"first run, not counted: {trial.seconds:.1f} s")
     if trial.outcome.exit_code:
@@ -98,6 +101,8 @@ def measure_rounds(planned: list[Configuration], bench: Bench, runners: Runners,
         seconds = 0.0
         for one in results.measured[at:] + results.measured[:at]:
             if not one.failed:
+                lanes = f"{one.configuration.lanes} lanes" if one.configuration.lanes else "its own lanes"
+                runners.begin(f"round {number + 1} of {bench.amount.rounds}: {one.title}, {lanes}")
                 seconds += _measure_once(one, bench, runners)
         spent += seconds
         left = spent / (number + 1) * (bench.amount.rounds - number - 1)

@@ -2,10 +2,11 @@
 
 import pytest
 import staged_models
+from staged_mistakes import MISTAKES
 from staged_models import train
 
 from lockstep.layout.mesh import Form
-from lockstep.testing.ranks import Started, run_ranks
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -45,3 +46,16 @@ def compare(which, in_one_call, forms):
             for name, value in result["held"].items():
                 assert merged.setdefault(name, value) == value, name
         assert merged == alone["held"]
+
+
+@pytest.mark.parametrize("mistake", list(MISTAKES), ids=lambda mistake: mistake.__name__)
+def test_a_mistake_with_stages_is_one_sentence(mistake):
+    ranks, form, sentence = MISTAKES[mistake]
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(mistake, Started(ranks, form=form))
+    assert sentence in str(caught.value)
+
+
+def test_a_pipeline_needs_as_many_lanes_as_stages():
+    with pytest.raises(RankFailed, match="at least as many lanes"):
+        run_ranks(train, Started(2, lanes=1, form=Form("pipeline")), "images")

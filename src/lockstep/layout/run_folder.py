@@ -56,6 +56,11 @@ class RunFolder:
         """What rank 0 wrote when the script ended well (JSON): steps, samples, bits of the parameters."""
         return self.path / "result.json"
 
+    @property
+    def stages(self) -> Path:
+        """What each stage of a cut model did (JSON, see `lockstep.run.stage_report`)."""
+        return self.path / "stages.json"
+
     def store(self, number: int) -> Path:
         """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
         return self.path / f"store-{number}"

@@ -101,7 +101,7 @@ def cell(kind: Kind, run: Evidence, reference: Evidence) -> Cell:
     """Compare the items of one kind in `run` with those in `reference`, which may be the same."""
     mine = _of_kind(kind, run.ranks[0])
     digest = hashlib.blake2b(digest_size=4)
-    for place, value in mine.items():
+    for place, value in sorted(mine.items(), key=lambda item: (item[0].step, item[0].item)):
         digest.update(f"{place.step} {place.item} {value}\n".encode())
     names = len({place.item for place in mine})
     word = digest.hexdigest() if mine else ""

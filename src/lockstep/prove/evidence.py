@@ -7,7 +7,7 @@ hexadecimal, or the text of something else; equal texts mean equal bits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -67,8 +67,28 @@ def parse(lines: Iterator[str]) -> Recorded:
 
 
 def read_evidence(folder: RunFolder, num_ranks: int) -> Evidence:
-    """Read what all ranks of a finished run recorded; a rank that recorded nothing has an empty mapping."""
-    return Evidence(tuple(_read(folder.evidence(rank)) for rank in range(num_ranks)))
+    """Read what all ranks of a finished run recorded; a rank that recorded nothing has an empty mapping.
+
+    Where a model is cut into stages, each rank has recorded its own part; it is completed by the other stages' parts.
+    """
+    decided = json.loads(folder.decided.read_text()) if folder.decided.exists() else {}
+    ranks = [_read(folder.evidence(rank)) for rank in range(num_ranks)]
+    return Evidence(tuple(complete(ranks, int(decided.get("stages", 1)))))
+
+
+def complete(ranks: Sequence[Recorded], stages: int) -> list[Recorded]:
+    """Each rank's recording with what only other stages of its replica have; its own values stay.
+
+    Invariant: with one stage, and for empty recordings, nothing changes.
+    """
+    if stages == 1:
+        return list(ranks)
+    completed = []
+    for rank, own in enumerate(ranks):
+        first = rank // stages * stages
+        whole = {place: value for other in ranks[first : first + stages] for place, value in other.items()}
+        completed.append({**whole, **own} if own else own)
+    return completed
 
 
 def _read(path: Path) -> Recorded:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.mesh import Mesh
@@ -68,6 +68,11 @@ class Parts:
     def lanes(self) -> range:
         """The lanes that this rank carries, together with the other stages of its replica."""
         return self.placement.lanes(self.mesh.replica(self.transport.rank))
+
+    def is_here(self, tensor: Tensor) -> bool:
+        """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
+        holder = self.strategy.holder_of(tensor)
+        return holder is None or self.mesh.stage(holder) == self.mesh.stage(self.transport.rank)
 
     @property
     def counts(self) -> bool:

@@ -167,6 +167,7 @@ def _write_decisions(parts: Parts) -> None:
         "batch_size": batch_size,
         "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
         "strategy": str(parts.mesh),
+        "stages": parts.mesh.stages,
         "seed": parts.seed,
         "threads": parts.threads,
         "lanes_named": parts.lanes_named,

@@ -33,6 +33,7 @@ from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
 from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
+from lockstep.run.stage_report import write_stage_report
 from lockstep.run.state_hash import state_hash
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
@@ -211,6 +212,7 @@ def finish() -> None:
             told = parts.transport.all_gather_object(sums, "the end of the script")
             check_replicas(parts, told)
             _write_result(parts)
+            write_stage_report(parts)
     finally:
         parts.strategy.close()
         for hook in parts.hooks:

@@ -22,7 +22,7 @@ from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.contract import PassResult, StepCut
-from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 
 class Step:
@@ -86,6 +86,11 @@ class Step:
         self._leave_lane()
 
     def __iter__(self) -> Iterator[Any]:
+        if self._parts.strategy.order(len(self._lanes)) is not None:
+            raise UsageError(
+                f"A {self._parts.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
+                f"for it. Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}"
+            )
         with self._pass():
             for position, part in enumerate(self._lanes):
                 yield self._enter_lane(position, part)
@@ -144,7 +149,8 @@ class Step:
         if result.loss is not None:
             _show_loss(parts, self.number, result.loss)
         if parts.witness is not None:
-            parts.witness.after_pass(self.number, self._passes, result.loss, parts.models)
+            norm = parts.strategy.gradient_norm([p for model in parts.models for p in model.parameters()], 2.0)
+            parts.witness.after_pass(self.number, self._passes, (result.loss, norm), parts.models)
         if result.notes:
             means = _means(result.notes, parts.placement.num_lanes)
             parts.metrics.write(means)

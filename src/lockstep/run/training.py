@@ -87,7 +87,7 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     _count_step(parts, num_samples)
     ledger = parts.ledger
     if parts.witness is not None:
-        parts.witness.after_step(ledger.step, parts.models, parts.taken)
+        parts.witness.after_step(ledger.step, parts.models, parts.taken, parts.is_here)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
         parts.meter.end_step(ledger.step, parts.strategy.report())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from lockstep.run.calm import autocast_dtypes
 from lockstep.run.holdings import Holdings
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.gradients import Slot
-from lockstep.strategy.norm import gradient_norm
 
 MAX_COMPARED = 2_000_000
 """Of gradients and values of more elements than this, every k-th element is written."""
@@ -71,8 +70,18 @@ class Witness:
             self._folder.path / "evidence" / f"lane-{lane:05d}.f32"
         )
 
-    def after_pass(self, step: int, number: int, loss: float | None, models: Sequence[nn.Module]) -> None:
-        """The gradients of a pass are complete: `number` counts the step's passes from 1."""
+    def after_pass(
+        self, step: int, number: int, numbers: tuple[float | None, float], models: Sequence[nn.Module]
+    ) -> None:
+        """The gradients of a pass are complete.
+
+        Args:
+            step: of the run.
+            number: counts the step's passes from 1.
+            numbers: the loss, and the norm of all gradients.
+            models: that were prepared.
+        """
+        loss, norm = numbers
         if self.plain and step == 1 and number == 1:
             self._write_lanes(models)
         self._holdings.after_lanes(models)
@@ -81,7 +90,7 @@ class Witness:
         gradients = {name: p.grad for name, p in _named(models, "parameters") if p.grad is not None}
         for name, gradient in gradients.items():
             self._record(step, f"gradient {name}{suffix}", gradient)
-        self._items[f"norm of all gradients{suffix}"] = gradient_norm(list(gradients.values()), 2.0).hex()
+        self._items[f"norm of all gradients{suffix}"] = norm.hex()
 
     def _write_lanes(self, models: Sequence[nn.Module]) -> None:
         norms = [module for model in models for module in model.modules() if isinstance(module, _BatchNorm)]
@@ -98,10 +107,20 @@ class Witness:
         if step <= self._flushed:
             self._flush(step)
 
-    def after_step(self, step: int, models: Sequence[nn.Module], taken: Sequence[Any]) -> None:
-        """The body of a step is finished. Ends the script after the last step that is wanted."""
+    def after_step(
+        self, step: int, models: Sequence[nn.Module], taken: Sequence[Any], is_here: Callable[[Tensor], bool]
+    ) -> None:
+        """The body of a step is finished. Ends the script after the last step that is wanted.
+
+        Args:
+            step: of the run.
+            models: that were prepared.
+            taken: everything that was prepared.
+            is_here: whether this rank looks after a buffer, and not another stage of the model.
+        """
         for name, buffer in _named(models, "buffers"):
-            self._record(step, f"buffer {name}", buffer)
+            if is_here(buffer):
+                self._record(step, f"buffer {name}", buffer)
         names: dict[int, str] = {}
         for name, parameter in _named(models, "parameters"):
             self._record(step, f"parameter {name}", parameter)
@@ -139,7 +158,7 @@ class Witness:
                 self._items.setdefault(path, leaf.hex() if isinstance(leaf, float) else repr(leaf))
 
     def _record(self, step: int, item: str, tensor: Tensor) -> None:
-        if item not in self._items:
+        if item not in self._items and not tensor.is_meta:
             self._items[item] = tensor_hash(tensor)
             if self._capture and (step, item) == (self._capture["step"], self._capture["item"]):
                 self._write_values(tensor)

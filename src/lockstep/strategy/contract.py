@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,10 @@ class Strategy(ABC):
 
         The norm is computed over fixed chunks in a fixed order, so its bits depend on shapes and values only.
         """
+
+    @abstractmethod
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        """The p-norm of the gradients that `parameters` have, over fixed chunks, wherever they lie. Every rank must call it."""
 
     @abstractmethod
     def checksums(self) -> list[int]:

@@ -37,6 +37,12 @@ class ModelCut:
     holders: dict[str, int]
     """The stage of each parameter, and of each buffer that a forward writes to, by name."""
 
+    def __str__(self) -> str:
+        """One clause for each stage: its layers, and what a lane costs there."""
+        return "; ".join(
+            f"{number}: {_span(stage.layers)}, {1e3 * stage.cost_s:.1f} ms" for number, stage in enumerate(self.stages)
+        )
+
     def encode(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
@@ -146,6 +152,12 @@ def _outermost(calls: Iterable[Call]) -> list[str]:
             names[call.module] = None
             end = call.end
     return list(names)
+
+
+def _span(layers: Sequence[str]) -> str:
+    if len(layers) <= 3:
+        return ", ".join(layers)
+    return f"{layers[0]} to {layers[-1]} ({len(layers)} layers)"
 
 
 def _few(texts: Sequence[str], limit: int = 3) -> str:

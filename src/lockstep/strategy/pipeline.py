@@ -18,15 +18,10 @@ from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action, schedule
 from lockstep.strategy.replica import Replica
+from lockstep.strategy.right_form import ORDERED_FORM
 from lockstep.strategy.stage import Call, HandedOver, StageRunner
 from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
-
-PIPELINE_FORM = (
-    "for step in run.steps(loader):\n"
-    "    step.backward(lambda batch: loss_of(model(batch)))\n"
-    "    optimizer.step()\n    optimizer.zero_grad()"
-)
 
 
 @dataclass
@@ -59,8 +54,7 @@ class Pipeline(Staged):
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:  # noqa: ARG002 - refused
         raise UsageError(
-            f"A pipeline computes the forwards of later lanes before the backward of this one, so run.backward(loss) comes too "
-            f"late. Hand over a function that calls the model once:\n{PIPELINE_FORM}"
+            f"run.backward was called inside the function that step.backward was given. Return the loss instead:\n{ORDERED_FORM}"
         )
 
     def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:

@@ -7,7 +7,7 @@ frame; only buckets that some lane used are reduced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -335,15 +335,15 @@ class Replica(Strategy):
         if not norm_type > 0:
             raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.")
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norm = self._norm(gradients, norm_type)
+        norm = self.gradient_norm(parameters, norm_type)
         scale = max_norm / (norm + 1e-6)
         if not scale >= 1.0:  # NaN too, as torch does
             for gradient in gradients:
                 gradient.mul_(scale)
         return norm
 
-    def _norm(self, gradients: Sequence[Tensor], norm_type: float) -> float:
-        return gradient_norm(gradients, norm_type)
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
 
     def checksums(self) -> list[int]:
         return [*self._arena.checksums(), *self._bank.checksums()] if self._bank is not None else []

@@ -7,7 +7,8 @@ objects: an optimizer skips them, as their gradient is None when it steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +58,8 @@ class Staged(Replica):
         self._first_lane: int | None = None
         """The lane that waits for the model to be called and cut."""
         self._step_cut: tuple[StepCut, str] | None = None
+        self._guards: list[Any] = []
+        self._guarded: list[Optimizer] = []
         self._holders: dict[int, int] = {}
         """Stage of each parameter and written buffer, by identity."""
 
@@ -131,7 +134,10 @@ class Staged(Replica):
                 self._absent.add(id(tensor))
                 if isinstance(tensor, nn.Parameter):
                     _let_go(name, tensor)
+        if self._transport.rank == 0:
+            print(f"lockstep: stages {cut} (forward and backward of a lane)", file=sys.stderr)
         self._lay_out()
+        self._guards = [model.register_state_dict_pre_hook(_refuse_partial_model)]  # type: ignore[no-untyped-call]
         self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device))
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
@@ -179,6 +185,9 @@ class Staged(Replica):
 
     def before_update(self, optimizer: Optimizer) -> None:
         super().before_update(optimizer)
+        if self._cut is not None and not any(optimizer is other for other in self._guarded):
+            self._guarded.append(optimizer)
+            self._guards.append(optimizer.register_state_dict_pre_hook(_refuse_partial_optimizer))
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in self._absent:
@@ -209,14 +218,17 @@ class Staged(Replica):
         present = [parameter for parameter in parameters if id(parameter) not in self._absent]
         return super().clip_grad_norm(present, max_norm, norm_type)
 
-    def _norm(self, gradients: Sequence[Tensor], norm_type: float) -> float:
-        told = self._transport.all_gather_object(chunk_norms(gradients, norm_type), "clip_grad_norm_")
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        here = [p.grad for p in parameters if p.grad is not None and not p.grad.is_meta]
+        told = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
         first_replica = told[: self._mesh.stages]
         return combine_norms([value for values in first_replica for value in values], norm_type)
 
     def close(self) -> None:
         super().close()
         self._restore_forward()
+        for guard in self._guards:
+            guard.remove()
         if self._runner is not None:
             self._runner.remove()
         for group in self._groups:
@@ -239,6 +251,21 @@ def _refuse_models(models: Sequence[nn.Module], strategy: str) -> None:
                 f"{strategy} follows the model's forward, which a compiled {type(module).__name__} hides. Prepare it without "
                 f"torch.compile, or use --strategy ddp."
             )
+
+
+def _refuse_partial_model(module: nn.Module, _prefix: str, keep_vars: bool) -> None:
+    if not keep_vars:
+        raise UsageError(
+            f"state_dict() of {type(module).__name__} would have the layers of this rank only. Call run.save_weights(model, path) "
+            f"or run.save_state(path) on every rank; state_dict(keep_vars=True) gives what is here."
+        )
+
+
+def _refuse_partial_optimizer(optimizer: Optimizer) -> None:
+    raise UsageError(
+        f"state_dict() of {type(optimizer).__name__} would have the state of this rank's layers only. Call run.save_state(path) "
+        f"on every rank."
+    )
 
 
 def _let_go(name: str, parameter: nn.Parameter) -> None:

@@ -76,13 +76,18 @@ def test_without_lanes_in_the_script_the_most_ranks_decide_and_a_pipeline_has_it
     assert len({one.key for one in found}) == len(found)
 
 
+def test_a_process_with_all_cores_is_left_out_where_it_is_the_first_configuration() -> None:
+    found = configurations(bench(ranks=(1,)), script_lanes=None, threads=2)
+    assert [(one.title, one.lanes, one.threads) for one in found] == [("single", 1, 2)]
+
+
 def test_lanes_and_ranks_that_cannot_be_are_refused_before_anything_starts() -> None:
     with pytest.raises(UsageError, match=r"--lanes 1 is less than 2 ranks. Bench with --lanes 2"):
         bench("ddp", lanes=1)
     with pytest.raises(UsageError, match=r"at least as many lanes"):
         bench("pipeline", lanes=1)
     with pytest.raises(UsageError, match=r"pipeline needs several ranks, but --ranks is 1"):
-        bench("pipeline", ranks=(1,))
+        bench("ddp", "pipeline", ranks=(1,))
 
 
 def test_the_tables_fit_80_columns_and_have_no_escapes_outside_of_a_terminal() -> None:

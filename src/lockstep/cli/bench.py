@@ -23,6 +23,7 @@ from lockstep.layout.mesh import STRATEGIES, strategy_named
 from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_picture import FORMATS, draw
 from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
+from lockstep.prove.bench_reasons import sentences
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Results
 from lockstep.prove.trials import Program, Trials
@@ -80,10 +81,12 @@ def bench(**options: Any) -> None:
     if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
         _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
     results = _measure(wanted)
+    if results.interrupted_by:
+        _say("stopped; this is what was measured")
     if plot is not None and results.base is not None:
         draw(results, plot)
     if options["as_json"]:
-        click.echo(json.dumps(results.as_json(), allow_nan=False))
+        click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
         show(results, Console(highlight=False))
     sys.exit(results.exit_code)
@@ -93,7 +96,7 @@ def _measure(wanted: Bench) -> Results:
     with ExitStack() as stack:
         usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench"))
         trials = [usual]
-        if wanted.program.device == "cpu":
+        if wanted.program.device == "cpu" and wanted.program.threads < wanted.cores:
             program = with_all_threads(wanted.program, wanted.cores)
             trials.append(stack.enter_context(Trials(program, _silent, purpose="bench")))
         results = None

@@ -84,8 +84,8 @@ class Bench:
     cores: int
 
     def __post_init__(self) -> None:
-        wide = [name for name in self.strategies if name not in ONE_PROCESS]
-        if wide and max(self.ranks) == 1 and "ddp" not in wide:
+        wide = [name for name in self.strategies if name not in (*ONE_PROCESS, "ddp")]
+        if wide and max(self.ranks) == 1:
             raise UsageError(f"{wide[0]} needs several ranks, but --ranks is 1. Bench with --ranks 2.")
         if self.lanes is not None:
             self._check_lanes(self.lanes)
@@ -110,7 +110,8 @@ def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list
         script_lanes: the lanes that the script names; None when it names none.
         threads: per rank, as the ranks have them.
 
-    Invariant: no two are equal; each number of lanes but that of `all cores` has a `single`.
+    Invariant: no two are equal; each number of lanes but that of `all cores` has a `single`. There is no `all cores`
+    where it would be the same as the first.
     """
     named = bench.lanes or script_lanes
     usual = named or max(bench.ranks)
@@ -123,8 +124,8 @@ def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list
             wide.append(Configuration(strategy, ranks, named or max(default, usual), threads))
     lanes = [usual, *(one.lanes for one in wide if one.lanes != usual)]
     single = [Configuration("single", 1, count, threads) for count in dict.fromkeys(lanes)]
-    found = [single[0], *wide[: len(wide)], *single[1:]]
-    if bench.program.device == "cpu":
+    found = [single[0], *wide, *single[1:]]
+    if bench.program.device == "cpu" and (threads, usual) != (bench.cores, named or 1):
         found.append(Configuration("single", 1, named, bench.cores, all_cores=True))
     return list(dict.fromkeys(found))
 

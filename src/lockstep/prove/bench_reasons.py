@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from lockstep.layout.mesh import STAGED
 from lockstep.prove.bench_measures import Round
-from lockstep.prove.bench_results import DIFFERS, NOT_BY_NATURE, OTHER_THREADS, Measured, Results
+from lockstep.prove.bench_results import DIFFERS, NOT_BY_NATURE, OTHER_THREADS, REFERENCE, Measured, Results
 from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses
 
 CLEAR = 0.02
@@ -135,6 +135,8 @@ def _bits(results: Results) -> Iterator[str]:
                 yield f"{_name(one, results)} differs from itself: its rounds gave different bits."
             else:
                 yield f"{_name(one, results)} differs from one rank with the same lanes: lockstep verify says where."
+        elif found == REFERENCE and not one.bits:
+            yield f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify says where."
         elif found == NOT_BY_NATURE:
             yield "hogwild is not exact by nature: ranks update shared parameters without waiting for each other."
     if any(results.exactness(one) == OTHER_THREADS for one in results.whole()):

@@ -23,7 +23,7 @@ def show(results: Results, console: Console) -> None:
         console.print(Text("The first run failed:", style="bold red"))
         console.print(Text(results.stopped.rstrip()), soft_wrap=True)
     elif results.base is None:
-        console.print(Text("Nothing was measured."))
+        console.print(Text("One rank was not measured, so there is nothing to compare with."))
     else:
         _show_numbers(results, console)
     for one in () if results.base is not None else results.measured:

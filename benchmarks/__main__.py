@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.launching import measure_launch
-from benchmarks.pipelining import measure_pipeline
+from benchmarks.naive_split import measure_pipeline
 from benchmarks.stepping import measure_steps
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS

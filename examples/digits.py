@@ -62,8 +62,7 @@ def main() -> None:
     for epoch in run.epochs(options.epochs):
         model.train()
         for step in run.steps(loader):
-            for images, labels in step:
-                run.backward(F.cross_entropy(model(images), labels))
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
             run.log(loss=step.loss)

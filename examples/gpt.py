@@ -144,8 +144,7 @@ def main() -> None:
     model, optimizer, scheduler, loader, test_loader = run.prepare(model, optimizer, scheduler, loader, test_loader)
 
     for step in run.steps(loader):
-        for text, following in step:
-            run.backward(model.loss(text, following))
+        step.backward(lambda batch: model.loss(*batch))
         run.clip_grad_norm_(model, 1.0)
         optimizer.step()
         optimizer.zero_grad()

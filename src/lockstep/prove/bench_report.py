@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -40,9 +40,15 @@ def _show_numbers(results: Results, console: Console) -> None:
     console.print()
     for line in sentences(results):
         failed = " failed: " in line
-        text = Text(line.lstrip(), style="bold red" if failed else "")
-        console.print(Padding(text, (0, 0, 0, len(line) - len(line.lstrip())), expand=False))
-    console.print(Text(conditions(results), style="dim"))
+        _say(line, console, "bold red" if failed else "")
+    _say(conditions(results), console, "dim")
+
+
+def _say(line: str, console: Console, style: str) -> None:
+    """A sentence, broken to the width of the output; what it is indented by stays."""
+    indent = line[: len(line) - len(line.lstrip())]
+    broken = textwrap.fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)
+    console.print(Text(broken, style=style), soft_wrap=True)
 
 
 def conditions(results: Results) -> str:

@@ -40,7 +40,8 @@ class Streams:
         key = stream_key(self.seed, domain, *place)
         seed_process(key)
         if self._device.type == "cuda":
-            torch.cuda.default_generators[self._device.index].manual_seed(key)
+            for generator in torch.cuda.default_generators:  # a module may span devices; CUDA knows them all
+                generator.manual_seed(key)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:

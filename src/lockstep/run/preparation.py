@@ -26,6 +26,7 @@ from lockstep.run.evaluation import evaluate
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.several_devices import spans_devices
 
 
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> list[Any]:
@@ -73,7 +74,8 @@ def _refuse(parts: Parts, thing: Any) -> None:
 def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
     for model in models:
         _refuse_collectives_in_lanes(parts, model)
-        model.to(parts.device)
+        if not spans_devices(model):
+            model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)

@@ -9,6 +9,7 @@ from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
+from lockstep.strategy.several_devices import SeveralDevices
 from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
 
@@ -17,4 +18,7 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
     """The strategy of the mesh; every rank must call it."""
     if mesh.stages > 1:
         return (Pipeline if mesh.strategy == "pipeline" else Staged)(mesh, transport, placement, device)
+    if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
+        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+        return SeveralDevices(transport, placement, devices)
     return Replica(mesh.strategy, transport, placement)

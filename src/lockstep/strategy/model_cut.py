@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -74,7 +75,10 @@ def allowed_places(name: str, trace: Trace, num_stages: int, wanted: Sequence[st
         )
     if len(allowed) >= num_stages - 1:
         return allowed
-    reasons = [f"{used} is used on both sides of {module}" for module, used in tied.items()]
+    reasons = [
+        f"{used} is used on both sides of {count} possible cut{'s' * (count > 1)}; layers that share a parameter belong into one stage"
+        for used, count in Counter(tied.values()).items()
+    ]
     reasons += [f"{module}: {why}" for module, why in trace.around.items() if "goes around" in why or "several" in why]
     places = f"only before {', '.join(names)}" if names else "nowhere"
     raise UsageError(

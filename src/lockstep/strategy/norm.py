@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -28,7 +29,10 @@ def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
         )
         for chunk in chunks_of([flat.numel() for flat in flats])
     ]
-    return torch.stack([norm.to(torch.float64) for norm in norms]).tolist() if norms else []
+    values: list[float] = []
+    for _, group in groupby(norms, key=lambda norm: norm.device):
+        values += torch.stack([norm.to(torch.float64) for norm in group]).tolist()
+    return values
 
 
 def combine_norms(values: Sequence[float], norm_type: float) -> float:

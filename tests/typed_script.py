@@ -18,7 +18,7 @@ class Net(nn.Module):
 
 def train(loader: DataLoader[Any], model: Net, optimizer: torch.optim.AdamW) -> None:
     """Everything keeps its type through `prepare`."""
-    run = lockstep.init(seed=0, lanes=4)
+    run = lockstep.init(seed=0, lanes=4, precision="bf16-mixed", numerics="exact")
     assert_type(run, lockstep.Run)
     assert_type(run.prepare(model), Net)
     assert_type(run.prepare(model, optimizer), tuple[Net, torch.optim.AdamW])
@@ -32,4 +32,6 @@ def train(loader: DataLoader[Any], model: Net, optimizer: torch.optim.AdamW) -> 
                 run.backward(same.embed(images).mean())
             same_optimizer.step()
             assert_type(step.loss, lockstep.Agreed)
+    assert_type(lockstep.load_weights(model, "w.safetensors").missing_keys, list[str])
+    assert_type(run.load_state("state", missing_ok=True), dict[str, Any])
     assert_type(run.tally().mean(), dict[str, lockstep.Agreed])

@@ -7,8 +7,9 @@ How to read this package, from the user's script to the bits:
 3. `layout/` is the arithmetic: samples into lanes, lanes onto ranks, the lane tree.
 4. `feed/` fetches samples lane by lane; `run/` walks through steps and lanes.
 5. `strategy/` collects gradients and buffers of lanes; `transport/` adds them up in the tree's order.
-6. `journal/` is what a rank leaves for the launcher to read.
-7. `prove/` runs a script several ways and compares the bits.
+6. `checkpoint/` is what outlives the run: weights, and the state from which it goes on.
+7. `journal/` is what a rank leaves for the launcher to read.
+8. `prove/` runs a script several ways and compares the bits.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from lockstep.errors import LockstepError, PeerLost, PromiseBroken, UsageError, WorldError
 
 if TYPE_CHECKING:
+    from lockstep.checkpoint.weights import load_weights
     from lockstep.run.agreed import Agreed
     from lockstep.run.run import Run
     from lockstep.run.start import finish, init
     from lockstep.run.step import Step
     from lockstep.run.tally import Tally
-    from lockstep.run.weights import load_weights
 
 __version__ = "0.1.0"
 
@@ -35,7 +36,7 @@ _PLACES = {
     "Tally": "lockstep.run.tally",
     "finish": "lockstep.run.start",
     "init": "lockstep.run.start",
-    "load_weights": "lockstep.run.weights",
+    "load_weights": "lockstep.checkpoint.weights",
 }
 
 __all__ = [

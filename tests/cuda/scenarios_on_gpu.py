@@ -29,3 +29,61 @@ def train():
         optimizer.step()
         optimizer.zero_grad()
     return digest_of(model, optimizer), step.loss.hex(), str(run.device.type)
+
+
+def train_as(precision, workers, pass_count=1):
+    """Two epochs with the copying stream, in a precision, with evaluation; a lane may be iterated twice."""
+    run = lockstep.init(seed=1, lanes=4, precision=precision)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    loader = DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=workers)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in run.epochs(2):
+        for step in run.steps(loader):
+            for _ in range(pass_count):
+                for batch in step:
+                    assert batch["image"].device == run.device
+                    run.backward(F.cross_entropy(model(batch["image"]), batch["label"]))
+            optimizer.step()
+            optimizer.zero_grad()
+    tally = run.tally()
+    model.eval()
+    with torch.no_grad():
+        for batch in loader:
+            tally.add(loss=F.cross_entropy(model(batch["image"]).float(), batch["label"]))
+    return digest_of(model), digest_of(optimizer), tally.mean()["loss"].hex()
+
+
+def synchronised_norm():
+    """One lane per rank, as SyncBatchNorm needs."""
+    run = lockstep.init(seed=1, lanes=2)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    loader = DataLoader(Pictures(), batch_size=32, shuffle=True, drop_last=True)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        for batch in step:
+            run.backward(F.cross_entropy(model(batch["image"]), batch["label"]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)
+
+
+def resumed(path, epochs):
+    """Two epochs, of which the second perhaps comes after a load; the state holds what lies on the GPU."""
+    run = lockstep.init(seed=1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32, shuffle=True))
+    run.load_state(path, missing_ok=True)
+    drawn = torch.rand(3, device=run.device).tolist()
+    made = []
+    for epoch in run.epochs(epochs):
+        made.append(epoch)
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch["image"]), batch["label"]))
+            optimizer.step()
+            optimizer.zero_grad()
+        run.save_state(path)
+        drawn_after = torch.rand(3, device=run.device).tolist()
+    return digest_of(model, optimizer), made, drawn, drawn_after

@@ -59,6 +59,11 @@ def bare_backward():
     loop(lambda run, model, optimizer, loss: loss.backward())
 
 
+def scaled_bare_backward():
+    scaler = torch.amp.GradScaler("cpu")
+    loop(lambda run, model, optimizer, loss: scaler.scale(loss).backward())
+
+
 def optimizer_in_lane():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), optimizer.step()))
 
@@ -390,6 +395,10 @@ def synchronised_norm():
     run.prepare(nn.SyncBatchNorm(3))
 
 
+def synchronised_norm_on_cpu():
+    lockstep.init(lanes=2).prepare(nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3)))
+
+
 def negative_norm():
     loop(after=lambda run, model, optimizer, step, loader: run.clip_grad_norm_(model.parameters(), 1.0, norm_type=-1))
 
@@ -437,8 +446,10 @@ MISTAKES = {
     sparse_adam: "SparseAdam needs sparse gradients",
     lazy_buffers: "LazyBatchNorm1d.running_mean has no shape yet",
     synchronised_norm: "SyncBatchNorm exchanges inside lanes",
+    synchronised_norm_on_cpu: "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU",
     negative_norm: "`norm_type` must be above 0",
     bare_backward: "loss.backward() was called on a prepared model",
+    scaled_bare_backward: "loss.backward() was called on a prepared model",
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",
     clip_in_lane: "Gradients were changed inside a step's lanes",

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.program import check_program
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
@@ -60,6 +61,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @click.option("--lanes", type=int, default=None, help="Lanes per step: equal lanes and threads, equal bits.")
 @accept_form_options
+@accept_arithmetic_options
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
@@ -96,7 +98,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     ignored = without_meaning(options)
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other. Give one of them.")
-    form = form_from(own)
+    form, arithmetic = form_from(own), arithmetic_from(own)
     decided = _size(own)
     check_form(form, decided.ranks, own["lanes"])
     check_program(own["script"], own["module"], "run")
@@ -115,6 +117,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             name=folder.name,
             threads_given=own["threads"] is not None,
             form=form,
+            arithmetic=arithmetic,
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
@@ -124,12 +127,12 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     )
 
 
-MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--fresh")
+MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--mesh", "--precision", "--fresh")
 """Options of ours that nearly always belong before the script."""
 
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),
-    *("strategy", "mesh", "schedule", "module", "nnodes", "script", "args"),
+    *("strategy", "mesh", "schedule", "precision", "numerics", "module", "nnodes", "script", "args"),
 )
 
 

@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Sampler
 
 from lockstep.feed.acceptance import refuse_unsupported
+from lockstep.feed.batches import Batches, CopiedBatches
+from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import DieWithRank, LaneDataset, LaneIndices
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain, stream_key
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Standing:
     """The lanes that this rank carries."""
     num_lanes: int
     seed_process: Callable[[int], None]
+    device: torch.device = CPU
+    """Where the rank's batches go."""
     per_sample: bool = False
     """Whether each sample has a random stream of its own (`verify` compares different cuts so)."""
 
@@ -85,6 +92,7 @@ class PreparedLoader(DataLoader[Any]):
         self.evaluated: list[Any] = []
         """Data-set indices of the samples that the last evaluation gave this rank."""
         self._evaluate = evaluate
+        self._copies: CopyStream | None = None
         self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -123,11 +131,14 @@ class PreparedLoader(DataLoader[Any]):
             sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
         return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys)
 
-    def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Iterator[Any]:
-        """The batches of `parts`, in order, on the CPU (pinned if the user's loader pins)."""
+    def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
+        """The batches of `parts`, in order, on the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.parts = parts
-        return iter(inner)
+        if self.standing.device.type == "cpu":
+            return Batches(iter(inner))
+        self._copies = self._copies or CopyStream(self.standing.device)
+        return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0)
 
     def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
         if purpose not in self._inner:
@@ -135,6 +146,8 @@ class PreparedLoader(DataLoader[Any]):
             settings = _fetching(self)
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
+            if self.standing.device.type == "cuda":
+                settings["pin_memory"] = True  # torch's default says no; only pinned memory is copied beside the work
             dataset = LaneDataset(self.dataset, self.standing.seed_process)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -39,6 +39,31 @@ def _moved(value: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one retu
     return value
 
 
+def tensors_in(batch: Any) -> list[Tensor] | None:
+    """Every tensor of a batch; None when some object in it moves itself, so that its tensors are not known."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, (str, bytes, int, float, bool, type(None))):
+        return []
+    if callable(getattr(batch, "to", None)):
+        return None
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        items = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    elif isinstance(batch, Mapping):
+        items = list(batch.values())
+    elif isinstance(batch, (list, tuple, set)):
+        items = list(batch)
+    else:
+        return []
+    found: list[Tensor] = []
+    for item in items:
+        tensors = tensors_in(item)
+        if tensors is None:
+            return None
+        found += tensors
+    return found
+
+
 def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     try:
         return type(value)(items)  # type: ignore[call-arg]

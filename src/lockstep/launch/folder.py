@@ -83,6 +83,8 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "device": request.device,
         "threads": request.threads,
         "lanes": request.lanes,
+        "precision": request.arithmetic.precision,
+        "numerics": request.arithmetic.numerics,
         "fresh": request.fresh,
         "why": request.why,
     }

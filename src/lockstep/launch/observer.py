@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.journal.record import Phase, Record
 from lockstep.journal.ring import JournalReader
 from lockstep.launch.progress import Progress, Snapshot
-from lockstep.launch.report import lanes_line
+from lockstep.launch.report import lanes_line, numerics_line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
 from lockstep.layout.run_folder import RunFolder
@@ -65,15 +65,19 @@ class Observer:
         if decided:
             self._decided_at = self._decided_at or now
             if decided.get("batch_size") or now > self._decided_at + WAIT_FOR_BATCH_S:
-                self._decided_said = True
-                self._saying.line(lanes_line(decided, self._request.threads))
+                self._say_lanes(decided)
 
     def last_words(self) -> None:
         """Say what a short run decided and nobody has looked at yet."""
         decided = self.decided()
         if decided and not self._decided_said and self._request.verbosity is not Verbosity.QUIET:
-            self._decided_said = True
-            self._saying.line(lanes_line(decided, self._request.threads))
+            self._say_lanes(decided)
+
+    def _say_lanes(self, decided: Mapping[str, Any]) -> None:
+        self._decided_said = True
+        self._saying.line(lanes_line(decided, self._request.threads))
+        if decided.get("arithmetic"):
+            self._saying.line(numerics_line(decided))
 
     @property
     def paused(self) -> bool:

@@ -56,6 +56,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         lanes=request.lanes,
         device=request.device,
         form=request.form,
+        arithmetic=request.arithmetic,
         evidence=request.evidence,
     )
     position = Position(rank, rank, request.ranks, request.ranks)

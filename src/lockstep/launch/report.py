@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.launch.request import LaunchRequest
+from lockstep.layout.arithmetic import arithmetic_text
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
@@ -64,8 +65,15 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     why = f" ({decided['why']})" if decided.get("why") else ""
-    same = f"; same bits elsewhere with {_count(int(lanes), 'lane')}, {_count(threads, 'thread')} each" if lanes else ""
+    exact = (decided.get("arithmetic") or {}).get("numerics") != "fast"
+    needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
+    same = f"; same bits elsewhere with {needed}" if lanes and exact else ""
     return Line("lanes", f"{text}{why}{same}")
+
+
+def numerics_line(decided: Mapping[str, Any]) -> Line:
+    """In which arithmetic the ranks compute; its values with all their names are in decided.json."""
+    return Line("numerics", arithmetic_text(decided["arithmetic"]))
 
 
 def _batch(decided: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.journal.failure import Failure
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form
 
 Device = Literal["cpu", "cuda"]
@@ -44,6 +45,8 @@ class LaunchRequest:
     """Whether a person gave the threads on the command line; otherwise the script may say others."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as a person named them on the command line."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics, likewise."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
@@ -53,6 +54,8 @@ class RankSettings:
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
     form: Form = field(default_factory=Form)
     """How a person asked on the command line to lay the model on ranks."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """In which precision and numerics a person asked on the command line to compute."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded (see `lockstep.run.witness` and `meter`); empty for a normal run."""
 
@@ -110,7 +113,12 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
     settings = None
     if OWN in variables:
         own = json.loads(variables[OWN])
-        settings = RankSettings(**{**own, "run_folder": Path(own["run_folder"]), "form": Form(**own["form"])})
+        parsed = {
+            "run_folder": Path(own["run_folder"]),
+            "form": Form(**own["form"]),
+            "arithmetic": Arithmetic(**own["arithmetic"]),
+        }
+        settings = RankSettings(**{**own, **parsed})
     position = _position(variables)
     if settings is None and position == Position():
         _refuse_foreign_launchers(variables)

@@ -73,6 +73,8 @@ class Findings:
     lanes: int = 0
     lanes_named: bool = True
     """Whether the script or the command line named the lanes; else a run has as many as ranks, and other bits with each."""
+    numerics: str = "exact"
+    """As the script or the command line chose it."""
     plain: Plain | None = None
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -80,6 +82,11 @@ class Findings:
     failed: Failed | None = None
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether equal bits were promised at all."""
+        return self.numerics == "exact"
 
     @property
     def num_steps(self) -> int:
@@ -115,6 +122,7 @@ class Findings:
             missing = [f"{self.steps_wanted} steps: the script ended after {self.num_steps}"]
         return [
             *missing,
+            *([] if self.exact else ["that another run has these bits: numerics is fast"]),
             f"other lanes than {self.lanes}, other threads than {self.threads}, another batch size",
             "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
             "code that these steps did not reach, such as the evaluation after the epoch",
@@ -136,6 +144,7 @@ class Findings:
             "lanes": self.lanes,
             "lanes_named": self.lanes_named,
             "threads": self.threads,
+            "numerics": self.numerics,
             "device": self.device,
             "steps": self.num_steps,
             "steps_wanted": self.steps_wanted,

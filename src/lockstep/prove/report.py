@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.layout.arithmetic import NOT_EXACT
 from lockstep.prove.comparison import Cell
 from lockstep.prove.evidence import Kind
 from lockstep.prove.findings import Explained, Findings
@@ -88,6 +89,8 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
     yield "", ""
     if findings.same_bits:
         yield _same(findings), GOOD
+    if not findings.exact and findings.difference is None:
+        yield NOT_EXACT, BAD
     if findings.difference is not None:
         yield from ((line, style) for line, style in _explained(findings.difference))
     plain = findings.plain

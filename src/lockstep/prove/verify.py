@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.layout.arithmetic import NOT_EXACT
 from lockstep.prove.comparison import cell, first_difference
 from lockstep.prove.evidence import Evidence, Kind, read_evidence
 from lockstep.prove.explanation import explain
@@ -75,6 +76,8 @@ def verify(proof: Proof, trials: Trials) -> Findings:
     difference = first_difference(evidence)
     if difference is not None:
         findings.difference = explain(difference, made, evidence, trials, findings.lanes)
+        if not findings.exact:
+            findings.difference = replace(findings.difference, cause=NOT_EXACT)
     return findings
 
 
@@ -112,6 +115,7 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     decided = json.loads(first.folder.decided.read_text())
     own, findings.threads = int(decided["lanes"]), int(decided["threads"])
     findings.lanes_named = bool(decided["lanes_named"])
+    findings.numerics = str(decided["arithmetic"]["numerics"])
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
         findings.lanes = own

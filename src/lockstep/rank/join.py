@@ -11,6 +11,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.transport.alone import AloneTransport
+from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import GroupTransport
 
@@ -18,11 +19,12 @@ _meetings = 0
 """How often this process has met the others; a file store must not be used twice, because it remembers old addresses."""
 
 
-def join(environment: RankEnvironment, device: torch.device) -> Transport:
+def join(environment: RankEnvironment, device: torch.device, *, exact: bool = True) -> Transport:
     """Meet the other ranks; every rank must call it. Initialises torch.distributed when there is more than one rank.
 
     Under `lockstep run` the ranks meet through a file in the run folder, and Gloo listens on loopback only; under
     another launcher through the store which that launcher names. A default group that the script has made is used.
+    Without `exact` the back end adds in its own order.
 
     Raises:
         UsageError: when the script's own default group has another size than the launcher said.
@@ -39,7 +41,7 @@ def join(environment: RankEnvironment, device: torch.device) -> Transport:
         _initialise(environment, device)
     if position.world_size == 1:
         return AloneTransport()
-    return GroupTransport(device)
+    return GroupTransport(device) if exact else BackendOrderTransport(device)
 
 
 def _initialise(environment: RankEnvironment, device: torch.device) -> None:

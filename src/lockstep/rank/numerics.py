@@ -1,4 +1,7 @@
-"""What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing."""
+"""What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing.
+
+Under numerics="fast" none of it but the threads: the back ends choose their kernels, by timing where they can.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,42 @@ from typing import Any
 import torch
 from torch.utils import deterministic
 
+ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
+"""Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
 
-def set_exact_numerics(threads: int) -> None:
-    """Set this process's threads and switch to deterministic kernels. Call before the first operation.
+
+def set_numerics(threads: int, *, exact: bool = True) -> None:
+    """Set this process's threads; switch to deterministic kernels, or free them. Call before the first operation.
 
     An operation without a deterministic form raises when it is called; torch names it. Buffers are not filled with NaN,
     which torch's switch would do and which costs time.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: two seconds
-    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    # use_deterministic_algorithms would import the compiler: two seconds
+    torch.set_deterministic_debug_mode("error" if exact else "default")
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1" if exact else "0"
     if "torch._inductor.config" in sys.modules:
-        sys.modules["torch._inductor.config"].deterministic = True  # type: ignore[attr-defined]
-    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = False
+        sys.modules["torch._inductor.config"].deterministic = exact  # type: ignore[attr-defined]
+    if exact:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def flags() -> dict[str, Any]:
+    """Every setting of this process that decides how kernels round, by the name that it has in torch; for the record."""
+    dynamo = sys.modules.get("torch._dynamo.config")
+    return {
+        "torch.deterministic_debug_mode": torch.get_deterministic_debug_mode(),
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "dynamo.automatic_dynamic_shapes": None if dynamo is None else dynamo.automatic_dynamic_shapes,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        **{name: os.environ.get(name) for name in ENVIRONMENT},
+    }
 
 
 def set_compiler(num_lanes: int) -> None:

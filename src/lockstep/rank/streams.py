@@ -7,8 +7,9 @@ covered; a data set or a model with a generator of its own is outside (`docs/gua
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,25 @@ class Streams:
         if self._device.type == "cuda":
             for generator in torch.cuda.default_generators:  # a module may span devices; CUDA knows them all
                 generator.manual_seed(key)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The present state of every stream, to be given to `restore` in this process or another."""
+        device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        return {
+            "torch": torch.get_rng_state(),
+            "numpy": np.random.get_state(legacy=False),
+            "python": random.getstate(),
+            "device": device,
+        }
+
+    def restore(self, saved: Mapping[str, Any], step: int) -> None:
+        """Go on from a snapshot. A device of another kind than then starts from a stream keyed by `step`."""
+        self.enter(Domain.STEP, step, "restored")
+        torch.set_rng_state(saved["torch"])
+        np.random.set_state(saved["numpy"])
+        random.setstate(saved["python"])
+        if self._device.type == "cuda" and saved["device"] is not None:
+            torch.cuda.set_rng_state(saved["device"], self._device)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:

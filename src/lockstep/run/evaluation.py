@@ -11,7 +11,6 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.feed.loader import PreparedLoader
-from lockstep.feed.move import to_device
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.run.parts import Parts
@@ -37,14 +36,17 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
         fetched = loader.fetch(lanes, evaluation=True)
         try:
             for part in lanes:
-                batch = to_device(next(fetched), parts.device)
+                batch = next(fetched)
                 parts.place.region, parts.place.lane = Region.EVALUATION, part.lane
                 parts.place.num_samples = len(part.indices)
                 parts.evaluated.extend(part.indices)
                 loader.evaluated = parts.evaluated
                 parts.streams.enter(Domain.LANE, "evaluation", parts.ledger.step, part.step, part.lane)
+                parts.strategy.precision.enter()
                 yield batch
+                parts.strategy.precision.leave()
         finally:
+            parts.strategy.precision.leave()
             parts.place.region, parts.place.lane = outside.region, -1
             _restore_buffers(parts)
             parts.ledger.enter(before, "evaluated")

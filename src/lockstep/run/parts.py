@@ -9,17 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.rank.streams import Streams
+from lockstep.run.epoch_count import EpochCount
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
 from lockstep.run.witness import Witness
 from lockstep.strategy.contract import Strategy
+from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
 
 
@@ -32,6 +35,10 @@ class Parts:
     device: torch.device
     threads: int
     seed: int
+    arithmetic: Arithmetic
+    """Precision and numerics, as decided."""
+    scaler: LossScale | None
+    """Under 16-mixed; it has a state that a resumed run needs."""
     lanes_named: bool
     """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
     mesh: Mesh
@@ -49,6 +56,8 @@ class Parts:
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
+    stateful: dict[str, Any] = field(default_factory=dict)
+    """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
     broken: str | None = None
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
@@ -61,6 +70,7 @@ class Parts:
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
     said_decisions: bool = False
+    epochs: EpochCount = field(default_factory=EpochCount)
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

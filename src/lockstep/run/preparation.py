@@ -18,13 +18,16 @@ from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
 from lockstep.journal.private_file import write_private
+from lockstep.layout.arithmetic import arithmetic_text
 from lockstep.layout.cut import Cut
-from lockstep.rank.numerics import fingerprint, set_compiler
+from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
+from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
+from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
 
@@ -44,7 +47,8 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> 
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(parts, optimizer)
-    set_compiler(parts.placement.num_lanes)
+    if parts.arithmetic.numerics == "exact":
+        set_compiler(parts.placement.num_lanes)
     parts.taken.extend(things)
     prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(parts)
@@ -72,8 +76,10 @@ def _refuse(parts: Parts, thing: Any) -> None:
 
 
 def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
+    objection = objection_to_lanes(parts.mesh, parts.placement.num_lanes, parts.device.type)
+    if objection and has_synchronised_norm(models):
+        raise UsageError(objection)
     for model in models:
-        _refuse_collectives_in_lanes(parts, model)
         if not spans_devices(model):
             model.to(parts.device)
         if parts.witness is not None and parts.witness.plain:
@@ -81,15 +87,6 @@ def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) ->
     parts.strategy.set_buffer_rules(buffers)
     parts.strategy.adopt([*parts.models, *models])
     parts.models.extend(models)
-
-
-def _refuse_collectives_in_lanes(parts: Parts, model: nn.Module) -> None:
-    synchronised = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-    if synchronised and parts.placement.num_lanes != parts.transport.world_size:
-        raise UsageError(
-            f"SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
-            f"{parts.placement.num_lanes} lanes on {parts.transport.world_size} ranks. Use BatchNorm, or as many lanes as ranks."
-        )
 
 
 def _watch(parts: Parts, optimizer: Optimizer) -> None:
@@ -108,6 +105,8 @@ def _watch(parts: Parts, optimizer: Optimizer) -> None:
             f"would not be reduced. Pass their module to run.prepare as well."
         )
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
+    if parts.scaler is not None:
+        parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
 
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
@@ -132,7 +131,13 @@ def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
     number = len(parts.loaders)
     witness_plain = parts.witness is not None and parts.witness.plain
     standing = Standing(
-        parts.seed, number, parts.lanes, parts.placement.num_lanes, seed_process, per_sample=witness_plain
+        parts.seed,
+        number,
+        parts.lanes,
+        parts.placement.num_lanes,
+        seed_process,
+        device=parts.device,
+        per_sample=witness_plain,
     )
     prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(parts, prepared))
     if (said := leftover_of(loader)) and parts.environment.position.rank == 0:
@@ -174,8 +179,20 @@ def _write_decisions(parts: Parts) -> None:
         "threads": parts.threads,
         "lanes_named": parts.lanes_named,
         "fingerprint": fingerprint(parts.device, parts.threads),
+        "arithmetic": _arithmetic(parts),
     }
     write_private(parts.folder.decided, json.dumps(decided))
+
+
+def _arithmetic(parts: Parts) -> dict[str, Any]:
+    """Precision, numerics and every flag that they set, for decided.json and the line about them."""
+    return {
+        "precision": parts.arithmetic.precision,
+        "numerics": parts.arithmetic.numerics,
+        "seed": parts.seed,
+        "device": parts.device.type,
+        "flags": flags(),
+    }
 
 
 def _say_decisions(parts: Parts, batch_size: int | None) -> None:
@@ -183,9 +200,10 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
     if not parts.said_decisions:
         parts.said_decisions = True
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
+        needed = f"{lanes} lane{'s' * (lanes > 1)}, {parts.threads} thread{'s' * (parts.threads > 1)} each"
+        same = f"same bits elsewhere with {needed}; " if parts.arithmetic.numerics == "exact" else ""
         print(
-            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, "
-            f"{parts.mesh}; same bits elsewhere with {lanes} lane{'s' * (lanes > 1)}, {parts.threads} "
-            f"thread{'s' * (parts.threads > 1)} each",
+            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, {parts.mesh}; "
+            f"{same}numerics {arithmetic_text(_arithmetic(parts))}",
             file=sys.stderr,
         )

@@ -20,6 +20,8 @@ from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.preparation import prepare
+from lockstep.run.resume import load_state
+from lockstep.run.state import save_state
 from lockstep.run.step import Step
 from lockstep.run.tally import Tally
 from lockstep.run.training import train
@@ -124,10 +126,10 @@ class Run:
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """0, 1, …, `num_epochs` - 1; the progress line counts along."""
+        """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
         ledger = self._parts.ledger
         ledger.num_epochs = num_epochs
-        for epoch in range(num_epochs):
+        for epoch in self._parts.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
             yield epoch
 
@@ -316,16 +318,46 @@ class Run:
         Raises:
             WorldError: on every rank, when rank 0 cannot write.
         """
-        self._parts.place.require_same_on_every_rank("run.save_weights")
-        problem = ""
-        if self.is_main:
-            try:
-                weights.write_weights(model, path)
-            except WorldError as error:
-                problem = str(error)
-        problem = self._parts.transport.all_gather_object(problem, "run.save_weights", where())[0]
-        if problem:
-            raise WorldError(problem)
+        weights.save_weights(self._parts, model, path)
+
+    def save_state(self, path: str | os.PathLike[str], **extra: Any) -> None:
+        """Write everything that the run needs to go on into the folder `path`, replaced as a whole; every rank.
+
+        Call it between epochs: at the end of the epoch's body, or outside of the loop. It holds the prepared models,
+        optimizers and schedulers, the counters, the random streams; gradients are not part of it. No pickle: JSON and
+        safetensors. At every instant a complete state is on the disk.
+
+        Args:
+            path: a folder of its own; rank 0 writes it, and at `load_state` every rank must be able to read it.
+            extra: the script's own: values that JSON can say, tensors, tuples, …, the same on every rank; or objects
+                with `state_dict` and `load_state_dict` (a model average, a metric).
+
+        Raises:
+            UsageError: on every rank, before anything is written: inside an epoch's steps, for a value that cannot be
+                saved without pickle, when ranks differ, or when `path` holds something else.
+            WorldError: on every rank, when rank 0 cannot write. An older state is still there.
+        """
+        save_state(self._parts, path, extra)
+
+    def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
+        """Go on from the folder that `run.save_state` wrote, on any number of ranks; every rank.
+
+        Prepare the same things in the same order first. `run.epochs(n)` then yields the epochs that are left. With the
+        same lanes, threads and seed the bits are those of a run that was never stopped.
+
+        Args:
+            path: the folder.
+            missing_ok: do nothing when there is no state yet, so that the first start and every later one are one script.
+            objects: what the script had passed to `save_state` as objects, by the same names; loaded in place.
+
+        Returns:
+            The values that the script had passed to `save_state`; empty when there was no state.
+
+        Raises:
+            UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not fit
+                what the run prepared.
+        """
+        return load_state(self._parts, path, objects, missing_ok=missing_ok)
 
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""

@@ -8,6 +8,7 @@ import operator
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.journal.failure import describe, write_failure
 from lockstep.journal.private_file import write_private
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
 from lockstep.layout.placement import place
@@ -24,13 +26,14 @@ from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.device import pin_device
 from lockstep.rank.join import join, leave
-from lockstep.rank.numerics import set_exact_numerics
+from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.calm import calm, calm_random_numbers
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
+from lockstep.run.precision import make_precision
 from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.stage_report import write_stage_report
@@ -51,6 +54,8 @@ def init(
     schedule: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    precision: str | int | None = None,
+    numerics: str | None = None,
 ) -> Run:
     """Join the run that this process belongs to; alone, it is a run of one rank. Every rank must call it.
 
@@ -68,6 +73,10 @@ def init(
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
         threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which
             changes with the ranks: name a number where the bits must not.
+        precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
+            the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
+            after the lanes, and an update whose gradient overflowed is skipped on every rank.
+        numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the back end, and bits differ.
 
     Raises:
         UsageError: when options and environment cannot be true together.
@@ -79,6 +88,8 @@ def init(
     if _present:
         finish()
     settings, position = environment.settings, environment.position
+    said = Arithmetic(None if precision is None else str(precision), numerics)
+    arithmetic = (settings.arithmetic.over(said) if settings else said).decided()
     form = Form(strategy, mesh, schedule)
     arranged = choose_mesh(settings.form.over(form) if settings else form, position.world_size)
     num_lanes = (settings.lanes if settings else None) or lanes or arranged.default_lanes()
@@ -88,30 +99,39 @@ def init(
     threads = threads or _default_threads(position.local_world_size)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
-    parts = _assemble(environment, arranged, num_lanes, pinned, threads, seed)
+    parts = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic))
     parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     _present.append(parts)
     atexit.register(_finish_at_exit)
     return Run(parts)
 
 
-def _assemble(  # noqa: PLR0917 - six, as the house allows
-    environment: RankEnvironment,
-    mesh: Mesh,
-    num_lanes: int,
-    device: torch.device,
-    threads: int,
-    seed: int,
-) -> Parts:
+@dataclass(frozen=True)
+class _Decided:
+    """What arguments, command line and defaults came to."""
+
+    mesh: Mesh
+    num_lanes: int
+    device: torch.device
+    threads: int
+    seed: int
+    arithmetic: Arithmetic
+
+
+def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     """Set the process up and meet the others."""
-    placement = place(num_lanes, mesh.replicas)
-    set_exact_numerics(threads)
+    mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
+    placement = place(decided.num_lanes, mesh.replicas)
+    exact = decided.arithmetic.numerics == "exact"
+    set_numerics(threads, exact=exact)
+    precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
-    transport = join(environment, device)
-    _agree(transport.all_gather_object([seed, placement.num_lanes, threads], "init"))
+    transport = join(environment, device, exact=exact)
+    agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
+    _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device)
     streams.enter(Domain.START)
     parts = Parts(
@@ -120,6 +140,8 @@ def _assemble(  # noqa: PLR0917 - six, as the house allows
         device=device,
         threads=threads,
         seed=seed,
+        arithmetic=decided.arithmetic,
+        scaler=precision.scale,
         lanes_named=True,
         mesh=mesh,
         placement=placement,
@@ -131,6 +153,9 @@ def _assemble(  # noqa: PLR0917 - six, as the house allows
         witness=witness,
         meter=_meter(environment, folder, ledger, device),
     )
+    parts.strategy.precision = precision
+    if parts.scaler is not None:
+        parts.stateful["loss scale"] = parts.scaler
     if witness is not None and witness.plain:
         parts.strategy.on_lane = witness.after_lane
         calm_random_numbers(parts.place, streams)
@@ -183,8 +208,9 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
             raise UsageError(f"`{name}` must be a whole number of at least 1, but is {value!r}.")
 
 
-def _agree(told: list[list[int]]) -> None:
-    for name, values in zip(("seed", "lanes", "threads"), zip(*told, strict=True), strict=True):
+def _agree(told: list[list[Any]]) -> None:
+    names = ("seed", "lanes", "threads", "precision", "numerics")
+    for name, values in zip(names, zip(*told, strict=True), strict=True):
         if len(set(values)) > 1:
             raise UsageError(f"`{name}` must be the same on every rank, but the ranks have {list(values)}.")
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.feed.batches import Batches
 from lockstep.feed.loader import LanePart
-from lockstep.feed.move import to_device
 from lockstep.journal.record import Phase
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
@@ -31,7 +31,7 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Iterator[Any]) -> None:
+    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Batches) -> None:
         self._parts, self._cut, self._lanes, self._fetched = parts, cut, lanes, fetched
         self._batches: list[Any] = []
         self._passes = 0
@@ -112,6 +112,7 @@ class Step:
             finished = True
         finally:
             if not finished:
+                parts.strategy.precision.leave()
                 parts.strategy.abandon()
                 parts.lane_logs.clear()
                 self._leave_lane_region()
@@ -122,16 +123,20 @@ class Step:
         if position == len(self._batches):
             parts.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
-        batch = to_device(self._batches[position], parts.device)
+        batch = self._batches[position]
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)
         parts.strategy.begin_lane(part.lane)
         parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
+        parts.strategy.precision.enter()
         return batch
 
     def _leave_lane(self) -> None:
+        self._parts.strategy.precision.leave()
         self._parts.strategy.end_lane()
+        if self._passes == 0:
+            self._fetched.look_ahead()
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:
@@ -164,6 +169,7 @@ class Step:
             self._batches.append(next(self._fetched))
         self._batches.clear()
         self._closed = True
+        self._parts.strategy.precision.leave()  # of a lane whose iterator the script still holds
         if not self._passes:
             self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 

@@ -15,6 +15,7 @@ from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
 from lockstep.run.step import Step
+from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
 
@@ -26,6 +27,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
             f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
             f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
         )
+    parts.epochs.begin_steps()
     parts.ledger.enter(Phase.DATA, "epoch order")
     plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
@@ -36,6 +38,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
             f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
             f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
         )
+    _check_norms(parts, plan)
     first = parts.ledger.step + 1
     lanes = loader.parts(plan, first, evaluation=False)
     fetched = loader.fetch(lanes, evaluation=False)
@@ -60,6 +63,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         try:
             yield step
         except GeneratorExit:
+            parts.epochs.end_steps()
             _count_step(parts, num_samples)  # the script leaves its loop; this step is made
             raise
         finally:
@@ -68,6 +72,15 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         _finish_step(parts, num_samples)
         position = end
     _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
+    parts.epochs.end_steps()
+
+
+def _check_norms(parts: Parts, plan: EpochPlan) -> None:
+    """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
+    if has_synchronised_norm(parts.models):
+        cut = Cut(plan.batch_size, parts.placement.num_lanes)
+        if objection := objection_to_steps([cut.sizes(len(samples)) for samples in plan.steps]):
+            raise UsageError(objection)
 
 
 def agree_on_order(parts: Parts, plan: EpochPlan, call: str) -> None:
@@ -87,13 +100,16 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     _count_step(parts, num_samples)
     ledger = parts.ledger
     if parts.witness is not None:
-        parts.witness.after_step(ledger.step, parts.models, parts.taken, parts.is_here)
+        taken = [*parts.taken, *parts.stateful.values()]
+        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
         parts.meter.end_step(ledger.step, parts.strategy.report())
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:
+    if parts.scaler is not None:
+        parts.scaler.settle()
     parts.ledger.samples += num_samples if parts.counts else 0
     parts.ledger.step_in_epoch += 1
     parts.ledger.publish()

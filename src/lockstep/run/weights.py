@@ -1,4 +1,4 @@
-"""Weights in files: safetensors with the keys of a single device, readable without lockstep."""
+"""`run.save_weights`: one safetensors file with the keys of a single device, readable without lockstep."""
 
 from __future__ import annotations
 
@@ -6,69 +6,56 @@ import contextlib
 import os
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.checkpoint.contents import TensorSet, digest
+from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
+from lockstep.checkpoint.model_state import ModelState
+from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.run.caller import where
+from lockstep.run.parts import Parts
+
+SAVE = "run.save_weights"
 
 
-def write_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write `model.state_dict()` atomically: after a crash there is the old file or the new one, never a part.
+def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """See `Run.save_weights`. Atomic: after a crash there is the old file or the new one, never a part.
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` works anywhere.
-
-    Raises:
-        WorldError: when the file cannot be written.
     """
-    target = Path(path)
-    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    parts.place.require_same_on_every_rank(SAVE)
+    tensors, problem, told = TensorSet(), "", {}
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}, temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except (OSError, SafetensorError) as error:
+        for name, tensor in ModelState.of(model).tensors.items():
+            tensors.add(name, tensor, parts.strategy.holder_of(tensor))
+        told = inventory_of(tensors)
+    except LockstepError as error:
+        problem = str(error)
+    # Before anything is written: behind `if run.is_main:` this raises at once, on every rank.
+    everyone = parts.transport.all_gather_object([problem, digest(told)], SAVE, where())
+    if problem := next(filter(None, (said for said, _ in everyone)), ""):
+        raise UsageError(problem)
+    inventories = [told]
+    if len({inventory for _, inventory in everyone}) > 1:
+        inventories = parts.transport.all_gather_object(told, SAVE, where())
+    problem = _write(parts, Path(path), sources(inventories), tensors)
+    if problem := parts.transport.all_gather_object(problem, SAVE, where())[0]:
+        raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
+
+
+def _write(parts: Parts, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
+    """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
+    temporary, is_main = target.with_name(f".{target.name}.{os.getpid()}"), parts.transport.rank == 0
+    if is_main:
+        with contextlib.suppress(OSError):  # said when the file is opened
+            target.parent.mkdir(parents=True, exist_ok=True)
+    _, problem = write_tensors(temporary, found, tensors.tensors, parts.transport)
+    if is_main:
+        try:
+            if not problem:
+                temporary.replace(target)
+        except OSError as error:
+            problem = str(error)
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise WorldError(f"The weights could not be written to {target}: {error}") from error
-
-
-def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Load a safetensors file into `model`, in place, on whatever device its tensors are. Every rank may call it.
-
-    Raises:
-        UsageError: when the file is missing or no safetensors file, or its keys or shapes are those of another model.
-    """
-    try:
-        loaded = load_file(path)
-    except FileNotFoundError:
-        raise UsageError(f"There is no file {os.fspath(path)}.") from None
-    except (SafetensorError, OSError) as error:
-        raise UsageError(f"{os.fspath(path)} is not a readable safetensors file ({error}).") from None
-    own = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
-    if problems := _differences(own, loaded):
-        raise UsageError(f"{os.fspath(path)} holds the weights of another model: {problems}.")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(loaded[name])
-
-
-def _differences(own: dict[str, Tensor], loaded: dict[str, Tensor]) -> str:
-    lists = {
-        "missing": [name for name in own if name not in loaded],
-        "unexpected": [name for name in loaded if name not in own],
-        "other shape": [
-            f"{name} {tuple(loaded[name].shape)} for {tuple(own[name].shape)}"
-            for name in own
-            if name in loaded and own[name].shape != loaded[name].shape
-        ],
-    }
-    return "; ".join(
-        f"{what}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-        for what, names in lists.items()
-        if names
-    )
+    return problem

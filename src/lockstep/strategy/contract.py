@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
+from lockstep.strategy.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    precision = Precision()
+    """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None
     """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
     `lockstep verify` looks at them."""
@@ -159,7 +162,11 @@ class Strategy(ABC):
         return None
 
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
-        """The first rank that holds a parameter or buffer; None when every rank does."""
+        """The first rank that holds a parameter or buffer; None when every rank does.
+
+        Where it is not None, the tensor may lie on the meta device on other ranks, and files are written from the holder's
+        values.
+        """
         return None
 
     @abstractmethod

@@ -119,6 +119,7 @@ class CutAtFirstCall(Replica):
         self._cut = cut
         if self._transport.rank == 0:
             print(f"lockstep: stages {cut} (forward and backward of a lane)", file=sys.stderr)
+        torch.clear_autocast_cache()  # its casts of weights, made by the look at the model, refer to where those are now
         self._install(model, cut)
 
     def begin_pass(self, cut: StepCut, where: str) -> None:

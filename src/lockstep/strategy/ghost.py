@@ -8,12 +8,15 @@ computed, because later layers may use it (a mask, positions).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
+
+from lockstep.errors import UsageError
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
 
@@ -82,10 +85,30 @@ class GhostLayer:
         return self._known[form]
 
 
+class _Forward:
+    """Stands in for a module's `forward`, as an attribute of that one module."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self._module, self._forward = module, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the module is a module by itself: it runs its class's `forward`."""
+        return MethodType(type(self._module).forward, memo[id(self._module)])
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            f"A prepared {type(self._module).__name__} cannot be pickled while a strategy runs its layers. Save its weights "
+            f"with run.save_weights(model, path)."
+        )
+
+
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Let calls of `module` run `forward`; what is returned undoes it."""
     before = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
+    module.__dict__["forward"] = _Forward(module, forward)
 
     def restore() -> None:
         if before is not None:

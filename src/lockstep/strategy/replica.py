@@ -215,7 +215,7 @@ class Replica(Strategy):
         if self._may_begin_early(current, lane):
             current.reduction.arm(lane.slot)
         try:
-            self._run_backward(lambda: loss.backward(retain_graph=retain_graph))  # type: ignore[no-untyped-call]
+            self._run_backward(lambda: self.precision.backward(loss, retain_graph=retain_graph))
         finally:
             current.reduction.disarm()
 
@@ -297,7 +297,7 @@ class Replica(Strategy):
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
         reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
         current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
-        slot = reduction.finish(all_ranks.scale)
+        slot = reduction.finish(all_ranks.scale * self.precision.unscale)
         current.buffers.finish()
         self._hand_over(current, slot, used)
         self._pass = None

@@ -153,6 +153,12 @@ class StageRunner:
         module = self._model.get_submodule(name)
         self._hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        raise UsageError(
+            f"{type(self._model).__name__} is cut into stages, so a copy would have the layers of this rank only. Copy it "
+            f"before the first step, or load saved weights into a new one."
+        )
+
     def remove(self) -> None:
         """The model is itself again, but for the parameters that it does not have here."""
         for hook in self._hooks:

@@ -143,6 +143,7 @@ class _Entered:
     leaves: list[Any]
     end: int = -1
     depends: bool = False
+    made: list[Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -176,7 +177,8 @@ class _Recorder:
         self.watch.event += 1
         call = self._open.pop()
         call.end = self.watch.event
-        call.depends = call.depends or any(self.watch.life(tensor) is not None for tensor in _tensors(result))
+        call.made = _tensors(result)
+        call.depends = call.depends or any(self.watch.life(tensor) is not None for tensor in call.made)
 
 
 def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
@@ -198,7 +200,7 @@ def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
     watch.event += 1
     watch.touch(_tensors(result))
     now = dict(model.named_buffers())
-    constant = {name for name, (old, value) in buffers.items() if now[name] is old and torch.equal(old, value)}
+    constant = {name for name, (old, value) in buffers.items() if now[name] is old and _equal(old, value)}
     places, around = _places(recorder.entered, watch)
     return Trace(
         places=tuple(places),
@@ -206,6 +208,11 @@ def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
         uses={name: tuple(events) for name, events in watch.uses.items() if name not in constant},
         around=around,
     )
+
+
+def _equal(left: Tensor, right: Tensor) -> bool:
+    """Whether a buffer was not written to; sparse ones are constants, such as the adjacency of a graph."""
+    return left.layout is not torch.strided or torch.equal(left, right)
 
 
 def _places(entered: Sequence[_Entered], watch: _Watch) -> tuple[list[Place], dict[str, str]]:
@@ -216,7 +223,12 @@ def _places(entered: Sequence[_Entered], watch: _Watch) -> tuple[list[Place], di
     for call in entered:
         carried = tuple(n for n, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor) and watch.life(leaf))
         inside = {id(call.leaves[number]) for number in carried}
-        past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
+        kept = {id(tensor) for tensor in call.made}  # changed in place: who goes on has it from the call
+        past = [
+            life
+            for life in watch.alive(call.begin)
+            if id(life.tensor) not in inside or (life.used > call.end and id(life.tensor) not in kept)
+        ]
         if counts[call.module] > 1:
             around[call.module] = "it is called several times in a forward"
         elif past:

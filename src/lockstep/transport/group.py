@@ -104,7 +104,7 @@ class GroupTransport(Transport):
         whole = [[self._ranks[rank] for rank in ranks] for ranks in groups]
         if all(len(ranks) == 1 for ranks in whole):
             return AloneTransport()
-        return GroupTransport(self._device, whole)
+        return type(self)(self._device, whole)
 
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         try:
@@ -143,6 +143,10 @@ class GroupTransport(Transport):
     def begin_all_gather(self, out: Tensor, data: Tensor) -> Any:
         """Begin to collect equal parts into `out`, in rank order."""
         return _all_gather_flat(out, data, group=self._data, async_op=True)
+
+    def begin_sum(self, data: Tensor) -> Any:
+        """Begin to add `data` over the ranks, in place and in the back end's order."""
+        return dist.all_reduce(data, group=self._data, async_op=True)
 
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
         """CPU tensors go over Gloo also where gradients live on GPUs."""

@@ -1,0 +1,115 @@
+"""Which rank holds which tensor: told by every rank, concluded by each in the same way, streamed to rank 0.
+
+Under a strategy that spreads a model, a rank has the values of its own part; the rest lies on the meta device, or (the
+state of an optimizer) does not exist. Ranks tell names, dtypes and shapes in one frame; then tensors travel one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.checkpoint.contents import TensorSet
+from lockstep.checkpoint.tensor_file import Described, TensorFileWriter, order_of
+from lockstep.errors import LockstepError, UsageError
+from lockstep.transport.contract import Transport
+
+Inventory = dict[str, list[Any]]
+"""Of one file: by tensor its dtype's code, its shape, whether this rank has its values, and the holder or None."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tensor comes from."""
+
+    rank: int
+    described: Described
+
+
+def inventory_of(tensors: TensorSet) -> Inventory:
+    """What this rank tells. Raises `UsageError` for a tensor that cannot be written."""
+    told: Inventory = {}
+    for name, tensor in tensors.tensors.items():
+        one = Described.of(tensor, name)
+        told[name] = [one.code, list(one.shape), not tensor.is_meta, tensors.holders.get(name)]
+    return told
+
+
+def sources(told: Sequence[Inventory]) -> dict[str, Source]:
+    """By tensor, the rank that gives it: its holder, else the lowest rank that has its values.
+
+    Raises:
+        UsageError: when ranks have it in different shapes or dtypes, or no rank has its values.
+    """
+    found: dict[str, Source] = {}
+    for name in dict.fromkeys(name for one in told for name in one):
+        having = {rank: one[name] for rank, one in enumerate(told) if name in one}
+        described = {Described(code, tuple(shape)) for code, shape, _, _ in having.values()}
+        if len(described) > 1:
+            raise UsageError(f"{name} has another shape or dtype on other ranks, so the ranks hold different models.")
+        holders = {holder for _, _, _, holder in having.values() if holder is not None}
+        present = [
+            rank for rank, (_, _, is_there, _) in having.items() if is_there and (not holders or rank in holders)
+        ]
+        if not present:
+            raise UsageError(f"{name} is on the meta device on every rank that should hold it. Give it values first.")
+        found[name] = Source(min(present), described.pop())
+    return found
+
+
+def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport) -> Iterator[Tensor | None]:
+    """The tensors of one file in the file's order: on rank 0 the values on whatever device, elsewhere None.
+
+    Every rank must exhaust it; at most one tensor is on its way.
+    """
+    for name in order_of({name: source.described for name, source in found.items()}):
+        source = found[name]
+        if source.rank == 0:
+            yield tensors[name] if transport.rank == 0 else None
+            continue
+        if transport.rank == source.rank:
+            moved = tensors[name].detach().cpu().contiguous()
+        else:
+            moved = torch.empty(source.described.shape, dtype=source.described.dtype)
+        if moved.numel():
+            transport.broadcast(moved, source.rank)
+        yield moved if transport.rank == 0 else None
+
+
+def write_tensors(
+    path: Path, found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport
+) -> tuple[dict[str, Any], str]:
+    """Rank 0 writes the file; every rank must call it.
+
+    Returns:
+        On rank 0 size and SHA-256 of the file, and why it could not be written; the other ranks go on meanwhile, so a
+        failure is told to them afterwards.
+    """
+    writer, problem, written = None, "", {}
+    for tensor in stream(found, tensors, transport):
+        if tensor is None or problem:
+            continue
+        try:
+            writer = writer or _begin(path, found)
+            writer.write(tensor)
+        except (OSError, LockstepError) as error:
+            problem = str(error)
+    if transport.rank == 0 and not problem:
+        try:
+            written = (writer or _begin(path, found)).finish()
+        except OSError as error:
+            problem = str(error)
+    if writer is not None:
+        with contextlib.suppress(OSError):  # a full disk is said again when the file is closed
+            writer.close()
+    return written, problem
+
+
+def _begin(path: Path, found: Mapping[str, Source]) -> TensorFileWriter:
+    return TensorFileWriter(path, {name: source.described for name, source in found.items()})

@@ -1,0 +1,153 @@
+"""An optimizer's state by the names of its parameters, and back; independent of the order of groups and parameters.
+
+Numbers are torch's own way, and they move when a layer is added or groups are made in another order. Names do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.checkpoint.contents import Contents, TensorSet
+from lockstep.checkpoint.exact_json import Take, decode, encode
+from lockstep.checkpoint.model_state import single_device_name, unwrapped
+from lockstep.errors import UsageError
+
+Holder = Callable[[Tensor], int | None]
+
+
+def parameter_names(models: Sequence[nn.Module]) -> dict[int, str]:
+    """Names by the identity of the parameter; `2/layer.weight` in the second of several models."""
+    names: dict[int, str] = {}
+    for number, model in enumerate(models, 1):
+        prefix = f"{number}/" if len(models) > 1 else ""
+        for name, parameter in unwrapped(model).named_parameters():
+            names.setdefault(id(parameter), prefix + single_device_name(name))
+    return names
+
+
+def add_optimizer(
+    contents: Contents, label: str, optimizer: Optimizer, names: Mapping[int, str], holder: Holder
+) -> None:
+    """Put the optimizer into `contents`: a document for its groups, an entry for each parameter, tensors by name.
+
+    Raises:
+        UsageError: for a parameter of no prepared model, or a state that cannot be written.
+    """
+    tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
+    groups, entries = [], {}
+    for number, group in enumerate(optimizer.param_groups):
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        named = {_name(parameter, names, optimizer): parameter for parameter in group["params"]}
+        groups.append({"params": list(named), "options": encode(options, f"{label} group {number}", tensors.add)})
+        for name, parameter in named.items():
+            # On "meta" it is another rank's; what is left of its state here is from before the model was spread.
+            if parameter in optimizer.state and not parameter.is_meta:
+                entries[name] = _entry(name, optimizer.state[parameter], tensors, holder(parameter))
+    shared = {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)}
+    others = encode(shared, f"{label} state", tensors.add)
+    contents.documents[label] = {"class": type(optimizer).__name__, "groups": groups, "others": others}
+    contents.entries[label] = entries
+
+
+def _entry(name: str, state: Mapping[str, Any], tensors: TensorSet, holder: int | None) -> dict[str, Any]:
+    """The state of one parameter; its tensors are called `exp_avg/layer.weight`."""
+
+    def keep(path: str, tensor: Tensor) -> str:
+        return tensors.add(path, tensor, holder)
+
+    return {key: encode(value, f"{key}/{name}", keep) for key, value in state.items()}
+
+
+def _name(parameter: Tensor, names: Mapping[int, str], optimizer: Optimizer) -> str:
+    if id(parameter) not in names:
+        raise UsageError(
+            f"{type(optimizer).__name__} updates a parameter that no prepared model has any more, so its state has no "
+            f"name. Give the optimizer the parameters of the prepared model."
+        )
+    return names[id(parameter)]
+
+
+class OptimizerPlan:
+    """How a saved state goes into an optimizer; made before anything is changed.
+
+    Args:
+        optimizer: of the same class, over the same parameters in the same groups; any order.
+        document: what `add_optimizer` wrote.
+        entries: the state of each parameter, by name.
+        names: by identity of the parameter.
+
+    Raises:
+        UsageError: when the saved state is that of another optimizer.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, document: Mapping[str, Any], entries: Mapping[str, Any], names: Mapping[int, str]
+    ) -> None:
+        self._optimizer, self._document, self._entries = optimizer, document, entries
+        self._names = [
+            [_name(parameter, names, optimizer) for parameter in group["params"]] for group in optimizer.param_groups
+        ]
+        if document["class"] != type(optimizer).__name__:
+            raise UsageError(
+                f"The state is that of {document['class']}, but the run prepared {type(optimizer).__name__}."
+            )
+        self._groups = [self._saved_group(number) for number in range(len(self._names))]
+        if len(document["groups"]) != len(self._names):
+            raise UsageError(
+                f"The state has {len(document['groups'])} parameter groups, {type(optimizer).__name__} has {len(self._names)}."
+            )
+
+    def _saved_group(self, number: int) -> Mapping[str, Any]:
+        mine = self._names[number]
+        same = [group for group in self._document["groups"] if set(group["params"]) == set(mine)]
+        if not same:
+            saved = {name for group in self._document["groups"] for name in group["params"]}
+            strange = [name for name in mine if name not in saved]
+            what = f"{strange[0]} is not in the state" if strange else "the groups are cut in another way"
+            raise UsageError(f"Group {number} of {type(self._optimizer).__name__} holds other parameters: {what}.")
+        group: Mapping[str, Any] = same[0]
+        return group
+
+    def carry_out(self, take: Take) -> None:
+        """Load; parameters on the meta device get no state. `take` gives the tensors by name."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        index_of = {name: index for index, name in enumerate(name for group in self._names for name in group)}
+        wanted = {
+            index_of[name]: decode(entry, take)
+            for name, entry in self._entries.items()
+            if name in index_of and not parameters[index_of[name]].is_meta
+        }
+        others = decode(self._document["others"], take)
+        groups = []
+        for own, names, saved in zip(self._optimizer.param_groups, self._names, self._groups, strict=True):
+            options = {key: value for key, value in own.items() if key != "params"}
+            options |= _on_device_of(options, decode(saved["options"], take))
+            groups.append({**options, "params": [index_of[name] for name in names]})
+        self._optimizer.load_state_dict({"state": {**wanted, **others}, "param_groups": groups})
+        for index, state in wanted.items():
+            self._keep_exact(parameters[index], state)
+
+    def _keep_exact(self, parameter: Tensor, saved: Mapping[str, Any]) -> None:
+        """Torch casts a state to its parameter's dtype and lays it out in its own way; put back what was."""
+        state = self._optimizer.state[parameter]
+        for key, value in saved.items():
+            if isinstance(value, Tensor) and isinstance(state.get(key), Tensor):
+                present = state[key]
+                if value.shape == parameter.shape:
+                    exact = torch.empty_like(parameter, dtype=value.dtype, device=present.device, requires_grad=False)
+                    state[key] = exact.copy_(value)
+                elif present.dtype != value.dtype:
+                    state[key] = value.to(present.device)
+
+
+def _on_device_of(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """A learning rate that is a tensor goes where the optimizer has it."""
+    return {
+        key: value.to(own[key].device) if isinstance(value, Tensor) and isinstance(own.get(key), Tensor) else value
+        for key, value in saved.items()
+    }

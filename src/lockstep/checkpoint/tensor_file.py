@@ -1,0 +1,147 @@
+"""One safetensors file: written tensor by tensor with its SHA-256 on the way, read lazily after its header was checked.
+
+Writing one tensor at a time keeps the extra memory at one tensor, wherever the tensors come from. Reading is the
+safetensors library's: it checks that the header fits the file before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from lockstep.errors import UsageError
+
+CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+}
+_DTYPES = {code: dtype for dtype, code in CODES.items()}
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor without its values."""
+
+    code: str
+    """The dtype as safetensors calls it."""
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor, name: str) -> Described:
+        """Raises `UsageError`, with `name`, for what safetensors cannot hold."""
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in CODES:
+            what = "quantised" if tensor.is_quantized else f"{tensor.layout}, {tensor.dtype}".replace("torch.", "")
+            raise UsageError(f"{name} is a tensor that safetensors cannot hold ({what}). Save a dense one.")
+        return cls(CODES[tensor.dtype], tuple(tensor.shape))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _DTYPES[self.code]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+def order_of(described: Mapping[str, Described]) -> list[str]:
+    """The order of the tensors in a file: wide dtypes first, so that each starts at a multiple of its width."""
+    return sorted(described, key=lambda name: (-described[name].dtype.itemsize, name))
+
+
+class TensorFileWriter:
+    """Writes a new file; every tensor of `described`, in `order_of` it, then `finish`. May raise OSError anywhere."""
+
+    def __init__(self, path: Path, described: Mapping[str, Described]) -> None:
+        self._described = described
+        self._left = order_of(described)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        for name in self._left:
+            start, end = end, end + described[name].size_bytes
+            one = described[name]
+            header[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGNMENT)
+        self._file = path.open("wb")
+        self._write(struct.pack("<Q", len(text)) + text)
+
+    def write(self, tensor: Tensor) -> None:
+        """Write the next tensor; on any device, of any strides."""
+        expected = self._described[name := self._left.pop(0)]
+        if Described.of(tensor, name) != expected:
+            raise UsageError(f"{name} changed its shape or dtype while it was saved.")
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            self._write(flat.view(torch.uint8).numpy().data)
+
+    def finish(self) -> dict[str, Any]:
+        """Flush to the disk; the file's `size` in bytes and `sha256`."""
+        assert not self._left
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
+
+    def close(self) -> None:
+        """Give up; does nothing after `finish`."""
+        self._file.close()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+
+class TensorFile:
+    """A file that is there. The tensors are views of the mapped file: copy them, do not write to them.
+
+    Raises:
+        UsageError: when it is no complete safetensors file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._file: Any = safe_open(path, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
+            slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - no mapping
+            self.described = {name: Described(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UsageError(f"{os.fspath(path)} is not a readable safetensors file ({error}).") from None
+        unknown = {one.code for one in self.described.values()} - set(_DTYPES)
+        if unknown:
+            raise UsageError(f"{os.fspath(path)} holds tensors of types that torch does not have: {sorted(unknown)}.")
+
+    def get(self, name: str) -> Tensor:
+        """The tensor of that name, on the CPU. Raises KeyError."""
+        if name not in self.described:
+            raise KeyError(name)
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor

@@ -1,0 +1,116 @@
+"""`lockstep.load_weights`: anybody's weight file into a model, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.checkpoint.manifest import NAME
+from lockstep.checkpoint.model_state import ModelState
+from lockstep.checkpoint.torch_file import read_weight_file
+from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_of
+from lockstep.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """What `load_weights` did."""
+
+    key: str
+    """Where in the file the weights stood; "" when the file is flat."""
+    missing_keys: list[str]
+    """Names that only the model has; they kept their values. Empty when strict."""
+    unexpected_keys: list[str]
+    """Names that only the file has. Empty when strict."""
+    cast: list[str]
+    """Names whose dtype differs; their values were rounded to the model's."""
+
+
+def load_weights(
+    model: nn.Module, path: str | os.PathLike[str], *, key: str | None = None, strict: bool = True
+) -> LoadedWeights:
+    """Load a weight file into `model`, in place, on whatever device its tensors are. Any rank may call it, alone too.
+
+    The file is safetensors or was written by `torch.save`, decided by its content; flat, or nested under a key; its
+    names with or without `module.` and `_orig_mod.`, and `model` too may be wrapped in DDP or compiled. A folder of
+    `run.save_state` works as well. Nothing in a file is executed. When it raises, the model is as it was.
+
+    Args:
+        model: its tensors on the meta device are skipped.
+        path: the file.
+        key: the part of a nested file, as "ema" or "checkpoint.model"; by default the one that fits.
+        strict: whether every name must be on both sides. Shapes must be equal in any case.
+
+    Returns:
+        What was loaded; its `missing_keys` and `unexpected_keys` are those of `load_state_dict`.
+
+    Raises:
+        UsageError: when the file is missing, damaged, hostile, or of another model.
+    """
+    file = _inside_state(Path(path))
+    state = ModelState.of(model)
+    if state.tensors and all(tensor.is_meta for tensor in state.tensors.values()):
+        raise UsageError("The model is on the meta device. Call model.to_empty(device=...) before load_weights.")
+    wanted = Wanted(state.tensors, state.others, state.tied())
+    fit = choose(parts_of(read_weight_file(file)), wanted, key, str(file))
+    if problems := differences(fit, wanted, strict=strict):
+        under = f" (under {fit.key!r})" if fit.key else ""
+        raise UsageError(f"{file}{under} holds the weights of another model: {problems}.")
+    values = {name: fit.values[name] for name in wanted.tensors if name in fit.values}
+    cast = _check_values(values, wanted, str(file))
+    state.place(values, {name: fit.values[name] for name in wanted.others if name in fit.values})
+    return LoadedWeights(fit.key, list(fit.missing), list(fit.unexpected), cast)
+
+
+def _inside_state(path: Path) -> Path:
+    """The weights inside a folder that `run.save_state` wrote; any other path as it is."""
+    if (path / NAME).is_file() and (path / "model.safetensors").is_file():
+        return path / "model.safetensors"
+    return path
+
+
+def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[str]:
+    """Refuse what cannot be copied without loss of meaning, before anything is copied; the names to be cast."""
+    for group in wanted.tied:
+        for name in group[1:]:
+            if name in values and not _same(values[name], values[group[0]]):
+                raise UsageError(
+                    f"{file} has other values for {name} than for {group[0]}, which are one tensor in this model."
+                )
+    cast = []
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_quantized or value.is_meta:
+            raise UsageError(f"{name} in {file} is no plain tensor (sparse, quantised or without values).")
+        target = wanted.tensors[name]
+        if value.dtype != target.dtype:
+            _check_cast(name, value, target, file)
+            cast.append(name)
+    return cast
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return (
+        one is other
+        or (one.data_ptr() == other.data_ptr() and one.stride() == other.stride())
+        or torch.equal(one, other)
+    )
+
+
+def _check_cast(name: str, value: Tensor, target: Tensor, file: str) -> None:
+    """Rounding is fine; another kind of number, or a value that becomes infinite or wraps, is not."""
+    said = f"{name} is {value.dtype} in {file} and {target.dtype} in the model".replace("torch.", "")
+    if value.is_complex() != target.is_complex() or value.is_floating_point() != target.is_floating_point():
+        raise UsageError(f"{said}, which is another kind of number. Convert the file first.")
+    if value.is_floating_point():
+        if torch.finfo(target.dtype).max < torch.finfo(value.dtype).max:
+            fits = bool((value.isfinite() == value.to(target.dtype).isfinite()).all())
+            if not fits:
+                raise UsageError(f"{said}, where some values are too large. Load into float32 or bfloat16.")
+    elif not value.is_complex() and not torch.equal(value.to(target.dtype).to(value.dtype), value):
+        raise UsageError(f"{said}, where some values do not fit.")

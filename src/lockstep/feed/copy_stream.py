@@ -1,0 +1,64 @@
+"""Copying batches to a GPU on a stream of its own, while the compute stream works on the batch before.
+
+Two rules keep it safe. The compute stream waits for the copy's event before it reads the batch; and the allocator is
+told that the compute stream uses the copy's memory (`record_stream`), so that it is not given to the next copy while
+kernels that read it are still queued. The pinned source is kept until the copy is handed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lockstep.feed.move import tensors_in, to_device
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A batch that is on its way."""
+
+    source: Any
+    batch: Any
+    """On the device once `done` has happened."""
+    done: Any
+    """An event on the copying stream; None when the copy was made on the compute stream."""
+
+
+class CopyStream:
+    """The copying stream of one rank. Its two methods are all that knows about streams and events.
+
+    Args:
+        device: where batches go; the process's present device of its kind.
+        streams: torch's module for such devices (`torch.cuda`, `torch.cpu`), with Stream, stream and current_stream.
+    """
+
+    def __init__(self, device: torch.device, streams: Any = None) -> None:
+        self._device = device
+        self._streams = torch.get_device_module(device) if streams is None else streams
+        self._copying = self._streams.Stream()
+
+    def begin(self, batch: Any) -> Copy:
+        """Queue the copy of a batch in host memory.
+
+        A batch with tensors that are on a device already, or inside objects which move themselves, is copied on the
+        compute stream: nobody could say here what must wait for what.
+        """
+        tensors = tensors_in(batch)
+        if tensors is None or any(tensor.device.type != "cpu" for tensor in tensors):
+            return Copy(None, to_device(batch, self._device), None)
+        with self._streams.stream(self._copying):
+            moved = to_device(batch, self._device)
+            done = self._copying.record_event()
+        return Copy(batch, moved, done)
+
+    def hand_over(self, copy: Copy) -> Any:
+        """The batch, for the compute stream: what is queued there from now on sees it complete. Does not block."""
+        if copy.done is not None:
+            compute = self._streams.current_stream()
+            compute.wait_event(copy.done)
+            for tensor in tensors_in(copy.batch) or []:
+                if tensor.is_cuda:
+                    tensor.record_stream(compute)
+        return copy.batch

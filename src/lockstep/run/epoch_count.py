@@ -1,0 +1,83 @@
+"""Which epochs of `run.epochs` are done, and so where a resumed run goes on. No torch, no exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.errors import UsageError
+
+
+@dataclass
+class EpochCount:
+    """The position in the script's loops over epochs. A script may have several `run.epochs`, one after the other."""
+
+    loop: int = 0
+    """Calls of `run.epochs` that have begun."""
+    next: int = 0
+    """The epoch that the present loop yields next."""
+    in_body: bool = False
+    trained: bool = False
+    """Whether `run.steps` was finished or left in the present body."""
+    saved: bool = False
+    """Whether a state was saved in the present body after training."""
+    resume_loop: int = 0
+    """The loop in which the loaded state was saved; the ones before it yield nothing."""
+    resume_next: int = 0
+    loaded: bool = False
+    """Whether a state was loaded in the present body."""
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """The epochs that are left of `num_epochs`."""
+        self.loop += 1
+        self.next = self._first(num_epochs)
+        while self.next < num_epochs:
+            epoch = self.next
+            self.in_body, self.trained, self.saved, self.loaded = True, False, False, False
+            finished = False
+            try:
+                yield epoch
+                finished = True
+            finally:  # also when the script leaves the loop
+                self.in_body = False
+                if not self.loaded and (finished or self.trained):
+                    self.next = epoch + 1
+
+    def _first(self, num_epochs: int) -> int:
+        if self.loop < self.resume_loop:
+            return num_epochs
+        return self.resume_next if self.loop == self.resume_loop else 0
+
+    def begin_steps(self) -> None:
+        """`run.steps` begins. Raises `UsageError` when a state was saved in this body, as if the epoch were over."""
+        if self.saved:
+            raise UsageError(
+                "run.save_state was called before the last run.steps of this epoch, so a resumed run would skip the rest of "
+                "it. Save at the end of the epoch's body, or at its beginning."
+            )
+
+    def end_steps(self) -> None:
+        """`run.steps` is finished, or the script left it."""
+        self.trained = True
+
+    def position(self) -> dict[str, Any]:
+        """What a state keeps: the loop, and the epoch at which a resumed run goes on."""
+        self.saved = self.in_body and self.trained
+        return {"loop": self.loop, "next": self.next + 1 if self.saved else self.next}
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Go on there: in a loop to come, or in the present one, whose next epoch it then is.
+
+        Raises:
+            UsageError: when the script is in another loop than the one in which the state was saved.
+        """
+        loop, following = int(position["loop"]), int(position["next"])
+        if self.in_body and loop != self.loop:
+            raise UsageError(
+                f"The state was saved in the script's run.epochs number {loop}, but this is number {self.loop}. Load it "
+                f"before the first run.epochs."
+            )
+        if self.in_body:
+            self.next, self.loaded = following, True
+        self.resume_loop, self.resume_next = loop, following

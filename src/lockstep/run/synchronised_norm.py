@@ -1,0 +1,45 @@
+"""Whether SyncBatchNorm can work: it exchanges in every forward, so all ranks must make the same number of them.
+
+A pure decision; ordinary BatchNorm needs none (each lane normalises its own samples, see docs/guarantees.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import nn
+
+from lockstep.layout.mesh import Mesh
+
+
+def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
+    """Whether some layer exchanges its statistics over ranks."""
+    return any(isinstance(module, nn.SyncBatchNorm) for model in models for module in model.modules())
+
+
+def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> str:
+    """Why a model with SyncBatchNorm cannot be carried so, with the way out; empty when it can."""
+    if num_lanes != mesh.num_ranks or mesh.stages > 1:
+        stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
+        return (
+            f"SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
+            f"{num_lanes} lanes on {mesh.num_ranks} ranks{stages}. Use BatchNorm, or as many lanes as ranks under ddp."
+        )
+    if mesh.num_ranks > 1 and device_type == "cpu":
+        return "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU. Use BatchNorm, or --device cuda."
+    return ""
+
+
+def objection_to_steps(steps: Sequence[Sequence[int]]) -> str:
+    """Why an epoch cannot be trained with SyncBatchNorm; empty when it can.
+
+    Args:
+        steps: the samples of each lane, for each step.
+    """
+    for number, sizes in enumerate(steps, 1):
+        if 0 in sizes:
+            return (
+                f"SyncBatchNorm exchanges in every lane, but step {number} has {sum(sizes)} samples, so that "
+                f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait for ever. Use drop_last=True."
+            )
+    return ""

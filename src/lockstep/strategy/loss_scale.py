@@ -1,0 +1,105 @@
+"""The factor on the loss under 16-mixed: small gradients would vanish in float16, large ones overflow.
+
+A power of two, so that scaling and unscaling change no bit of a float32 gradient. It doubles after `GROWTH_INTERVAL`
+steps without an overflow and halves after one, as `torch.amp.GradScaler` does. Every rank holds the same value: it
+changes by decisions that are the same on every rank only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+
+INITIAL = 2.0**16
+GROWTH_INTERVAL = 2000
+SMALLEST, LARGEST = 2.0**-14, 2.0**100
+"""Below the one a gradient that still overflows is not the scale's fault; above the other float32 has little room."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scale and its history.
+
+    Args:
+        value: the factor.
+        good_steps: optimizer updates since it last changed.
+        skipped_in_a_row: updates skipped since the last good one.
+    """
+
+    value: float = INITIAL
+    good_steps: int = 0
+    skipped_in_a_row: int = 0
+
+    def after(self, overflow: bool) -> Scaling:
+        """The scaling after a step whose gradient overflowed, or did not."""
+        if overflow:
+            return Scaling(max(self.value / 2, SMALLEST), 0, self.skipped_in_a_row + 1)
+        if self.good_steps + 1 < GROWTH_INTERVAL:
+            return Scaling(self.value, self.good_steps + 1, 0)
+        return Scaling(min(self.value * 2, LARGEST), 0, 0)
+
+
+class LossScale:
+    """The scale of a run. Changed at the end of a step in which an optimizer stepped, or was to."""
+
+    def __init__(self) -> None:
+        self._scaling = Scaling()
+        self._overflows: list[bool] = []
+        """Of the present step's optimizer updates: whether each was skipped."""
+
+    @property
+    def value(self) -> float:
+        """The factor on every loss of the present step."""
+        return self._scaling.value
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Steps skipped since the last one that was not."""
+        return self._settled().skipped_in_a_row
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, in float32 or wider, where the product has room."""
+        return loss.to(torch.promote_types(loss.dtype, torch.float32)) * self.value
+
+    def record(self, overflow: bool) -> None:
+        """An optimizer was to step in the present step: its gradient was finite, or it was skipped."""
+        self._overflows.append(overflow)
+
+    def settle(self) -> None:
+        """The step is over; the next one has the new scale. One step changes the scale once, like its optimizers."""
+        self._scaling = self._settled()
+        self._overflows.clear()
+
+    def _settled(self) -> Scaling:
+        return self._scaling.after(any(self._overflows)) if self._overflows else self._scaling
+
+    def state_dict(self) -> dict[str, float | int]:
+        """What the next step begins with; plain numbers, the same on every rank."""
+        settled = self._settled()
+        return {
+            "scale": settled.value,
+            "good_steps": settled.good_steps,
+            "skipped_in_a_row": settled.skipped_in_a_row,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float | int]) -> None:
+        """Go on from `state_dict()`; every rank, with the same values.
+
+        Raises:
+            UsageError: when it is not such a state.
+        """
+        try:
+            value, good, skipped = float(state["scale"]), int(state["good_steps"]), int(state["skipped_in_a_row"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f"The state of the loss scale needs scale, good_steps and skipped_in_a_row, but is {dict(state)}."
+            ) from None
+        if not SMALLEST <= value <= LARGEST or good < 0 or skipped < 0:
+            raise UsageError(f"A loss scale lies between {SMALLEST} and {LARGEST}, but the state says {dict(state)}.")
+        self._scaling = Scaling(value, good, skipped)
+        self._overflows.clear()

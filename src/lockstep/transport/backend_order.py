@@ -1,0 +1,47 @@
+"""The transport under numerics="fast": the back end's own all-reduce, in whatever order it adds.
+
+Everything else is that of `group`. One copy of the partials is reduced, so that what the contract says about `partials`
+and `out` stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import PeerLost
+from lockstep.layout.placement import Placement
+from lockstep.transport.contract import Pending
+from lockstep.transport.group import LEFT, GroupTransport
+
+
+class BackendOrderTransport(GroupTransport):
+    """Ranks of the default process group, whose back end adds as it likes. Bits depend on the number of ranks."""
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
+        total = out.new_zeros(out.shape) if not partials else partials[0].clone()
+        for partial in partials[1:]:
+            total.add_(partial)
+        return _BackendSum(self.begin_sum(total), total, out)
+
+
+class _BackendSum(Pending):
+    def __init__(self, work: Any, total: Tensor, out: Tensor) -> None:
+        self._work, self._total, self._out = work, total, out
+
+    def advance(self, scale: float = 1.0) -> None:
+        self.give_up()
+        self._out.copy_(self._total)
+        if scale != 1.0:
+            self._out.mul_(scale)
+
+    def finish(self) -> None:
+        """`advance` has done everything."""
+
+    def give_up(self) -> None:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise PeerLost(LEFT) from error

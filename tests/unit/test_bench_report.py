@@ -16,7 +16,7 @@ from lockstep.prove.bench_results import Measured, Results
 from lockstep.prove.bench_stages import Stage
 from lockstep.prove.trials import Program
 
-MEMORY = Memory((300 << 20,), (200 << 20,), ())
+MEMORY = Memory((300 << 20,), (100 << 20,), (150 << 20,), (200 << 20,), ())
 STAGES = (Stage(0, ("a",), 1.0, 2.0, 4.0, 0.0), Stage(1, ("b",), 2.0, 4.0, 1.0, 0.0))
 
 

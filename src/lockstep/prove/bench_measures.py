@@ -41,15 +41,19 @@ class Memory:
     """Bytes, each a list over the ranks."""
 
     peak_rss: tuple[int, ...]
+    private: tuple[int, ...]
+    """At the end of the last step, as the next two."""
+    shared: tuple[int, ...]
+    """What other processes use too: libraries, what the nursery has imported, buffers of the exchange."""
     pss: tuple[int, ...]
-    """At the end of the last step; pages that several processes use are divided among them, so it may be added up."""
+    """Private, and a part of what is shared: it depends on how many processes of other programs use the libraries."""
     cuda_peak: tuple[int, ...]
     """Allocated by torch; empty without a device."""
 
     @property
     def node(self) -> int:
-        """What all ranks take together."""
-        return sum(self.pss)
+        """What all ranks take together: shared memory counts once."""
+        return sum(self.private) + max(self.shared)
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,8 @@ def _memory(ranks: Sequence[Mapping[str, Any]]) -> Memory:
     told = [rank["memory"] for rank in ranks]
     return Memory(
         peak_rss=tuple(one["peak_rss"] for one in told),
+        private=tuple(one["private"] for one in told),
+        shared=tuple(one["shared"] for one in told),
         pss=tuple(one["pss"] for one in told),
         cuda_peak=tuple(one["cuda_peak"] for one in told if one["cuda_peak"] is not None),
     )

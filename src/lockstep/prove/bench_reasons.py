@@ -57,7 +57,7 @@ def _fastest(results: Results) -> Iterator[str]:
     if lead > CLEAR and times[id(all_cores)] > 1.0:
         yield (
             f"One process with all {results.cores} cores is {lead:.0%} faster than {_name(ranks, results)}: for speed alone "
-            f"start one rank with --threads {results.cores}. Its bits are others, because threads change them."
+            f"start it with -n 1 --threads {results.cores}. Its bits are others, because threads change them."
         )
 
 

@@ -64,7 +64,8 @@ def conditions(results: Results) -> str:
     return (
         f"Measured on {results.cores} cores, {results.device}: {counted} in turn, {amount.steps} step{'s' * (amount.steps != 1)} each after "
         f"{amount.warm_up} to warm up, {threads} thread{'s' * (threads != 1)} per rank; the slowest rank's time. "
-        f"±: half the distance between the quartiles of all steps. Speed-up: median of the rounds' ratios."
+        f"±: half the distance between the quartiles of all steps. Speed-up: median of the rounds' ratios. MiB: the largest rank's peak; all "
+        f"ranks at the end, shared memory once."
     )
 
 

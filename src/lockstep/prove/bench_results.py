@@ -65,7 +65,7 @@ class Measured:
 
     @property
     def memory_of_node(self) -> int:
-        """Bytes: all ranks together, shared pages counted once; the mean over the rounds."""
+        """Bytes: all ranks together at the end of a run, shared memory counted once; the mean over the rounds."""
         return round(mean(one.memory.node for one in self.rounds))
 
     @property

@@ -113,17 +113,20 @@ class Meter:
 
 
 def _process_memory() -> dict[str, int]:
-    """Bytes: the peak of the resident memory, and the present share of it (pages of several processes are divided)."""
+    """Bytes of this process: the peak of its resident memory, and what it has now, alone and together with others."""
+    status, now = _kibibytes(Path("/proc/self/status")), _kibibytes(Path("/proc/self/smaps_rollup"))
     return {
-        "peak_rss": _kibibytes(Path("/proc/self/status"), "VmHWM") * 1024,
-        "pss": _kibibytes(Path("/proc/self/smaps_rollup"), "Pss") * 1024,
+        "peak_rss": status.get("VmHWM", 0) * 1024,
+        "pss": now.get("Pss", 0) * 1024,
+        "private": (now.get("Private_Clean", 0) + now.get("Private_Dirty", 0)) * 1024,
+        "shared": (now.get("Shared_Clean", 0) + now.get("Shared_Dirty", 0)) * 1024,
     }
 
 
-def _kibibytes(file: Path, name: str) -> int:
-    """The number behind `name:`; 0 where this kernel does not tell it."""
+def _kibibytes(file: Path) -> dict[str, int]:
+    """The lines `Name: 123 kB` of a file of /proc; empty where this kernel has no such file."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+        return {}
+    return {line.partition(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

@@ -11,6 +11,9 @@ from lockstep.prove.bench_picture import draw_bars, draw_steps
 from lockstep.prove.bench_results import Measured, Results
 from lockstep.prove.bench_stages import ideal_speed_up
 
+DRAWN = 8
+"""Micro-batches of the pipeline whose step is drawn."""
+
 
 def draw_figure(results: Results, path: Path) -> None:
     """Write the figure; the format is that of the file's name."""
@@ -23,7 +26,8 @@ def draw_figure(results: Results, path: Path) -> None:
     bars = [*naive[:1], *single[:1], *best, *all_cores]
     draw_bars(figure.add_subplot(grid[0, 0]), results, bars)
     _draw_sweep(figure.add_subplot(grid[0, 1]), single, naive, pipelines)
-    draw_steps(figure.add_subplot(grid[1, :]), [*single[:1], *naive[:1], *best])
+    drawn = [one for one in pipelines if one.lanes == DRAWN] or best
+    draw_steps(figure.add_subplot(grid[1, :]), [*single[:1], *naive[:1], *drawn])
     figure.savefig(path)
 
 

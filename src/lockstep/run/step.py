@@ -21,7 +21,7 @@ from lockstep.run.agreed import Agreed
 from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
-from lockstep.strategy.contract import PassResult, StepCut
+from lockstep.strategy.contract import Ordered, PassResult, StepCut
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 
@@ -67,26 +67,26 @@ class Step:
         A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and what
         follows that call runs on the last stage only.
         """
-        order = self._parts.strategy.order(len(self._lanes))
-        if order is None:
+        ordered = self._parts.strategy.ordered
+        if ordered is None:
             for batch in self:
                 self._parts.strategy.backward(loss_of(batch), None)
             return
         with self._pass():
-            for action in order:
+            for action in ordered.order(len(self._lanes)):
                 if action.kind is Kind.FORWARD:
-                    self._forward(action.micro_batch, loss_of)
+                    self._forward(ordered, action.micro_batch, loss_of)
                 else:
-                    self._parts.strategy.backward_of(self._lanes[action.micro_batch].lane)
+                    ordered.backward_of(self._lanes[action.micro_batch].lane)
 
-    def _forward(self, position: int, loss_of: Callable[[Any], Tensor]) -> None:
+    def _forward(self, ordered: Ordered, position: int, loss_of: Callable[[Any], Tensor]) -> None:
         part = self._lanes[position]
         batch = self._enter_lane(position, part)
-        self._parts.strategy.forward(part.lane, lambda: loss_of(batch))
+        ordered.forward(part.lane, lambda: loss_of(batch))
         self._leave_lane()
 
     def __iter__(self) -> Iterator[Any]:
-        if self._parts.strategy.order(len(self._lanes)) is not None:
+        if self._parts.strategy.ordered is not None:
             raise UsageError(
                 f"A {self._parts.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
                 f"for it. Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}"

@@ -42,6 +42,25 @@ class PassResult:
     """The notes of all lanes, in lane order."""
 
 
+class Ordered(ABC):
+    """A strategy that works on several lanes at a time, in an order of its own.
+
+    A lane is `begin_lane`, `forward`, `end_lane`, and later `backward_of`.
+    """
+
+    @abstractmethod
+    def order(self, num_lanes: int) -> Sequence[Action]:
+        """The work of this rank on its `num_lanes` lanes of a pass, which are named by their position."""
+
+    @abstractmethod
+    def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
+        """The forward of a lane. `loss_of` calls the model once; what follows the call may run elsewhere only."""
+
+    @abstractmethod
+    def backward_of(self, lane: int) -> None:
+        """The backward of a lane whose forward is done."""
+
+
 class Strategy(ABC):
     """A model on ranks.
 
@@ -52,6 +71,8 @@ class Strategy(ABC):
 
     name: str
     placement: Placement
+    ordered: Ordered | None = None
+    """The strategy itself, when it has an order of its own; the loop must be `step.backward(loss_of)` then."""
     precision = Precision()
     """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None
@@ -137,21 +158,6 @@ class Strategy(ABC):
         """
         if layers:
             raise UsageError(f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.")
-
-    def order(self, num_lanes: int) -> Sequence[Action] | None:  # noqa: ARG002 - by default there is none
-        """The order of this rank's work on its `num_lanes` lanes of a pass, by their position; None: lane by lane.
-
-        With an order, a lane is `begin_lane`, `forward`, `end_lane`, and later `backward_of`.
-        """
-        return None
-
-    def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
-        """The forward of a lane, where there is an order."""
-        raise NotImplementedError
-
-    def backward_of(self, lane: int) -> None:
-        """The backward of a lane whose forward is done, where there is an order."""
-        raise NotImplementedError
 
     def take_waited_s(self) -> float:
         """Seconds since the last question in which lanes waited for other ranks."""

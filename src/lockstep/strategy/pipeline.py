@@ -17,6 +17,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action, schedule
+from lockstep.strategy.contract import Ordered
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.right_form import ORDERED_FORM
 from lockstep.strategy.stage import Call, HandedOver, StageRunner
@@ -33,11 +34,12 @@ class _InFlight:
     """On the last stage."""
 
 
-class Pipeline(Staged):
+class Pipeline(Staged, Ordered):
     """A replica's model in stages that work at the same time. See `Staged`."""
 
     def __init__(self, mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> None:
         super().__init__(mesh, transport, placement, device)
+        self.ordered = self
         self._in_flight: dict[int, _InFlight] = {}
         self._is_last = self._links.stage == mesh.stages - 1
 

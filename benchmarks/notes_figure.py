@@ -28,7 +28,7 @@ from rich.text import Text
 from benchmarks.notes_picture import draw_figure
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.nursery_handle import NurseryHandle
-from lockstep.prove.bench import Runners, measure_rounds
+from lockstep.prove.bench import Runners, measure_round
 from lockstep.prove.bench_measures import Spread, spread
 from lockstep.prove.bench_plan import Amount, Bench, Configuration, with_all_threads
 from lockstep.prove.bench_report import show
@@ -39,6 +39,9 @@ from lockstep.prove.trials import PRELOADED, Program, Trials
 STAGES = 2
 GOALS = {8: 1.65, 16: 1.78}
 """Micro-batches: how much faster than the naive split a pipeline of two stages is to be."""
+
+
+LEAST_LIMIT = "leave out rounds in which two processes at once compute less than X times as much as one"
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,18 @@ def _over(one: Measured, other: Measured) -> Spread:
     return spread([mine.samples_per_s / theirs.samples_per_s for mine, theirs in pairs])
 
 
-def two_at_once(program: Program, nursery: NurseryHandle, rounds: int) -> list[float]:
-    """In each round: how much more two processes that exchange nothing compute than one, on this machine."""
-    found = []
-    for _ in range(rounds):
-        one, two = (_plain_step(program, nursery, ranks) for ranks in (1, 2))
-        found.append(2 * one / two)
-    return found
+def two_at_once(program: Program, nursery: NurseryHandle) -> float:
+    """How much more two processes that exchange nothing compute than one, on this machine now."""
+    one, two = (_plain_step(program, nursery, ranks) for ranks in (1, 2))
+    return 2 * one / two
+
+
+def keep_rounds(results: Results, limit: Sequence[float], least: float) -> list[float]:
+    """Leave out the rounds in which this machine did not have two cores for us; the limits of the others."""
+    kept = [number for number, value in enumerate(limit) if value >= least]
+    for one in results.measured:
+        one.rounds = [one.rounds[number] for number in kept if number < len(one.rounds)]
+    return [limit[number] for number in kept]
 
 
 def _plain_step(program: Program, nursery: NurseryHandle, ranks: int) -> float:
@@ -146,10 +154,18 @@ def measure_all(options: argparse.Namespace) -> tuple[Results, list[Ratio]]:
         wide = stack.enter_context(Trials(with_all_threads(program, cores), lambda *_: None, purpose="bench"))
         for trials in (usual, wide):
             stack.callback(trials.remove)
-        limit = two_at_once(program, nursery, max(options.rounds // 2, 1))
-        print(f"two at once: {median(limit):.2f} times one", file=sys.stderr)
-        runners = Runners(usual, wide, lambda line: print(line, file=sys.stderr))
-        measure_rounds(planned(options.micro_batches, cores), bench, runners, results)
+        runners = Runners(usual, wide)
+        results.measured = [Measured(each) for each in planned(options.micro_batches, cores)]
+        limit = []
+        for number in range(options.rounds):
+            before = two_at_once(program, nursery)
+            seconds = measure_round(number, bench, runners, results)
+            limit.append((before + two_at_once(program, nursery)) / 2)
+            said = f"round {number + 1} of {options.rounds}: {seconds:.0f} s; two at once {limit[-1]:.2f} times one"
+            print(said, file=sys.stderr)
+    limit = keep_rounds(results, limit, options.least_limit)
+    if not limit:
+        raise SystemExit(f"In no round did two processes at once compute {options.least_limit} times as much as one.")
     return results, list(ratios(results, limit))
 
 
@@ -158,6 +174,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each run")
     parser.add_argument("--micro-batches", type=_numbers, default=(2, 4, 8, 16), metavar="N,N,...")
+    parser.add_argument("--least-limit", type=float, default=0.0, metavar="X", help=LEAST_LIMIT)
     parser.add_argument("--json", type=Path, help="write everything to this file, too")
     parser.add_argument("--plot", type=Path, help="draw the figure")
     options = parser.parse_args()

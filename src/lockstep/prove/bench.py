@@ -97,18 +97,24 @@ def measure_rounds(planned: list[Configuration], bench: Bench, runners: Runners,
     results.measured = [Measured(configuration) for configuration in planned]
     spent = 0.0
     for number in range(bench.amount.rounds):
-        at = number % len(planned)
-        seconds = 0.0
-        for one in results.measured[at:] + results.measured[:at]:
-            if not one.failed:
-                lanes = f"{one.configuration.lanes} lanes" if one.configuration.lanes else "its own lanes"
-                runners.begin(f"round {number + 1} of {bench.amount.rounds}: {one.title}, {lanes}")
-                seconds += _measure_once(one, bench, runners)
+        seconds = measure_round(number, bench, runners, results)
         spent += seconds
         left = spent / (number + 1) * (bench.amount.rounds - number - 1)
         still = f", about {left:.0f} s left" if left else ""
         counted = f"{len(planned)} configuration{'s' * (len(planned) > 1)}"
         runners.watch(f"round {number + 1} of {bench.amount.rounds}: {counted} in {seconds:.1f} s{still}")
+
+
+def measure_round(number: int, bench: Bench, runners: Runners, results: Results) -> float:
+    """One run of every configuration in `results` that has not failed; the seconds it took. `number` counts from 0."""
+    at = number % len(results.measured)
+    seconds = 0.0
+    for one in results.measured[at:] + results.measured[:at]:
+        if not one.failed:
+            lanes = f"{one.configuration.lanes} lanes" if one.configuration.lanes else "its own lanes"
+            runners.begin(f"round {number + 1} of {bench.amount.rounds}: {one.title}, {lanes}")
+            seconds += _measure_once(one, bench, runners)
+    return seconds
 
 
 def _measure_once(one: Measured, bench: Bench, runners: Runners) -> float:

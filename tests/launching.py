@@ -89,9 +89,16 @@ class Running:
 
 def start(place: Path, *options: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
     """Start `lockstep run OPTIONS` in the folder `place`."""
+    return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin)
+
+
+def start_python(
+    place: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+) -> Running:
+    """Start `python ARGUMENTS` in the folder `place`."""
     mark = uuid.uuid4().hex
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-    command = [sys.executable, "-m", "lockstep", "run", *options]
+    command = [sys.executable, *arguments]
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err:
         process = subprocess.Popen(
             command, cwd=place, env={**variables, MARK: mark, **(env or {})}, stdin=stdin, stdout=out, stderr=err

@@ -16,6 +16,19 @@ class Net(nn.Module):
         return images
 
 
+def on_a_rank(rank: int, where: str) -> None:
+    """What `lockstep.spawn` calls."""
+
+
+def start() -> None:
+    """With `join=False` there is something to join."""
+    assert_type(lockstep.spawn(on_a_rank, ("here",), nprocs=2, join=False).join(timeout=1.0), bool)
+    try:
+        lockstep.spawn(on_a_rank, args=("here",))
+    except lockstep.RankFailed as error:
+        assert_type(error.rank, int)
+
+
 def train(loader: DataLoader[Any], model: Net, optimizer: torch.optim.AdamW) -> None:
     """Everything keeps its type through `prepare`."""
     run = lockstep.init(seed=0, lanes=4, precision="bf16-mixed", numerics="exact")

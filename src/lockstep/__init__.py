@@ -17,10 +17,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lockstep.errors import LockstepError, PeerLost, PromiseBroken, UsageError, WorldError
+from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, UsageError, WorldError
 
 if TYPE_CHECKING:
     from lockstep.checkpoint.weights import load_weights
+    from lockstep.launch.spawn import spawn
     from lockstep.run.agreed import Agreed
     from lockstep.run.run import Run
     from lockstep.run.start import finish, init
@@ -37,6 +38,7 @@ _PLACES = {
     "finish": "lockstep.run.start",
     "init": "lockstep.run.start",
     "load_weights": "lockstep.checkpoint.weights",
+    "spawn": "lockstep.launch.spawn",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "LockstepError",
     "PeerLost",
     "PromiseBroken",
+    "RankFailed",
     "Run",
     "Step",
     "Tally",
@@ -53,6 +56,7 @@ __all__ = [
     "finish",
     "init",
     "load_weights",
+    "spawn",
 ]
 
 

@@ -5,6 +5,7 @@ LockstepError
 ├── UsageError      a mistake in the script, the options or the data: one sentence with the way out, exit code 2
 ├── WorldError      the world failed: a peer died, a disk is full, a port is taken
 │   └── PeerLost    another rank is gone; never the cause, always a consequence
+├── RankFailed      in the caller of `lockstep.spawn`: what one of its ranks raised
 └── PromiseBroken   lockstep broke a promise of its own: please report it
 ```
 
@@ -26,6 +27,25 @@ class WorldError(LockstepError):
 
 class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as people say it
     """Another rank left in the middle of an exchange. The launcher prints that rank's failure, not this one."""
+
+
+class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
+    """The first rank of a `lockstep.spawn` that failed, raised once in the caller; the message has its traceback.
+
+    When the rank raised a UsageError, this exception is one too.
+    """
+
+    def __init__(self, message: str, rank: int, traceback: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
+        """The rank's own traceback as text; empty when a signal or `sys.exit` ended it."""
+        self.exit_code = exit_code
+        """1 for an exception, the code of `sys.exit`, 128 + n for signal n."""
+
+
+class RankMisused(RankFailed, UsageError):  # noqa: N818
+    """A rank of a `lockstep.spawn` raised a UsageError."""
 
 
 class PromiseBroken(LockstepError):  # noqa: N818

@@ -12,7 +12,7 @@ import lockstep
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-OUTSIDE = ("errors", "layout", "journal", "launch", "prove", "cli")
+OUTSIDE = ("errors", "layout", "journal", "launch", "prove", "checkup", "cli")
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
 
 BLOCKER = """
@@ -42,7 +42,7 @@ def test_everything_outside_of_the_ranks_imports_with_torch_blocked():
 
 @pytest.mark.ranks
 def test_help_works_where_there_is_no_torch():
-    for arguments in (["--help"], ["run", "--help"], ["verify", "--help"], ["--version"]):
+    for arguments in (["--help"], ["run", "--help"], ["verify", "--help"], ["doctor", "--help"], ["--version"]):
         program = f"{BLOCKER}\nsys.argv = ['lockstep', *{arguments!r}]\nfrom lockstep.cli.main import main\nmain()"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

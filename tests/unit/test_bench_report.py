@@ -62,15 +62,18 @@ def test_one_rank_and_one_process_with_all_cores_are_always_measured() -> None:
 
 
 def test_without_lanes_in_the_script_the_most_ranks_decide_and_a_pipeline_has_its_own() -> None:
-    found = configurations(bench("ddp", "pipeline", ranks=(1, 2, 4)), script_lanes=None, threads=1)
+    found = configurations(bench("ddp", "pipeline", "dp", ranks=(1, 2, 4)), script_lanes=None, threads=1)
     assert [(one.title, one.lanes) for one in found] == [
         ("single", 4),
         ("ddp on 2", 4),
         ("ddp on 4", 4),
         ("pipeline on 2", 8),
         ("pipeline on 4", 16),
+        ("dp on 2", 1),
+        ("dp on 4", 1),
         ("single", 8),
         ("single", 16),
+        ("single", 1),
         ("1 rank, all cores", None),
     ]
     assert len({one.key for one in found}) == len(found)
@@ -95,7 +98,7 @@ def test_the_tables_fit_80_columns_and_have_no_escapes_outside_of_a_terminal() -
         measured("model_parallel", 123456.0, ranks=2),
         measured("hogwild", 0.5, ranks=4),
         measured("single", 60.0, threads=2, all_cores=True),
-        measured("dp", 90.0, bits="b"),
+        measured("dp", 90.0, ranks=2, bits="b"),
     )
     said = text(found)
     assert max(map(len, said.splitlines())) <= 80
@@ -103,7 +106,8 @@ def test_the_tables_fit_80_columns_and_have_no_escapes_outside_of_a_terminal() -
     assert "model_parallel on 2" in said
     assert "not by nature" in said
     assert "other threads" in said
-    assert "dp differs from one rank: its gradients are added as torch's DataParallel" in words(found)
+    assert "dp gives the bits that torch's DataParallel gives" in words(found)
+    assert "hogwild is not exact by nature" in words(found)
 
 
 def test_bits_are_compared_with_one_rank_of_the_same_lanes() -> None:

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from lockstep.cli.verify import parse_ranks, proof_from
 from lockstep.cli.words import own_first
 from lockstep.errors import UsageError
+from lockstep.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
-OPTIONS = {"ranks": "1,2", "lanes": None, "steps": 20, "threads": 1, "device": "cpu", "module": False, "args": ()}
+OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule")) | {
+    "ranks": "1,2",
+    "steps": 20,
+    "threads": 1,
+    "device": "cpu",
+    "module": False,
+    "args": (),
+}
 
 
 @pytest.mark.parametrize(
@@ -72,3 +80,15 @@ def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) ->
     assert ended.returncode == 2
     assert ended.stderr == "error: There is no script missing.py. Check the path.\n"
     assert ended.stdout == ""
+
+
+def test_the_strategy_of_the_command_line_is_that_of_every_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    proof = proof_from(OPTIONS | {"script": str(script), "strategy": "hogwild"})
+    assert proof.program.form == Form("hogwild")
+    assert [on_ranks(proof.program.form, count) for count in (1, 2)] == [Form("hogwild")] * 2
+    assert on_ranks(Form("dp"), 1) == Form("dp")
+    assert on_ranks(Form(mesh="dp=1"), 1) == Form(mesh="dp=1")
+    assert on_ranks(Form("pipeline", "pipeline=2"), 1) == Form()
+    assert on_ranks(Form("pipeline"), 2) == Form("pipeline")

@@ -29,8 +29,9 @@ def form_from(options: Mapping[str, Any]) -> Form:
     return Form(options["strategy"], options["mesh"], options["schedule"])
 
 
-def check_form(form: Form, ranks: int, lanes: int | None) -> None:
-    """Raise `UsageError` when the form cannot be true with so many ranks and lanes; before anything starts."""
+def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
+    """Raise `UsageError` when the form cannot be true with so many ranks, lanes, on "cpu" or "cuda"; before anything starts."""
     mesh = choose_mesh(form, ranks)
+    mesh.check_device(device)
     if lanes is not None:
         mesh.check_lanes(lanes)

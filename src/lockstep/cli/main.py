@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib import metadata
 
 import click
 
+from lockstep.cli.version import version
 from lockstep.errors import LockstepError, UsageError
 
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
     "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
+    "doctor": ("lockstep.cli.doctor", "Look at this machine, and say what would keep a run from working."),
 }
 """Name: module (with a command of that name) and what `--help` says."""
 EXAMPLES = """\b
@@ -21,7 +22,8 @@ Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
   lockstep run -n 4 train.py                 four ranks
   lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?
-  lockstep bench train.py --ranks 1,2,4      how fast is it on each?"""
+  lockstep bench train.py --ranks 1,2,4      how fast is it on each?
+  lockstep doctor                            can this machine run?"""
 
 
 class LazyGroup(click.Group):
@@ -43,15 +45,8 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"lockstep {_version()}")
+        click.echo(f"lockstep {version()}")
         ctx.exit()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("lockstep-train")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 @click.group(

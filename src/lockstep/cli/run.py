@@ -18,13 +18,15 @@ from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, 
 from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
 from lockstep.launch.launcher import launch
+from lockstep.launch.legacy_local_rank import local_rank_option, source_of
 from lockstep.launch.report import Line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
 from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.terminal import Terminal
+from lockstep.layout.mesh import Form, is_data_parallel, launched
 
 EPILOG = """\b
 Examples:
@@ -35,6 +37,8 @@ Examples:
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted
 in both spellings. Without --lanes and lanes= there are as many as ranks.
+A script whose argparse declares --local_rank or --local-rank gets it, as from
+torch.distributed.launch (--use-env: never; --no-use-env: always).
 
 \b
 Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the
@@ -70,6 +74,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("-v", "--verbose", is_flag=True, help="Also say each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option("--nnodes", default=None, hidden=True)
+@click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -99,9 +104,11 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other. Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
-    decided = _size(own)
-    check_form(form, decided.ranks, own["lanes"])
+    decided = _size(own, form)
+    ranks, form = launched(form, decided.ranks)
+    check_form(form, ranks, own["lanes"], decided.device)
     check_program(own["script"], own["module"], "run")
+    source = source_of(own["script"], own["module"])
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
     folder = reserve_run_folder(base, own["name"], own["script"], datetime.now().astimezone())
     return (
@@ -109,7 +116,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             script=None if own["module"] else Path(own["script"]),
             module=own["script"] if own["module"] else None,
             args=tuple(own["args"]),
-            ranks=decided.ranks,
+            ranks=ranks,
             threads=decided.threads,
             device=decided.device,
             lanes=own["lanes"],
@@ -121,6 +128,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
+            local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+            devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
         ignored,
@@ -132,17 +141,18 @@ MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--
 
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),
-    *("strategy", "mesh", "schedule", "precision", "numerics", "module", "nnodes", "script", "args"),
+    *("strategy", "mesh", "schedule", "precision", "numerics", "module", "nnodes", "use_env", "script", "args"),
 )
 
 
-def _size(own: dict[str, Any]) -> Size:
+def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
     ranks = own["ranks"] or own["nproc_per_node"] or "auto"
     gpus = count_gpus(os.environ) if own["device"] != "cpu" else 0
     machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
-    return size(Wish(ranks, own["device"], own["lanes"], own["threads"]), machine)
+    wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
+    return size(wish, machine)
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:

@@ -11,12 +11,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
 from lockstep.launch.sizing import Machine, Wish, size
+from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.report import show
 from lockstep.prove.trials import Program, Trials
 from lockstep.prove.verify import Proof
@@ -51,6 +53,7 @@ in the use of lockstep."""
 )
 @click.option("--ranks", default=DEFAULT_RANKS, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
+@accept_form_options
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
@@ -98,12 +101,17 @@ def proof_from(options: dict[str, Any]) -> Proof:
         threads=sized.threads,
         threads_given=options["threads"] is not None,
         device=sized.device,
+        form=form_from(options),
     )
     if options["lanes"] is not None and options["lanes"] < 1:
         raise UsageError(
             f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."
         )
-    return Proof(program, ranks, options["lanes"], options["steps"])
+    proof = Proof(program, ranks, options["lanes"], options["steps"])
+    for count in ranks:
+        started, told = launched(on_ranks(program.form, count), count)
+        check_form(told, started, proof.lanes, program.device)
+    return proof
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

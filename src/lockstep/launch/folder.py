@@ -77,6 +77,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
     return {
         "script": str(request.script) if request.script is not None else None,
         "module": request.module,
+        "function": request.call.name if request.call is not None else None,
         "args": list(request.args),
         "folder": str(Path.cwd()),
         "ranks": request.ranks,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 DEVICES = Path("/dev")
@@ -34,6 +35,46 @@ def _chosen(text: str) -> int:
             break
         count += 1
     return count
+
+
+def gpu_names(
+    variables: Mapping[str, str], count: int, devices: Path = DEVICES, driver_list: Path = DRIVER_LIST
+) -> tuple[str, ...]:
+    """The names of the devices that this process may use, in the order of their indices; empty when unknown.
+
+    Read from the driver's list, which costs nothing; nvidia-smi can take seconds. CUDA counts the fastest first unless
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, so with different devices the order is known only then.
+    """
+    found = []
+    for file in sorted(driver_list.glob("*/information")):
+        with suppress(OSError):
+            found.append(_information(file.read_text()))
+    here = [one for one in found if (devices / f"nvidia{one.get('Device Minor', '')}").exists()] or found
+    rows = [(str(index), one.get("GPU UUID", ""), one.get("Model", "")) for index, one in enumerate(here)]
+    return names_from(rows, variables, count)
+
+
+def _information(text: str) -> dict[str, str]:
+    """`Model: NVIDIA H200` and its like, one to a line."""
+    pairs = [line.partition(":") for line in text.splitlines()]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def names_from(rows: Sequence[tuple[str, str, str]], variables: Mapping[str, str], count: int) -> tuple[str, ...]:
+    """The same from (index, UUID, name) of each device of the machine, in the order of the bus."""
+    names = [name for _, _, name in rows]
+    if not all(names) or (len(set(names)) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
+        return ()
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(names[:count])
+    chosen = [entry.strip() for entry in visible.split(",")][:count]
+    found = [next((name for index, uuid, name in rows if _means(entry, index, uuid)), "") for entry in chosen]
+    return tuple(found) if all(found) else ()
+
+
+def _means(entry: str, index: str, uuid: str) -> bool:
+    return entry == index or (entry.startswith("GPU-") and uuid.startswith(entry))
 
 
 def torch_speaks_cuda() -> bool:

@@ -21,19 +21,26 @@ from lockstep.launch.observer import Observer
 from lockstep.launch.report import Line, alone_line, done_lines, ranks_line
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.saying import Saying
+from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervisor import Supervisor
 from lockstep.launch.terminal import Terminal
 from lockstep.launch.verdict import Verdict, judge, signal_name
 from lockstep.layout.run_folder import RunFolder
 
 
-def launch(request: LaunchRequest, terminal: Terminal | None = None, nursery: NurseryHandle | None = None) -> Outcome:
+def launch(
+    request: LaunchRequest,
+    terminal: Terminal | None = None,
+    nursery: NurseryHandle | None = None,
+    signals: CaughtSignals | None = None,
+) -> Outcome:
     """Run a script on `request.ranks` ranks until all have ended; no process of the run is left behind.
 
     Args:
         request: what to run.
         terminal: where to show it; None shows nothing, and rank 0 has no standard input.
         nursery: one to use and leave open; its threads must be those of the request. None: one for this run.
+        signals: through which another thread may stop the run; None: only this process's own signals do.
 
     Raises:
         UsageError: when the nursery was started for other threads.
@@ -48,17 +55,20 @@ def launch(request: LaunchRequest, terminal: Terminal | None = None, nursery: Nu
         saying.line(ranks_line(request))
     make_run_folder(request)
     if nursery is not None:
-        return _launch(request, saying, nursery, began_ns)
+        return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
     with NurseryHandle(request.threads, () if request.fresh else ("torch",)) as own:
-        return _launch(request, saying, own, began_ns)
+        return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
 
 
-def _launch(request: LaunchRequest, saying: Saying, nursery: NurseryHandle, began_ns: int) -> Outcome:
+def _launch(
+    request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
+) -> Outcome:
+    began_ns, signals = start
     pressure = read_memory_pressure()
     folder = RunFolder(request.run_folder)
     observer = Observer(request, folder, saying)
     listener = socket.create_server(("127.0.0.1", 0), backlog=max(request.ranks * 2, 16))
-    ending = Supervisor(request, folder, nursery, saying, observer, listener, began_ns).run()
+    ending = Supervisor(request, folder, nursery, saying, observer, listener, began_ns, signals).run()
     verdict = judge(ending.ends, ending.interrupted_by)
     outcome = Outcome(
         exit_code=verdict.exit_code,
@@ -67,6 +77,8 @@ def _launch(request: LaunchRequest, saying: Saying, nursery: NurseryHandle, bega
         block=failure_block(verdict, _evidence(verdict, folder, observer, pressure)),
         joined=ending.joined or request.ranks == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
+        rank=verdict.culprit.rank if verdict.culprit is not None else None,
+        interrupted_by=ending.interrupted_by,
     )
     observer.last_words()
     _say_ending(request, saying, outcome, ending.interrupted_by, observer.result())
@@ -91,12 +103,14 @@ def _say_ending(
     """The last lines; a failure block is the very last."""
     if interrupted_by:
         text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
-        saying.line(Line("stopped", text))
+        if request.call is None or request.verbosity is not Verbosity.QUIET:
+            saying.line(Line("stopped", text))
         return
-    if not outcome.joined and outcome.exit_code == 0:
+    if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(request.ranks))
     if outcome.block:
-        saying.block(outcome.block)
+        if request.call is None:  # the caller of a function gets an exception instead
+            saying.block(outcome.block)
     elif request.verbosity is not Verbosity.QUIET:
         for line in done_lines(result, request.run_folder, outcome.duration_s):
             saying.line(line)

@@ -1,8 +1,9 @@
-"""What a run may leave behind, and how it is found and removed: processes by their ancestry or their marker, and the
-shared memory that loader workers of a killed rank had no time to remove.
+"""What a run may leave behind, and how it is found and removed: processes by their ancestry or their marker, the shared
+memory that loader workers of a killed rank had no time to remove, and the sockets through which processes of
+torch.multiprocessing hand each other tensors.
 
-Only this run's own are touched: descendants of its nursery, processes that carry its marker, and files whose name
-holds the number of such a process.
+Only this run's own are touched: descendants of its nursery, processes that carry its marker, files whose name holds the
+number of such a process, and sockets that such a process has open.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+MARKER = "LOCKSTEP_NURSERY"
+"""Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory by themselves as soon as everybody else is gone: killed last."""
+_SOCKET_FOLDER = re.compile(r"pymp-\w+$")
+"""What multiprocessing calls its folders in the folder of temporary files."""
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 
 
@@ -56,6 +61,27 @@ def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
     return found
 
 
+def orphaned_processes(proc: Path = PROC) -> list[int]:
+    """Processes of runs whose launcher is gone; the marker in their environment begins with the launcher's number."""
+    wanted, found = f"{MARKER}=".encode(), []
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, ValueError):
+                marks = [word for word in (folder / "environ").read_bytes().split(b"\0") if word.startswith(wanted)]
+                if marks and not (proc / str(int(marks[0][len(wanted) :].split(b"-")[0]))).exists():
+                    found.append(int(folder.name))
+    return sorted(found)
+
+
+def orphaned_shared_memory(folder: Path = SHARED_MEMORY, proc: Path = PROC) -> list[str]:
+    """Names of torch's shared-memory files whose maker is gone; another process may still have them open."""
+    if not folder.is_dir():
+        return []
+    names = [file.name for file in folder.iterdir()]
+    made = [(name, match.group(1)) for name in names if (match := _TORCH_FILE.fullmatch(name))]
+    return sorted(name for name, process in made if not (proc / process).exists())
+
+
 def kill(processes: Iterable[int]) -> None:
     """SIGKILL to each that still lives."""
     for process in processes:
@@ -81,3 +107,28 @@ def remove_shared_memory(processes: Iterable[int], folder: Path = SHARED_MEMORY)
         if match and int(match.group(1)) in ended:
             with suppress(OSError):
                 file.unlink()
+
+
+def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:
+    """Folders of multiprocessing with a socket that one of the living `processes` has open. To be asked before they end."""
+    paths: dict[str, Path] = {}
+    for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) > 7 and _SOCKET_FOLDER.search(str(Path(fields[7]).parent)):
+            paths[f"socket:[{fields[6]}]"] = Path(fields[7]).parent
+    found: set[Path] = set()
+    for process in processes if paths else ():
+        with suppress(OSError):
+            for descriptor in (proc / str(process) / "fd").iterdir():
+                with suppress(OSError):
+                    found.update({paths.get(descriptor.readlink().name, proc)} - {proc})
+    return found
+
+
+def remove_sockets(folders: Iterable[Path]) -> None:
+    """Remove folders that `socket_folders` found, once the processes are gone."""
+    for folder in folders:
+        with suppress(OSError):
+            for file in folder.glob("listener-*"):
+                file.unlink(missing_ok=True)
+            folder.rmdir()

@@ -27,7 +27,14 @@ from pathlib import Path
 
 from lockstep.launch.channel import Channel, ChannelClosed, Message
 from lockstep.launch.interpreter import interpreter_options
-from lockstep.launch.leftovers import cleans_up, descendants, kill, remove_shared_memory
+from lockstep.launch.leftovers import (
+    cleans_up,
+    descendants,
+    kill,
+    remove_shared_memory,
+    remove_sockets,
+    socket_folders,
+)
 from lockstep.launch.process_ties import adopt_orphans, die_with_parent
 from lockstep.launch.rank_order import apply_variables, read_order
 from lockstep.launch.rank_process import run_rank
@@ -50,6 +57,8 @@ class Nursery:
         """Rank (or STORE) by process."""
         self._known: set[int] = set()
         """Descendants that were stopped or reaped here, loader workers too: after the sweep their shared memory goes."""
+        self._sockets: set[Path] = set()
+        """Folders of sockets that descendants have open, which go after the sweep too."""
         self._wake, self._wakened = os.pipe()
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
@@ -128,7 +137,9 @@ class Nursery:
         gc.enable()
 
     def _signal(self, message: Message) -> None:
-        self._known.update(descendants(os.getpid()))
+        below = descendants(os.getpid())
+        self._known.update(below)
+        self._sockets |= socket_folders(below)
         ranks = set(message["ranks"])
         for process, rank in self._children.items():
             if rank in ranks:
@@ -152,6 +163,7 @@ class Nursery:
     def _sweep(self) -> int:
         """Kill every descendant and remove their shared memory; the number of processes killed."""
         killed: set[int] = set()
+        self._sockets |= socket_folders(descendants(os.getpid()))
         deadline = time.monotonic() + CLEANERS_GRACE_S
         while alive := descendants(os.getpid()):
             doomed = [process for process in alive if not cleans_up(process)]
@@ -165,7 +177,9 @@ class Nursery:
         with suppress(ChannelClosed):
             self._reap()
         remove_shared_memory(killed | self._known)
+        remove_sockets(self._sockets)
         self._known.clear()
+        self._sockets.clear()
         return len(killed)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from lockstep.launch.channel import ChannelClosed, Message, channel_pair
 from lockstep.launch.interpreter import interpreter_options
-from lockstep.launch.leftovers import kill, marked, remove_shared_memory
-from lockstep.launch.rank_variables import MARKER, nursery_variables
+from lockstep.launch.leftovers import MARKER, kill, marked, remove_shared_memory
+from lockstep.launch.rank_variables import nursery_variables
 
 
 class NurseryHandle:
@@ -31,6 +31,7 @@ class NurseryHandle:
         self.ready: Message | None = None
         """Its first message, once somebody has received it."""
         self._ended = False
+        self._environment = dict(os.environ)
         theirs.set_inheritable(True)
         launcher = str(os.getpid())
         options = ["-P", "-m", "lockstep.launch.nursery", str(theirs.fileno()), ",".join(modules), launcher]
@@ -47,6 +48,21 @@ class NurseryHandle:
         except ChannelClosed:
             return False
         return True
+
+    def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
+        """What has changed in the launcher's environment since the nursery was started; None for what is gone."""
+        old = self._environment
+        return {
+            name: variables.get(name) for name in old.keys() | variables.keys() if old.get(name) != variables.get(name)
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still there."""
+        if not self._ended:
+            with suppress(ChildProcessError):
+                return os.waitpid(self.process, os.WNOHANG) == (0, 0)
+        return False
 
     def close(self) -> None:
         """End the nursery, and every process of its runs with it."""

@@ -25,6 +25,8 @@ class RankOrder:
     run_folder: str
     variables: Mapping[str, str | None]
     """Environment to set; None removes."""
+    parcel: str = ""
+    """The path of a function and its arguments, packed by `parcel`, in place of a script."""
 
 
 def write_order(order: RankOrder) -> int:

@@ -14,17 +14,23 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
 
 from lockstep.errors import UsageError
 from lockstep.journal.failure import describe, write_failure
+from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
+from lockstep.launch.function_main import function_program
+from lockstep.launch.meeting_guard import guard_meetings
+from lockstep.launch.nested_guard import guard_nested_ranks
 from lockstep.launch.process_ties import die_with_parent
 from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
-from lockstep.launch.script_main import module_program, script_program
+from lockstep.launch.script_main import Program, module_program, script_program
 from lockstep.layout.late_settings import remember
+from lockstep.layout.rank_environment import decode
 from lockstep.layout.run_folder import RunFolder
 
 
@@ -45,6 +51,7 @@ def run_rank(order: RankOrder, news: int, parent: int) -> int:
     faulthandler.enable(log)
     _line_buffered_streams()
     start_equal_streams()
+    _guard(order)
     _debugger(order)
     code = _run_script(order, news, log)
     _report_joined(order, news)
@@ -56,6 +63,16 @@ def _line_buffered_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=True)
+
+
+def _guard(order: RankOrder) -> None:
+    """Mistakes that would block are said where the script makes them."""
+    variables = {name: value for name, value in order.variables.items() if value is not None}
+    environment = decode(variables)
+    guard_meetings(variables)
+    guard_nested_ranks(variables, environment.position)
+    if environment.settings is not None and environment.settings.device == "cuda":
+        guard_devices(environment.position)
 
 
 def _debugger(order: RankOrder) -> None:
@@ -72,14 +89,14 @@ def _debugger(order: RankOrder) -> None:
 
 def _run_script(order: RankOrder, news: int, log: int) -> int:
     try:
-        set_up = module_program if order.module else script_program
-        program = set_up(order.module or order.script, order.args)
+        program = _program(order)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         program()
     except SystemExit as ending:
         code = _exit_code(ending)
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
+            _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
         return code
     except KeyboardInterrupt:
         os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
@@ -87,6 +104,13 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
         return _failed(order, error, news, log)
     return 0
+
+
+def _program(order: RankOrder) -> Program:
+    if order.parcel:
+        return function_program(order.parcel, order.rank, order.folder)
+    set_up = module_program if order.module else script_program
+    return set_up(order.module or order.script, order.args)
 
 
 def _exit_code(ending: SystemExit) -> int:

@@ -8,8 +8,12 @@ lightning_fabric/connector.py). What a person set himself is kept.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from lockstep.launch.leftovers import MARKER
+from lockstep.launch.rank_order import RankOrder
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 
@@ -36,8 +40,25 @@ def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> 
     }
 
 
-MARKER = "LOCKSTEP_NURSERY"
-"""Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
+def rank_order(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankOrder:
+    """Everything that a rank is told.
+
+    Args:
+        request: the run.
+        rank: the rank; on one node also its local rank.
+        port: where the run's store answers on 127.0.0.1.
+        changed: what has changed in the launcher's environment since the nursery was started.
+    """
+    return RankOrder(
+        rank=rank,
+        script=str(request.script) if request.script is not None else "",
+        module=request.module or "",
+        args=request.args_of(rank),
+        folder=str(Path.cwd()),
+        run_folder=str(request.run_folder.absolute()),
+        variables={**changed, **rank_variables(request, rank, port, os.environ)},
+        parcel=request.call.parcel if request.call is not None else "",
+    )
 
 
 def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mapping[str, str]) -> dict[str, str | None]:

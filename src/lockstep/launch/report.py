@@ -12,6 +12,7 @@ from typing import Any
 
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.arithmetic import arithmetic_text
+from lockstep.layout.mesh import choose_mesh
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
@@ -41,14 +42,28 @@ class StartTimes:
 def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
     why = f" ({request.why})" if request.why else ""
-    devices = "cpu" if request.device == "cpu" else _gpu_names(request.ranks)
+    replicas = choose_mesh(request.form, request.ranks).copies
+    devices = "cpu" if request.device == "cpu" else device_names(max(request.ranks, replicas), request.devices)
     threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
-    each = " each" if request.ranks > 1 else ""
-    return Line("lockstep", f"{_count(request.ranks, 'rank')} on {devices}, {threads}{each}{why}")
+    each = " each" if max(request.ranks, replicas) > 1 else ""
+    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
+    return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
 
 
-def _gpu_names(ranks: int) -> str:
-    return "cuda:0" if ranks == 1 else f"cuda:0 to cuda:{ranks - 1}"
+def device_names(count: int, names: Sequence[str]) -> str:
+    """`cuda:0 (NVIDIA H200)`, `cuda:0 to cuda:3 (NVIDIA A100)`, `cuda:0 (A100), cuda:1 (V100)`.
+
+    Args:
+        count: how many devices, counted from 0.
+        names: in the order of their indices; without one for each of them, numbers only.
+    """
+    numbers = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+    used = list(names[:count])
+    if len(used) < count or not used:
+        return numbers
+    if len(set(used)) == 1:
+        return f"{numbers} ({used[0]})"
+    return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
 
 
 def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
@@ -65,9 +80,12 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
     text = ", ".join(part for part in parts if part)
     why = f" ({decided['why']})" if decided.get("why") else ""
-    exact = (decided.get("arithmetic") or {}).get("numerics") != "fast"
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
-    same = f"; same bits elsewhere with {needed}" if lanes and exact else ""
+    same = f"; same bits elsewhere with {needed}" if lanes else ""
+    if (decided.get("arithmetic") or {}).get("numerics") == "fast":
+        same = ""  # the line about numerics says it
+    elif decided.get("not_exact"):
+        same = "; not the same bits elsewhere, by nature"
     return Line("lanes", f"{text}{why}{same}")
 
 

@@ -26,8 +26,18 @@ class Verbosity(IntEnum):
 
 
 @dataclass(frozen=True)
+class FunctionCall:
+    """A function of another process that the ranks call, as `lockstep.spawn` has packed it."""
+
+    parcel: str
+    """A path that ranks can read while the caller lives."""
+    name: str
+    """For people."""
+
+
+@dataclass(frozen=True)
 class LaunchRequest:
-    """One run on one node. Either `script` or `module` is set."""
+    """One run on one node. One of `script`, `module` and `call` is set."""
 
     script: Path | None
     module: str | None
@@ -54,13 +64,25 @@ class LaunchRequest:
     verbosity: Verbosity = Verbosity.NORMAL
     why: str = ""
     """Where the numbers of ranks and threads come from, for the first line."""
+    local_rank_option: str = ""
+    """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
+    call: FunctionCall | None = None
+    devices: tuple[str, ...] = ()
+    """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     started_ns: int | None = None
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
 
     @property
     def title(self) -> str:
-        """The script or module as a person knows it."""
+        """The script, module or function as a person knows it."""
+        if self.call is not None:
+            return self.call.name
         return self.module if self.module is not None else str(self.script)
+
+    def args_of(self, local_rank: int) -> tuple[str, ...]:
+        """The arguments of one rank's script."""
+        legacy = (f"{self.local_rank_option}={local_rank}",) if self.local_rank_option else ()
+        return (*legacy, *self.args)
 
 
 @dataclass(frozen=True)
@@ -77,3 +99,7 @@ class Outcome:
     joined: bool
     """Whether the ranks ever met each other; True for one rank."""
     duration_s: float
+    rank: int | None = None
+    """The rank whose fault it was; None when there was none."""
+    interrupted_by: int = 0
+    """The signal with which a person stopped the run, or 0."""

@@ -15,7 +15,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
-    A signal that was ignored before stays ignored (nohup). Outside of the main thread nothing is caught.
+    A signal that was ignored before stays ignored (nohup). Outside of the main thread nothing is caught; there `send`
+    stands for a person's signal.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,11 @@ class CaughtSignals:
             return [number for number in os.read(self._read, 256) if number in ENDING]
         return []
 
+    def send(self, number: int) -> None:
+        """As if the process had got this signal; from any thread. Nothing happens when the run is over."""
+        with suppress(OSError):
+            os.write(self._write, bytes([number]))
+
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -50,8 +56,9 @@ class CaughtSignals:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._wakeup)
+        write, self._write = self._write, -1
         os.close(self._read)
-        os.close(self._write)
+        os.close(write)
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:

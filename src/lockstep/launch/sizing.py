@@ -36,6 +36,8 @@ class Wish:
     """"auto", "cpu" or "cuda"."""
     lanes: int | None = None
     threads: int | None = None
+    replicas_of_one_rank: bool = False
+    """Under the strategy `dp` the number counts replicas inside one rank, which may be more than lanes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def size(wish: Wish, machine: Machine) -> Size:
             f"{ranks} ranks need {ranks} GPUs, but {_gpus(machine.gpus)} here. "
             f"Start with -n {machine.gpus}, or with --device cpu."
         )
-    if wish.lanes is not None and wish.lanes < ranks:
+    if wish.lanes is not None and wish.lanes < ranks and not wish.replicas_of_one_rank:
         raise UsageError(
             f"`lanes` must be at least the number of ranks, but is {wish.lanes} with {ranks} ranks. "
             f"Start with -n {wish.lanes}, or set lanes={ranks}."
@@ -98,8 +100,9 @@ def _ranks(wish: Wish, machine: Machine, device: Device) -> tuple[int, str]:
         return machine.gpus, "auto: one rank per GPU"
     if wish.ranks == "cpu":
         return machine.cores.count, "one rank per core"
-    ranks = min(machine.cores.count, MAX_AUTO_CPU_RANKS, wish.lanes or MAX_AUTO_CPU_RANKS)
-    bound = "as many as lanes" if ranks == wish.lanes else f"at most {MAX_AUTO_CPU_RANKS}"
+    lanes = None if wish.replicas_of_one_rank else wish.lanes
+    ranks = min(machine.cores.count, MAX_AUTO_CPU_RANKS, lanes or MAX_AUTO_CPU_RANKS)
+    bound = "as many as lanes" if ranks == lanes else f"at most {MAX_AUTO_CPU_RANKS}"
     return ranks, f"-n auto: one rank per core, {bound}"
 
 

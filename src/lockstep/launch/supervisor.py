@@ -12,8 +12,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from lockstep.errors import WorldError
 from lockstep.journal.failure import FailureKind, read_failure
@@ -21,9 +21,9 @@ from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import UPDATE_S, Observer
-from lockstep.launch.rank_order import RankOrder, write_order
+from lockstep.launch.rank_order import write_order
 from lockstep.launch.rank_streams import RankStreams
-from lockstep.launch.rank_variables import rank_variables
+from lockstep.launch.rank_variables import rank_order
 from lockstep.launch.report import Line, StartTimes, logs_line, plain_line, rank_lines, still_alone_line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
@@ -42,6 +42,8 @@ DRAIN_S = 2.0
 class _Rank:
     pid: int = 0
     stopped: bool = False
+    leaving: tuple[int, int] | None = None
+    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
     end: RankEnd | None = None
 
 
@@ -65,6 +67,7 @@ class Supervisor:
     observer: Observer
     listener: socket.socket
     began_ns: int
+    signals: CaughtSignals
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _plan: stopping.Plan = ()
@@ -83,8 +86,9 @@ class Supervisor:
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
         self._streams = RankStreams(self._selector, logs, self.saying.terminal)
         self._news, self._news_end = os.pipe()
+        os.set_blocking(self._news, False)
         try:
-            with CaughtSignals() as self._signals:
+            with self.signals:
                 self._register()
                 if self.nursery.ready is not None:
                     self._start_ranks()
@@ -104,7 +108,7 @@ class Supervisor:
             (self.nursery.channel, self._on_nursery),
             (self.listener, self._on_listener),
             (self._news, self._on_news),
-            (self._signals, self._on_signal),
+            (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
 
@@ -145,24 +149,12 @@ class Supervisor:
             self._ranks[number] = _Rank()
             stdin = 0 if number == 0 and self.saying.terminal is not None else nothing
             stdout, stderr = self._streams.new_pipes(number)
-            order = write_order(self._order(number, port))
+            order = write_order(rank_order(self.request, number, port, self.nursery.changed(os.environ)))
             message = {"do": "spawn", "rank": number, "fresh": self._fresh}
             self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end))
             for descriptor in (order, stdout, stderr):
                 os.close(descriptor)
         os.close(nothing)
-
-    def _order(self, number: int, port: int) -> RankOrder:
-        request = self.request
-        return RankOrder(
-            rank=number,
-            script=str(request.script) if request.script is not None else "",
-            module=request.module or "",
-            args=request.args,
-            folder=str(Path.cwd()),
-            run_folder=str(self.folder.path.absolute()),
-            variables=rank_variables(request, number, port, os.environ),
-        )
 
     def _say_started(self) -> None:
         if self.request.verbosity is Verbosity.QUIET or self.saying.terminal is None:
@@ -206,17 +198,27 @@ class Supervisor:
     def _on_exit(self, message: Message) -> None:
         number, rank = message["rank"], self._ranks[message["rank"]]
         failure = read_failure(self.folder.failure(number))
+        self._on_news()
         rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], rank.stopped, failure)
+        if rank.leaving is not None and rank.stopped:
+            code, time_ns = rank.leaving
+            rank.end = RankEnd(number, code, 0, time_ns, False, failure)
         if failure is not None:
             self._stop_for(number, failure.kind)
         elif message["code"] and not rank.stopped and self._may_stop_for(FailureKind.SCRIPT):
             self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
 
     def _on_news(self) -> None:
-        for line in os.read(self._news, 1 << 16).splitlines():
+        with suppress(BlockingIOError):
+            self._take_news(os.read(self._news, 1 << 16))
+
+    def _take_news(self, text: bytes) -> None:
+        for line in text.splitlines():
             news = json.loads(line)
             if news["event"] == "joined":
                 self._joined = True
+            elif news["event"] == "leaving":
+                self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
             else:
                 failure = read_failure(self.folder.failure(news["rank"]))
                 if failure is not None:
@@ -236,7 +238,7 @@ class Supervisor:
         return True
 
     def _on_signal(self) -> None:
-        for number in self._signals.take():
+        for number in self.signals.take():
             if number == signal.SIGINT and self.observer.paused and not self._interrupted_by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue

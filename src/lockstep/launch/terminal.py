@@ -7,8 +7,11 @@ have everything.
 from __future__ import annotations
 
 import os
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
+from typing import TextIO
 
+_Utf8 = getincrementaldecoder("utf-8")
 OUT, ERR = 1, 2
 DIM, BOLD, RED, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[0m"
 ERASE = b"\r\x1b[K"
@@ -17,9 +20,12 @@ ERASE = b"\r\x1b[K"
 class Terminal:
     """Standard output and error of the launcher."""
 
-    def __init__(self, variables: Mapping[str, str], out: int = OUT, err: int = ERR) -> None:
-        self._descriptors = {OUT: out, ERR: err}
-        self._is_terminal = {stream: _is_terminal(fd) for stream, fd in self._descriptors.items()}
+    def __init__(self, variables: Mapping[str, str], out: int | TextIO = OUT, err: int | TextIO = ERR) -> None:
+        """Write to descriptors, or to what a notebook or a test has put in the place of sys.stdout and sys.stderr."""
+        self._descriptors = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if isinstance(sink, int)}
+        self._texts = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if not isinstance(sink, int)}
+        self._decoders = {stream: _Utf8(errors="replace") for stream in self._texts}
+        self._is_terminal = {stream: _is_terminal(self._descriptors.get(stream)) for stream in (OUT, ERR)}
         self._broken: set[int] = set()
         self._progress = b""
         self._mid_line = False
@@ -67,11 +73,14 @@ class Terminal:
         """The columns of standard error."""
         try:
             return os.get_terminal_size(self._descriptors[ERR]).columns or 80
-        except OSError:
+        except (OSError, KeyError):
             return 80
 
     def _write(self, stream: int, data: bytes) -> None:
         if stream in self._broken:
+            return
+        if stream in self._texts:
+            self._write_text(stream, data)
             return
         try:
             while data:
@@ -82,9 +91,16 @@ class Terminal:
         except OSError:
             self._broken.add(stream)
 
+    def _write_text(self, stream: int, data: bytes) -> None:
+        try:
+            self._texts[stream].write(self._decoders[stream].decode(data))
+            self._texts[stream].flush()
+        except (OSError, ValueError):  # closed
+            self._broken.add(stream)
 
-def _is_terminal(descriptor: int) -> bool:
+
+def _is_terminal(descriptor: int | None) -> bool:
     try:
-        return os.isatty(descriptor)
+        return descriptor is not None and os.isatty(descriptor)
     except OSError:
         return False

@@ -61,10 +61,17 @@ class Mesh:
     replicas: int
     stages: int = 1
     schedule: str = "1f1b"
+    copies: int = 0
+    """Under `dp`: replicas inside the one rank; 0: one for each CUDA device, or one on the CPU."""
 
     @property
     def num_ranks(self) -> int:
         return self.replicas * self.stages
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether ranks go through an epoch without waiting for each other, each with losses and an optimizer of its own."""
+        return self.strategy == "hogwild"
 
     def replica(self, rank: int) -> int:
         """Which replica of the model `rank` belongs to; it carries that replica's lanes."""
@@ -93,7 +100,17 @@ class Mesh:
                 f"use --strategy model_parallel."
             )
 
+    def check_device(self, kind: str) -> None:
+        """Raise `UsageError` when the strategy cannot work on "cpu" or "cuda"."""
+        if self.strategy == "hogwild" and self.num_ranks > 1 and kind == "cuda":
+            raise UsageError(
+                "hogwild shares the parameters in CPU memory, which ranks on GPUs do not have in common. Start with "
+                "--device cpu, or use --strategy ddp."
+            )
+
     def __str__(self) -> str:
+        if self.copies:
+            return f"{self.strategy}, {self.copies} replica{'s' * (self.copies > 1)}"
         if self.stages == 1:
             return self.strategy
         copies = f" x {self.replicas} replicas" if self.replicas > 1 else ""
@@ -138,11 +155,51 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
         raise UsageError(
             f"The strategy `single` is for one rank, but there are {world_size}. Start with -n 1, or use ddp."
         )
+    if strategy == "dp":
+        return _data_parallel(sizes, form.mesh, world_size)
     if strategy not in STAGED:
         if sizes and (named or sizes.get("ddp") != world_size):
             raise UsageError(f"mesh {form.mesh} does not fit strategy {strategy} on {world_size} ranks. Leave it out.")
-        return Mesh(strategy if world_size > 1 or strategy in ("dp", "hogwild") else "single", world_size)
+        return Mesh(strategy if world_size > 1 or strategy == "hogwild" else "single", world_size)
     return _staged(strategy, sizes, world_size, schedule)
+
+
+def launched(form: Form, count: int) -> tuple[int, Form]:
+    """How many ranks `-n count` starts, and the form that they are told: `dp` is one rank with `count` replicas.
+
+    Raises:
+        UsageError: when the mesh names another number of replicas.
+    """
+    sizes = _parse(form.mesh) if form.mesh else {}
+    if not is_data_parallel(form):
+        return count, form
+    if sizes.get("dp", count) != count:
+        raise UsageError(f"Under dp, -n counts the replicas, so -n {count} and mesh {form.mesh} contradict each other.")
+    return 1, Form("dp", form.mesh or f"dp={count}", form.schedule)
+
+
+def on_ranks(form: Form, count: int) -> Form:
+    """The form for a comparison over several numbers of ranks: on one rank a model that is not cut is `single`."""
+    in_one_piece = form.strategy and strategy_named(form.strategy) in ("dp", "hogwild")
+    return form if count > 1 or in_one_piece or is_data_parallel(form) else Form()
+
+
+def is_data_parallel(form: Form) -> bool:
+    """Whether the form says `dp`, by its strategy or by its mesh."""
+    if form.strategy:
+        return strategy_named(form.strategy) == "dp"
+    return bool(form.mesh) and "dp" in _parse(form.mesh or "")
+
+
+def _data_parallel(sizes: Mapping[str, int], mesh: str | None, world_size: int) -> Mesh:
+    if world_size > 1:
+        raise UsageError(
+            f"The strategy `dp` is one process with a replica for each device, but there are {world_size} ranks. Start "
+            f"with `lockstep run -n {world_size} --strategy dp` (one rank, {world_size} replicas), or use ddp."
+        )
+    if sizes.keys() - {"dp"}:
+        raise UsageError(f"mesh {mesh} does not fit strategy dp, which has one rank. Write dp=2 for two replicas.")
+    return Mesh("dp", 1, copies=sizes.get("dp", 0))
 
 
 def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: str) -> Mesh:
@@ -164,7 +221,7 @@ def _parse(text: str) -> dict[str, int]:
         if not equals or not number.strip().isdigit() or int(number) < 1:
             raise UsageError(f"mesh {text!r}: write names and sizes, such as model_parallel=2,ddp=2.")
         known = strategy_named(name.strip())
-        if known not in ("ddp", *STAGED) or known in sizes:
+        if known not in ("ddp", "dp", *STAGED) or known in sizes:
             raise UsageError(f"mesh {text!r}: a mesh has ddp and one of {', '.join(STAGED)}, each once.")
         sizes[known] = int(number)
     if len(sizes.keys() - {"ddp"}) > 1:

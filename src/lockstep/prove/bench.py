@@ -122,7 +122,7 @@ def _measure_once(one: Measured, bench: Bench, runners: Runners) -> float:
     if trial.outcome.exit_code:
         one.failed = reason(trial)
         return trial.seconds
-    found = read_round(trial.folder, trial.num_ranks)
+    found = read_round(trial.folder, trial.num_processes)
     if found is None or len(found.steps) < bench.amount.steps:
         one.failed = f"It made {len(found.steps) if found else 0} of {bench.amount.steps} measured steps."
     else:

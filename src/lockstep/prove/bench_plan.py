@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.errors import UsageError
-from lockstep.layout.mesh import STAGED, Form, choose_mesh
+from lockstep.layout.mesh import STAGED, Form, Mesh, choose_mesh, launched
 from lockstep.prove.trials import Program
 
-ONE_PROCESS = ("single", "dp")
-"""The strategies of one rank."""
+WITHOUT_LANES = ("dp",)
+"""Strategies that cut the batch themselves: without named lanes there is one."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Configuration:
 
     strategy: str
     ranks: int
+    """Under `dp`, replicas of its one rank."""
     lanes: int | None
     """None: the script's, or one."""
     threads: int
@@ -84,7 +85,7 @@ class Bench:
     cores: int
 
     def __post_init__(self) -> None:
-        wide = [name for name in self.strategies if name not in (*ONE_PROCESS, "ddp")]
+        wide = [name for name in self.strategies if name not in ("single", "ddp")]
         if wide and max(self.ranks) == 1:
             raise UsageError(f"{wide[0]} needs several ranks, but --ranks is 1. Bench with --ranks 2.")
         if self.lanes is not None:
@@ -92,14 +93,19 @@ class Bench:
 
     def _check_lanes(self, lanes: int) -> None:
         for strategy in self.strategies:
-            for ranks in self.ranks if strategy not in ONE_PROCESS else ():
-                mesh = choose_mesh(Form(strategy=strategy), ranks)
+            for ranks in self.ranks if strategy != "single" else ():
+                mesh = _mesh(strategy, ranks)
                 if lanes < mesh.replicas:
                     raise UsageError(
                         f"Each rank needs a lane, but --lanes {lanes} is less than {ranks} ranks. "
                         f"Bench with --lanes {ranks}, or with fewer --ranks."
                     )
                 mesh.check_lanes(lanes)
+
+
+def _mesh(strategy: str, count: int) -> Mesh:
+    ranks, form = launched(Form(strategy=strategy), count)
+    return choose_mesh(form, ranks)
 
 
 def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list[Configuration]:
@@ -115,19 +121,24 @@ def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list
     """
     named = bench.lanes or script_lanes
     usual = named or max(bench.ranks)
-    wide: list[Configuration] = []
-    for strategy in bench.strategies:
-        for ranks in (1,) if strategy in ONE_PROCESS else bench.ranks:
-            if strategy == "single" or (ranks == 1 and strategy not in ONE_PROCESS):
-                continue
-            default = choose_mesh(Form(strategy=strategy), ranks).default_lanes() if strategy in STAGED else usual
-            wide.append(Configuration(strategy, ranks, named or max(default, usual), threads))
+    wide = [
+        Configuration(strategy, ranks, named or _lanes(strategy, ranks, usual), threads)
+        for strategy in bench.strategies
+        for ranks in bench.ranks
+        if strategy != "single" and ranks > 1
+    ]
     lanes = [usual, *(one.lanes for one in wide if one.lanes != usual)]
     single = [Configuration("single", 1, count, threads) for count in dict.fromkeys(lanes)]
     found = [single[0], *wide, *single[1:]]
     if bench.program.device == "cpu" and (threads, usual) != (bench.cores, named or 1):
         found.append(Configuration("single", 1, named, bench.cores, all_cores=True))
     return list(dict.fromkeys(found))
+
+
+def _lanes(strategy: str, ranks: int, usual: int) -> int:
+    if strategy in WITHOUT_LANES:
+        return 1
+    return max(_mesh(strategy, ranks).default_lanes(), usual) if strategy in STAGED else usual
 
 
 def with_all_threads(program: Program, cores: int) -> Program:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lockstep.layout.exactness import why_not_exact
 from lockstep.layout.mesh import STAGED
 from lockstep.prove.bench_measures import Round
-from lockstep.prove.bench_results import DIFFERS, NOT_BY_NATURE, OTHER_THREADS, REFERENCE, Measured, Results
+from lockstep.prove.bench_results import AS_TORCH, DIFFERS, NOT_BY_NATURE, OTHER_THREADS, REFERENCE, Measured, Results
 from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses
 
 CLEAR = 0.02
@@ -62,7 +63,7 @@ def _fastest(results: Results) -> Iterator[str]:
 
 
 def _slower(results: Results, one: Measured) -> Iterator[str]:
-    """Why data parallelism gains nothing."""
+    """Why several ranks, or several replicas, gain nothing."""
     speed_up = results.speed_up(one)
     if speed_up is None or speed_up.median >= 1.0:
         return
@@ -73,7 +74,15 @@ def _slower(results: Results, one: Measured) -> Iterator[str]:
             f"Use at most {max(results.cores // one.threads, 1)} ranks here."
         )
         return
+    if one.configuration.strategy == "dp":
+        yield (
+            f"{_name(one, results)} is slower than one rank: each forward copies the model to its replicas, and their "
+            f"threads share one Python lock. ddp has neither."
+        )
+        return
     share = one.shares()["exchange"]
+    if share < CLEAR:
+        return
     yield (
         f"{_name(one, results)} is slower than one rank: {share:.0%} of a step is the exchange of gradients, "
         f"{one.step_s * share * 1e3:.1f} ms. A larger batch has more to compute for each exchange."
@@ -129,16 +138,14 @@ def _bits(results: Results) -> Iterator[str]:
     for one in results.whole():
         found, strategy = results.exactness(one), one.configuration.strategy
         if found == DIFFERS:
-            if strategy == "dp":
-                yield "dp differs from one rank: its gradients are added as torch's DataParallel adds them."
-            elif not one.bits:
+            if not one.bits:
                 yield f"{_name(one, results)} differs from itself: its rounds gave different bits."
             else:
                 yield f"{_name(one, results)} differs from one rank with the same lanes: lockstep verify says where."
         elif found == REFERENCE and not one.bits:
             yield f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify says where."
-        elif found == NOT_BY_NATURE:
-            yield "hogwild is not exact by nature: ranks update shared parameters without waiting for each other."
+        elif found in (AS_TORCH, NOT_BY_NATURE):
+            yield f"{why_not_exact(strategy)}."
     if any(results.exactness(one) == OTHER_THREADS for one in results.whole()):
         yield "other threads: the number of threads changes the bits of CPU kernels, so there is nothing to compare with."
 

@@ -10,10 +10,11 @@ from typing import Any
 from lockstep.prove.bench_measures import PARTS, Round, Spread, spread
 from lockstep.prove.bench_plan import Amount, Configuration
 
-REFERENCE, SAME, DIFFERS, NOT_BY_NATURE, OTHER_THREADS = (
+REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS = (
     "reference",
     "same bits",
     "differs",
+    "as torch gives",
     "not by nature",
     "other threads",
 )
@@ -139,7 +140,9 @@ class Results:
             if reference and (other.lanes, other.threads) == (one.lanes, one.threads):
                 if other is one:
                     return REFERENCE
-                return SAME if one.bits and one.bits == other.bits else DIFFERS
+                if one.bits and one.bits == other.bits:
+                    return SAME
+                return AS_TORCH if one.configuration.strategy == "dp" else DIFFERS
         return OTHER_THREADS
 
     def as_json(self) -> dict[str, Any]:

@@ -56,6 +56,19 @@ def explain(
     )
 
 
+def expected(difference: Difference, made: Sequence[Trial], why: str) -> Explained:
+    """A difference that the strategy brings by nature: nothing is run again, and nobody is to blame."""
+    return Explained(
+        difference=difference,
+        left=_side(difference, difference.left, made),
+        right=_side(difference, difference.right, made),
+        deviation=None,
+        values=_texts(difference.left_value, difference.right_value),
+        cause=why,
+        repeatable=False,
+    )
+
+
 def _run_again(
     difference: Difference, made: Sequence[Trial], evidence: Sequence[Evidence], trials: Trials, lanes: int
 ) -> tuple[Mapping[int, Trial], bool]:
@@ -67,7 +80,7 @@ def _run_again(
     for number in sorted({difference.left.run, difference.right.run}):
         trial = trials.run(f"{made[number].label} again", made[number].num_ranks, lanes, wanted)
         again[number] = trial
-        repeated = read_evidence(trial.folder, trial.num_ranks)
+        repeated = read_evidence(trial.folder, trial.num_processes)
         repeatable = repeatable and _agrees_up_to(place.step, evidence[number], repeated)
     return again, repeatable
 

@@ -75,6 +75,8 @@ class Findings:
     """Whether the script or the command line named the lanes; else a run has as many as ranks, and other bits with each."""
     numerics: str = "exact"
     """As the script or the command line chose it."""
+    not_exact: str = ""
+    """Why equal bits are not promised at all (see `lockstep.layout.exactness`); empty where they are."""
     plain: Plain | None = None
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -143,6 +145,7 @@ class Findings:
             "ranks": list(self.ranks),
             "lanes": self.lanes,
             "lanes_named": self.lanes_named,
+            "not_exact": self.not_exact or None,
             "threads": self.threads,
             "numerics": self.numerics,
             "device": self.device,

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.layout.arithmetic import NOT_EXACT
 from lockstep.prove.comparison import Cell
 from lockstep.prove.evidence import Kind
 from lockstep.prove.findings import Explained, Findings
@@ -27,7 +26,7 @@ NAMES = {
     Kind.VALUE: "logged values",
 }
 ONE_PER_STEP = (Kind.LOSS, Kind.NORM)
-GOOD, BAD = "green", "bold red"
+GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 
 
 def show(findings: Findings, console: Console) -> None:
@@ -62,14 +61,15 @@ def table(findings: Findings) -> Table:
     for row in findings.rows:
         name = NAMES[row.kind]
         label = name if row.kind in ONE_PER_STEP and row.num_items == 1 else f"{name} ({row.num_items})"
-        drawn.add_row(label, *(_cell(one, number) for number, one in enumerate(row.cells)))
+        style = EXPECTED if findings.not_exact else BAD
+        drawn.add_row(label, *(_cell(one, number, style) for number, one in enumerate(row.cells)))
     return drawn
 
 
-def _cell(one: Cell, number: int) -> Text:
+def _cell(one: Cell, number: int, differing: str) -> Text:
     if one.differs_at is not None:
         who = f"rank {one.rank} differs" if one.rank is not None else "differs"
-        return Text(f"{who} at step {one.differs_at}", style=BAD)
+        return Text(f"{who} at step {one.differs_at}", style=differing)
     text = Text(one.digest or "none")
     return text if number == 0 else text.append(" same", style=GOOD)
 
@@ -89,9 +89,9 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
     yield "", ""
     if findings.same_bits:
         yield _same(findings), GOOD
-    if not findings.exact and findings.difference is None:
-        yield NOT_EXACT, BAD
-    if findings.difference is not None:
+    if findings.not_exact:
+        yield from ((line, "") for line in _not_exact(findings))
+    elif findings.difference is not None:
         yield from ((line, style) for line, style in _explained(findings.difference))
     plain = findings.plain
     if plain is not None:
@@ -120,6 +120,19 @@ def _same(findings: Findings) -> str:
         f"same bits on {counts} {noun} over {findings.num_steps} steps "
         f"({findings.num_items} items in each; {lanes}, {threads})"
     )
+
+
+def _not_exact(findings: Findings) -> Iterator[str]:
+    """Said in place of a cause: a difference is expected, and is no fault of the script."""
+    yield f"Note: {findings.not_exact}"
+    if findings.difference is not None:
+        place = findings.difference.difference.place
+        yield (
+            f"So the bits differ, from step {place.step} on ({place.item}); that is no fault of the script. Equal bits can "
+            f"be proved with `single`, `ddp`, `model_parallel` and `pipeline`, and numerics=exact."
+        )
+    elif findings.same_bits:
+        yield "They were equal here; another run may give others."
 
 
 def _explained(explained: Explained) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,13 +16,12 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
-from lockstep.layout.mesh import Form
+from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
 
 PRELOADED = ("torch", "torch._dynamo", "lockstep.run.start")
 """What the nursery imports for all ranks of all runs. torch's optimizers import `torch._dynamo`, which takes longer
 than torch itself."""
-AS_THE_SCRIPT_SAYS = Form()
 INTERRUPTED = tuple(128 + number for number in ENDING)
 
 
@@ -37,6 +36,8 @@ class Program:
     device: Device
     threads_given: bool = True
     """Whether a person gave the threads; otherwise the script's own number wins."""
+    form: Form = field(default_factory=Form)
+    """Strategy, mesh and schedule, as far as the command line named them."""
 
     @property
     def title(self) -> str:
@@ -49,6 +50,9 @@ class Trial:
 
     label: str
     num_ranks: int
+    """As it was asked for."""
+    num_processes: int
+    """1 under `dp`, whose number counts replicas."""
     outcome: Outcome
     seconds: float
 
@@ -86,7 +90,7 @@ class Trials(AbstractContextManager["Trials"]):
         num_ranks: int,
         lanes: int | None,
         evidence: Mapping[str, Any],
-        form: Form = AS_THE_SCRIPT_SAYS,
+        form: Form | None = None,
     ) -> Trial:
         """One run from start to end.
 
@@ -97,17 +101,18 @@ class Trials(AbstractContextManager["Trials"]):
         self._count += 1
         name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
+        started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
         began = time.monotonic()
         request = LaunchRequest(
             script=program.script,
             module=program.module,
             args=program.args,
-            ranks=num_ranks,
+            ranks=started,
+            form=told,
             threads=program.threads,
             threads_given=program.threads_given,
             device=program.device,
             lanes=lanes,
-            form=form,
             run_folder=self.base / name,
             name=name,
             evidence=dict(evidence),
@@ -118,7 +123,7 @@ class Trials(AbstractContextManager["Trials"]):
             raise SystemExit(outcome.exit_code)
         seconds = time.monotonic() - began
         self._watch(label, seconds)
-        return Trial(label, num_ranks, outcome, seconds)
+        return Trial(label, num_ranks, started, outcome, seconds)
 
     def remove(self) -> None:
         """Remove everything that the runs wrote."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.layout.arithmetic import NOT_EXACT
 from lockstep.prove.comparison import cell, first_difference
 from lockstep.prove.evidence import Evidence, Kind, read_evidence
-from lockstep.prove.explanation import explain
+from lockstep.prove.explanation import expected, explain
 from lockstep.prove.findings import Failed, Findings, Row, Run
 from lockstep.prove.plain import Finding, Lanes, Plain, elements_for, judge, read_lanes
 from lockstep.prove.trials import Program, Trial, Trials
@@ -74,10 +73,10 @@ def verify(proof: Proof, trials: Trials) -> Findings:
         return findings
     findings.rows = _rows(evidence)
     difference = first_difference(evidence)
-    if difference is not None:
+    if difference is not None and findings.not_exact:
+        findings.difference = expected(difference, made, findings.not_exact)
+    elif difference is not None:
         findings.difference = explain(difference, made, evidence, trials, findings.lanes)
-        if not findings.exact:
-            findings.difference = replace(findings.difference, cause=NOT_EXACT)
     return findings
 
 
@@ -92,7 +91,7 @@ def _run(trials: Trials, label: str, ranks: int, lanes: int | None, evidence: Ma
 
 
 def _evidence(trial: Trial) -> Evidence:
-    evidence = read_evidence(trial.folder, trial.num_ranks)
+    evidence = read_evidence(trial.folder, trial.num_processes)
     if not all(evidence.ranks):
         raise _RunError(Failed(trial.label, _nothing_recorded(trial), 1))
     return evidence
@@ -115,6 +114,7 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     decided = json.loads(first.folder.decided.read_text())
     own, findings.threads = int(decided["lanes"]), int(decided["threads"])
     findings.lanes_named = bool(decided["lanes_named"])
+    findings.not_exact = decided["not_exact"]
     findings.numerics = str(decided["arithmetic"]["numerics"])
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")

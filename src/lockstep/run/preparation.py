@@ -20,6 +20,7 @@ from lockstep.feed.sample_hash import dataset_digest
 from lockstep.journal.private_file import write_private
 from lockstep.layout.arithmetic import arithmetic_text
 from lockstep.layout.cut import Cut
+from lockstep.layout.exactness import why_not_exact
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
@@ -174,6 +175,7 @@ def _write_decisions(parts: Parts) -> None:
         "batch_size": batch_size,
         "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
         "strategy": str(parts.mesh),
+        "not_exact": _why_not_exact(parts),
         "stages": parts.mesh.stages,
         "seed": parts.seed,
         "threads": parts.threads,
@@ -182,6 +184,10 @@ def _write_decisions(parts: Parts) -> None:
         "arithmetic": _arithmetic(parts),
     }
     write_private(parts.folder.decided, json.dumps(decided))
+
+
+def _why_not_exact(parts: Parts) -> str:
+    return why_not_exact(parts.mesh.strategy, parts.arithmetic.numerics)
 
 
 def _arithmetic(parts: Parts) -> dict[str, Any]:
@@ -201,7 +207,7 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
         parts.said_decisions = True
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
         needed = f"{lanes} lane{'s' * (lanes > 1)}, {parts.threads} thread{'s' * (parts.threads > 1)} each"
-        same = f"same bits elsewhere with {needed}; " if parts.arithmetic.numerics == "exact" else ""
+        same = "" if _why_not_exact(parts) else f"same bits elsewhere with {needed}; "
         print(
             f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, {parts.mesh}; "
             f"{same}numerics {arithmetic_text(_arithmetic(parts))}",

@@ -68,7 +68,7 @@ def init(
             bits be computed on more ranks later.
         strategy: "single", "ddp", "model_parallel", "pipeline", "dp" or "hogwild"; by default "single" or "ddp".
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two replicas of two
-            stages. By default all ranks are stages of one replica.
+            stages. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
         threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which
@@ -99,6 +99,7 @@ def init(
     threads = threads or _default_threads(position.local_world_size)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
+    arranged.check_device(pinned.type)
     parts = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic))
     parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     _present.append(parts)

@@ -93,7 +93,7 @@ def collect(parts: Parts, extra: Mapping[str, Any]) -> Contents:
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
-    contents.add("the run", counters(parts), OTHER_TENSORS)
+    contents.add("the run", counters(parts), OTHER_TENSORS, of_main=parts.mesh.asynchronous)
     contents.add("random numbers", parts.streams.snapshot(), OTHER_TENSORS, of_main=True)
     return contents
 

@@ -6,7 +6,7 @@ that parameter and not the whole arena, and `copy.deepcopy` copies what it shoul
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,15 @@ def bit_sums(flats: Sequence[Tensor]) -> list[int]:
     return [int(flat.view(INTEGERS[flat.element_size()]).sum(dtype=torch.int64)) for flat in whole]
 
 
+Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
+"""Makes a 1-D tensor of zeros from its number of elements, dtype and device."""
+
+
+def private_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros in this process's own memory."""
+    return torch.zeros(size, dtype=dtype, device=device)
+
+
 @dataclass(frozen=True)
 class Segment:
     """Where one tensor lies: `flats[flat][offset : offset + size]`."""
@@ -47,7 +56,7 @@ class Segment:
     size: int
 
 
-def lay_out(tensors: Sequence[Tensor]) -> tuple[list[Segment], list[Tensor]]:
+def lay_out(tensors: Sequence[Tensor], allocate: Allocate = private_zeros) -> tuple[list[Segment], list[Tensor]]:
     """A segment for each tensor, and zeroed flat buffers, one for each (dtype, device), in order of first appearance."""
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
@@ -56,7 +65,7 @@ def lay_out(tensors: Sequence[Tensor]) -> tuple[list[Segment], list[Tensor]]:
     flats = []
     for flat, ((dtype, device), members) in enumerate(kinds.items()):
         offsets, size = aligned_offsets([tensors[number].numel() for number in members])
-        flats.append(torch.zeros(size, dtype=dtype, device=device))
+        flats.append(allocate(size, dtype, device))
         segments |= {
             number: Segment(flat, offset, tensors[number].numel())
             for number, offset in zip(members, offsets, strict=True)
@@ -78,9 +87,15 @@ class ParameterArena:
     Args:
         models: (label, module) pairs; names are `label.path`, or `path` for a single model.
         absent: identities of parameters that other ranks hold; they are left out.
+        allocate: where the parameters go.
     """
 
-    def __init__(self, models: Sequence[tuple[str, nn.Module]], absent: Container[int] = ()) -> None:
+    def __init__(
+        self,
+        models: Sequence[tuple[str, nn.Module]],
+        absent: Container[int] = (),
+        allocate: Allocate = private_zeros,
+    ) -> None:
         self._modules = [module for _, model in models for module in model.modules()]
         self.names: list[str] = []
         self.parameters: list[nn.Parameter] = []
@@ -91,7 +106,7 @@ class ParameterArena:
                     seen.add(id(parameter))
                     self.names.append(f"{label}.{name}" if len(models) > 1 else name)
                     self.parameters.append(parameter)
-        self.segments, self.flats = lay_out(self.parameters)
+        self.segments, self.flats = lay_out(self.parameters, allocate)
         for parameter, segment in zip(self.parameters, self.segments, strict=True):
             if segment.size:
                 parameter.data = alias(self.flats[segment.flat], segment.offset, parameter)

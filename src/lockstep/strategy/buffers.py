@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lockstep.errors import UsageError
-from lockstep.strategy.arena import INTEGERS, Segment, alias, bit_sums, lay_out
+from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out, private_zeros
 
 
 class Rule(StrEnum):
@@ -48,10 +48,15 @@ class BufferBank:
         models: (label, module) pairs.
         rules: patterns of buffer names, as in a shell, to "first" or "mean".
         absent: identities of buffers that other ranks hold; they are left out.
+        allocate: where the buffers go.
     """
 
     def __init__(
-        self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str], absent: Container[int] = ()
+        self,
+        models: Sequence[tuple[str, nn.Module]],
+        rules: Mapping[str, str],
+        absent: Container[int] = (),
+        allocate: Allocate = private_zeros,
     ) -> None:
         self._absent = absent
         found: dict[int, tuple[nn.Module, str, str]] = {}
@@ -63,7 +68,7 @@ class BufferBank:
                         found.setdefault(id(buffer), (module, key, name))
         places = list(found.values())
         tensors = [module._buffers[key] for module, key, _ in places]  # noqa: SLF001
-        segments, self._flats = lay_out([tensor for tensor in tensors if tensor is not None])
+        segments, self._flats = lay_out([tensor for tensor in tensors if tensor is not None], allocate)
         self.entries = [
             Entry(
                 module, key, name, _rule(module, key, name, rules), segment, _rebind(module, key, self._flats, segment)

@@ -7,6 +7,8 @@ import torch
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
+from lockstep.strategy.data_parallel import DataParallel
+from lockstep.strategy.hogwild import Hogwild
 from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.several_devices import SeveralDevices
@@ -18,6 +20,10 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
     """The strategy of the mesh; every rank must call it."""
     if mesh.stages > 1:
         return (Pipeline if mesh.strategy == "pipeline" else Staged)(mesh, transport, placement, device)
+    if mesh.strategy == "dp":
+        return DataParallel(Replica("dp", transport, placement), mesh.copies)
+    if mesh.strategy == "hogwild" and mesh.num_ranks > 1:
+        return Hogwild(transport, placement)
     if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
         return SeveralDevices(transport, placement, devices)

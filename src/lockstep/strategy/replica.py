@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import check_same_models, find_difference, refuse_unsupported
-from lockstep.strategy.arena import ParameterArena
+from lockstep.strategy.arena import Allocate, ParameterArena, private_zeros
 from lockstep.strategy.buffer_pass import BufferPass
 from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
@@ -66,13 +66,23 @@ class Replica(Strategy):
         transport: the ranks.
         placement: lanes on replicas.
         peers: those of them that hold the same parameters, in the order of the replicas; by default all.
+        shared: makes memory that processes outside of `transport` write to at any time (`hogwild`): parameters lie in
+            it for good, their values are not compared, and buffers are left alone. None: everything is this rank's.
     """
 
-    def __init__(self, name: str, transport: Transport, placement: Placement, peers: Transport | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        placement: Placement,
+        peers: Transport | None = None,
+        shared: Allocate | None = None,
+    ) -> None:
         self.name = name
         self.placement = placement
         self._transport = transport
         self._peers = peers or transport
+        self._shared = shared
         self._lanes = placement.lanes(self._peers.rank)
         self._part_of: Sequence[int] = (0,) * transport.world_size
         """Of each rank, which part of the model it holds."""
@@ -88,7 +98,7 @@ class Replica(Strategy):
         self._in_backward = False
         self._pools: dict[tuple[bool, ...], SlotPool] = {}
         """By which parameters are trainable: a GAN freezes and unfreezes the same ones again and again."""
-        self._lanes_checked = 0
+        self._lanes_checked = 0 if shared is None else CHECKED_LANES
         self._last_step = (0, 0)
         """The step and number of the last pass."""
         self._expected_backwards: dict[int, int] = {}
@@ -120,6 +130,12 @@ class Replica(Strategy):
                 raise UsageError("requires_grad differs between ranks. Freeze and unfreeze on every rank alike.")
             self._watch_trainable()
             return
+        if self._shared is not None:
+            raise UsageError(
+                "A parameter of the model was moved, replaced, resized, or a layer came or went, after run.prepare. Under "
+                "hogwild the parameters lie in memory that all ranks share. Change the model before run.prepare and load "
+                "values with load_state_dict, or use --strategy ddp."
+            )
         refuse_unsupported(self._models, self._absent)
         check_same_models(self._models, self._peers, self._absent)
         self._lay_out()
@@ -127,11 +143,11 @@ class Replica(Strategy):
     def _lay_out(self) -> None:
         """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
         self._pools.clear()
-        self._arena = ParameterArena(self._models, self._absent)
+        self._arena = ParameterArena(self._models, self._absent, self._shared or private_zeros)
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
-        self._bank = BufferBank(self._models, self._rules, self._absent)
+        self._bank = BufferBank(self._models if self._shared is None else (), self._rules, self._absent)
         self._watch_trainable()
 
     def _watch_trainable(self) -> None:

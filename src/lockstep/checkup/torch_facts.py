@@ -1,0 +1,120 @@
+"""What torch knows about this machine, asked in an interpreter of its own: the command itself never imports torch.
+
+`python -P -m lockstep.checkup.torch_facts` prints the facts as one JSON object.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """All defaults: torch could not be imported."""
+
+    error: str = ""
+    """The last line of what went wrong; empty when torch could be imported."""
+    version: str = ""
+    numpy: str = ""
+    built_for: str = ""
+    """"cuda 12.8", "rocm 6.4", or empty for a CPU build."""
+    cuda_error: str = ""
+    """Why CUDA cannot be used, where torch was built for it."""
+    devices: tuple[str, ...] = ()
+    """Names of the devices that torch can use, in the order of their indices."""
+    backends: tuple[str, ...] = ()
+    """Of torch.distributed: gloo, nccl, mpi, ucc."""
+    nccl: str = ""
+    """NCCL's version."""
+    cpu: str = ""
+    """The instruction set that torch's kernels use."""
+    tasks: int = 1
+    """Threads of the process after importing torch; the nursery forks only from one."""
+
+
+def ask_torch(variables: Mapping[str, str]) -> TorchFacts:
+    """Start the interpreter and wait for its answer, at most two minutes; what goes wrong is in `error`."""
+    command = [sys.executable, "-P", "-m", "lockstep.checkup.torch_facts"]
+    environment = {**variables, "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TorchFacts(error=f"importing torch took longer than {TIMEOUT_S:.0f} s")
+    return parse_facts(done.stdout, done.stderr, done.returncode)
+
+
+def parse_facts(out: str, err: str, code: int) -> TorchFacts:
+    """The facts from what the interpreter printed; its last line, because libraries print too."""
+    lines = out.strip().splitlines()
+    try:
+        told = json.loads(lines[-1])
+        return TorchFacts(**{**told, "devices": tuple(told["devices"]), "backends": tuple(told["backends"])})
+    except (IndexError, ValueError, TypeError, KeyError):
+        last = (err.strip().splitlines() or [f"the interpreter ended with exit code {code}"])[-1]
+        return TorchFacts(error=last)
+
+
+def _gather() -> TorchFacts:
+    torch = importlib.import_module("torch")
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    distributed = importlib.import_module("torch.distributed")
+    cuda, hip = torch.version.cuda, getattr(torch.version, "hip", None)
+    devices, cuda_error = _devices(torch) if cuda or hip else ((), "")
+    backends = tuple(name for name in ("gloo", "nccl", "mpi", "ucc") if _has(distributed, name))
+    return TorchFacts(
+        version=str(torch.__version__),
+        numpy=_version("numpy"),
+        built_for=f"cuda {cuda}" if cuda else f"rocm {hip}" if hip else "",
+        cuda_error=cuda_error,
+        devices=devices,
+        backends=backends,
+        nccl=".".join(map(str, torch.cuda.nccl.version())) if "nccl" in backends else "",
+        cpu=str(torch.backends.cpu.get_cpu_capability()),
+        tasks=tasks,
+    )
+
+
+def _has(distributed: Any, name: str) -> bool:
+    return bool(distributed.is_available() and getattr(distributed, f"is_{name}_available", lambda: False)())
+
+
+def _devices(torch: Any) -> tuple[tuple[str, ...], str]:
+    try:
+        torch.cuda.init()
+        return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())), ""
+    except Exception as error:  # noqa: BLE001 - whatever the driver says is the answer
+        return (), (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _version(module: str) -> str:
+    try:
+        return str(importlib.import_module(module).__version__)
+    except ImportError:
+        return ""
+
+
+def main() -> None:
+    """Print the facts."""
+    try:
+        facts = _gather()
+    except Exception as error:  # noqa: BLE001 - an import may raise anything
+        facts = TorchFacts(error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    sys.stdout.flush()
+    os.write(1, json.dumps(asdict(facts)).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""`lockstep doctor`: from the command line to a report and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import click
+from rich.console import Console
+
+from lockstep.checkup.examination import examine
+from lockstep.checkup.table import show
+from lockstep.cli.version import version
+
+EPILOG = """\b
+ok: nothing to do; note: works, and could be better; problem: would keep a run
+from working. Below a row stands the way out.
+
+\b
+Exit code: 0; 1 when there is a problem."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Look at this machine: versions, driver, devices, cores, back ends, limits, leftovers."""
+    report = examine(os.environ, version())
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        show(report, Console(highlight=False))
+    sys.exit(0 if report.healthy else 1)

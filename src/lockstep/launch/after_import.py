@@ -1,0 +1,62 @@
+"""Do something with a module as soon as it is imported: at once when it is imported already.
+
+A rank that was forked has torch; a fresh one must not import it before the script has made its settings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Action = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, action: Action) -> None:
+    """Call `action(module)` now or right after the module's own code has run, once."""
+    if name in sys.modules:
+        action(sys.modules[name])
+        return
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Waiting)), None)
+    if finder is None:
+        finder = _Waiting()
+        sys.meta_path.insert(0, finder)
+    finder.actions.setdefault(name, []).append(action)
+
+
+class _Waiting(MetaPathFinder):
+    """Lets the other finders find a module, and acts when it has been executed."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Action]] = {}
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        actions = self.actions.pop(fullname, None)
+        spec = importlib.util.find_spec(fullname) if actions else None
+        if spec is not None and spec.loader is not None and actions:
+            spec.loader = _ActingLoader(spec.loader, actions)
+        return spec
+
+
+class _ActingLoader(Loader):
+    """Steps aside for the real loader before the module's own code runs."""
+
+    def __init__(self, loader: Loader, actions: list[Action]) -> None:
+        self._loader = loader
+        self._actions = actions
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        for action in self._actions:
+            action(module)

@@ -1,0 +1,174 @@
+"""How a script's own `init_process_group` fits the ranks that lockstep has started: a pure decision with its sentence.
+
+What would block for minutes (a number of ranks that nobody starts, two ranks with one number) is refused before
+anything waits. What can simply be made to work is: all ranks of a run are on this machine, so a meeting at any address,
+port or file goes through the run's own store, where no port is busy and no file has the addresses of an earlier meeting
+(torch's FileStore had them in the second of two meetings: "connection refused" after 3 s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import urlparse
+
+from lockstep.errors import UsageError
+
+MPI_MISSING = 'This torch has no MPI. Use init_process_group("gloo"); it works under mpirun too.'
+NCCL_MISSING = 'This torch has no NCCL. Use init_process_group("gloo").'
+NO_GPU = 'NCCL needs a GPU for each rank, and torch sees none here. Use init_process_group("gloo").'
+FROM_ENVIRONMENT = 'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])'
+
+
+class Way(StrEnum):
+    """Through which store the ranks meet."""
+
+    TORCH = "torch"
+    """As torch does it, with the arguments as they are."""
+    RUN = "run"
+    """The run's store, under a name that is derived from the address."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of one `init_process_group`."""
+
+    backend: str | None = None
+    init_method: str | None = None
+    world_size: int = -1
+    rank: int = -1
+    has_store: bool = False
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What lockstep has started, and what this torch can do."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    address: str
+    """`host:port` of the run's store, as MASTER_ADDR and MASTER_PORT were set at the start."""
+    has_nccl: bool = True
+    has_mpi: bool = True
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is there at the moment of the call."""
+
+    address: str
+    """`host:port` by MASTER_ADDR and MASTER_PORT now; a part is empty when its variable is not set."""
+    earlier: int = 0
+    """How often this process has met the others in this way before."""
+
+
+def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
+    """The way to meet.
+
+    Raises:
+        UsageError: one sentence with the way out, for what would block or cannot be.
+    """
+    _check_backend(asked, launched)
+    if asked.has_store:
+        return Way.TORCH
+    method = asked.init_method or "env://"
+    scheme = urlparse(method).scheme
+    if scheme in ("tcp", "file"):
+        _check_complete(asked, method, scheme)
+    moved = scheme == "env" and now.address != launched.address
+    _check_numbers(asked, launched, shared=scheme == "env" and not moved)
+    if scheme in ("tcp", "file") or moved or (scheme == "env" and now.earlier):
+        return Way.RUN
+    return Way.TORCH
+
+
+def _check_backend(asked: Asked, launched: Launched) -> None:
+    names = (asked.backend or "").lower()
+    wanted = {part.partition(":")[2] or part for part in names.split(",")}
+    if "mpi" in wanted and not launched.has_mpi:
+        raise UsageError(MPI_MISSING)
+    if "nccl" not in wanted:
+        return
+    if not launched.has_nccl:
+        raise UsageError(NCCL_MISSING)
+    if names != "nccl" and "gloo" in wanted:
+        return  # the CPU's part works without a GPU
+    if launched.gpus == 0:
+        raise UsageError(NO_GPU)
+    if launched.local_world_size > launched.gpus:
+        raise UsageError(
+            f"NCCL needs a GPU for each rank, but {launched.local_world_size} ranks were started and torch sees "
+            f'{launched.gpus}. Start {launched.gpus}, or use init_process_group("gloo").'
+        )
+
+
+def _check_complete(asked: Asked, method: str, scheme: str) -> None:
+    missing = [name for name in ("rank", "world_size") if getattr(asked, name) < 0]
+    if missing:
+        raise UsageError(
+            f"init_method {method} needs {' and '.join(f'{name}=' for name in missing)} too. "
+            f"Pass {FROM_ENVIRONMENT}; or leave init_method out."
+        )
+    if scheme == "tcp" and not _port(method):
+        raise UsageError(f"init_method {method} has no port. Write tcp://127.0.0.1:29500, or leave init_method out.")
+
+
+def meeting_name(init_method: str | None, moved_to: str = "") -> str:
+    """The same on all ranks that mean the same place: the port of tcp://, the path of file://, else the scheme.
+
+    Args:
+        init_method: the script's.
+        moved_to: `host:port` to which the script has moved env://; empty when it has not.
+    """
+    parts = urlparse(init_method or "env://")
+    if parts.scheme == "env" and moved_to:
+        parts = urlparse(f"tcp://{moved_to}")
+        init_method = parts.geturl()
+    if parts.scheme == "tcp":
+        return f"tcp {_port(init_method or '')}"
+    return f"{parts.scheme} {parts.path}"
+
+
+def _port(method: str) -> int | None:
+    try:
+        return urlparse(method).port
+    except ValueError:
+        return None
+
+
+def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
+    """Refuse what cannot come together; a smaller group may be meant, unless the address is `shared` with all ranks."""
+    world_size = asked.world_size if asked.world_size >= 0 else launched.world_size
+    if world_size != launched.world_size and (
+        world_size > launched.world_size or shared or not 0 <= asked.rank < world_size
+    ):
+        raise UsageError(
+            f"init_process_group(world_size={world_size}) waits for {_ranks(world_size)}, but {launched.world_size} "
+            f"{'was' if launched.world_size == 1 else 'were'} started. Start {world_size}, or leave world_size out."
+        )
+    if world_size != launched.world_size or asked.rank in (-1, launched.rank):
+        return
+    if asked.rank == launched.local_rank:
+        raise UsageError(
+            f"init_process_group(rank={asked.rank}) got LOCAL_RANK, which counts anew on each node; this is rank "
+            f'{launched.rank}. Pass rank=int(os.environ["RANK"]), or leave rank out.'
+        )
+    raise UsageError(
+        f"init_process_group(rank={asked.rank}) was called in rank {launched.rank}, so the ranks would wait for each "
+        'other for ever. Pass rank=int(os.environ["RANK"]), or leave rank out.'
+    )
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' if count != 1 else ''}"
+
+
+def busy_port(port: int) -> str:
+    """The sentence for a port on which somebody else listens."""
+    return (
+        f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there. "
+        'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.'
+    )

@@ -1,0 +1,45 @@
+"""What a parcel is made of, and how its parts are opened in a rank (see `parcel`). Loads quickly: every nursery has it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Header:
+    """The parcel's outside, readable before anything of the person's is imported."""
+
+    path: list[str]
+    """sys.path of the caller."""
+    argv: list[str]
+    main_file: str | None
+    """`__file__` of the caller's `__main__`; None in a notebook."""
+    sources: dict[str, list[str]]
+    """Lines of sources that are in no file."""
+    call: bytes
+    """(function, args), pickled."""
+
+
+class PipeEnd:
+    """A descriptor of the caller, opened anew where it is unpacked; in place of multiprocessing's own."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor."""
+        return os.open(*self._place)
+
+
+def open_storage(path: str, size: int, dtype: Any) -> Any:
+    """The caller's shared memory as a storage of torch: untyped, or typed with `dtype`."""
+    torch = importlib.import_module("torch")
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)  # noqa: SLF001 - as torch.multiprocessing does
+    finally:
+        os.close(descriptor)
+    return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

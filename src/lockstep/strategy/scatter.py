@@ -1,0 +1,93 @@
+"""Cutting what a model is called with into parts for replicas, and putting their outputs together again, on the CPU.
+
+The rules are those of torch.nn.parallel.scatter and gather, which work on GPUs only: tensors are cut along dim 0 as
+torch.chunk does, containers are followed, everything else is handed to every replica by reference.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+
+Share = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and the keyword arguments of one replica."""
+
+
+def scatter_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int) -> list[Share]:
+    """The arguments of at most `count` replicas; fewer when a tensor has fewer rows, one when there is no argument.
+
+    Raises:
+        UsageError: for a tensor without dimensions.
+    """
+    positional = [tuple(part) for part in _parts(args, count)] if args else []
+    named = [dict(part) for part in _parts(dict(kwargs), count)] if kwargs else []
+    most = max(len(positional), len(named), 1)
+    positional += [()] * (most - len(positional))
+    named += [{} for _ in range(most - len(named))]
+    return list(zip(positional, named, strict=True))
+
+
+def _parts(value: Any, count: int) -> Sequence[Any]:
+    """`value` for each replica; the shortest of a container's members decides how many there are."""
+    if isinstance(value, Tensor):
+        if not value.dim():
+            raise UsageError(
+                "dp cuts every tensor that the model is called with along dim 0, but one of them has no dimension. Pass "
+                "it as a number, or as a tensor with one row for each sample."
+            )
+        return value.chunk(count)
+    if not isinstance(value, (tuple, list, dict)) or not value:
+        return [value] * count
+    members = value.values() if isinstance(value, dict) else value
+    cut = list(zip(*(_parts(member, count) for member in members), strict=False))
+    if isinstance(value, dict):
+        return [type(value)(zip(value, part, strict=True)) for part in cut]
+    return [_like(value, part) for part in cut]
+
+
+def gather_outputs(outputs: Sequence[Any]) -> Any:
+    """The replicas' outputs as one: tensors joined along dim 0, scalars as a vector, containers member by member.
+
+    Raises:
+        UsageError: for outputs that cannot be joined.
+    """
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        return _join(outputs)
+    if first is None:
+        return None
+    if isinstance(first, dict):
+        if any(other.keys() != first.keys() for other in outputs):
+            raise UsageError("The replicas of dp returned dictionaries with different keys, so they cannot be joined.")
+        return type(first)((key, gather_outputs([output[key] for output in outputs])) for key in first)
+    if isinstance(first, (tuple, list)):
+        if any(len(other) != len(first) for other in outputs):
+            raise UsageError("The replicas of dp returned collections of different lengths, so they cannot be joined.")
+        return _like(first, [gather_outputs(members) for members in zip(*outputs, strict=True)])
+    raise UsageError(
+        f"dp joins tensors, and tuples, lists and dictionaries of them, but the model returned {type(first).__name__}. "
+        f"Return tensors from forward."
+    )
+
+
+def _join(outputs: Sequence[Tensor]) -> Tensor:
+    if any(output.dim() for output in outputs):
+        return torch.cat(list(outputs))
+    warnings.warn(
+        "Was asked to gather along dimension 0, but all input tensors were scalars; will instead unsqueeze and return a "
+        "vector.",
+        stacklevel=2,
+    )
+    return torch.stack(list(outputs))
+
+
+def _like(container: Any, members: Sequence[Any]) -> Any:
+    if isinstance(container, tuple) and hasattr(container, "_fields"):
+        return type(container)(*members)
+    return type(container)(members)

@@ -1,0 +1,74 @@
+"""Memory that all ranks of a node write to, without a name in any file system.
+
+Rank 0 makes an anonymous file in memory (memfd_create); the others open it through /proc/PID/fd of rank 0 and map it;
+then rank 0 closes it. So nothing is left behind however ranks end, and the size of /dev/shm (64 MiB in many containers)
+does not matter. Not a transport: nobody is told about a write, and no write waits.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import WorldError
+from lockstep.transport.contract import Transport
+
+
+class SharedMemory:
+    """Allocates tensors that every rank of the transport maps. All ranks must be on one node, of one user."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def zeros(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """`size` zeros, 1-D, on the CPU, over the same memory on every rank; freed when no rank holds it any more.
+
+        Every rank must call it, with the same arguments.
+
+        Raises:
+            WorldError: on every rank, when the system refuses the memory or a rank cannot reach it.
+        """
+        if not size:
+            return torch.zeros(0, dtype=dtype, device=device)
+        file, told = -1, {"name": "", "process": os.getpid(), "file": -1, "problem": ""}
+        if self._transport.rank == 0:
+            told["name"] = f"lockstep-{secrets.token_hex(8)}"
+            try:
+                file = told["file"] = os.memfd_create(str(told["name"]))
+                os.posix_fallocate(file, 0, size * dtype.itemsize)
+            except OSError as error:
+                told["problem"] = (
+                    f"The ranks need {size * dtype.itemsize:,} bytes of memory that they share, but the system refused: "
+                    f"{error.strerror}. Free memory or raise the limit, or use --strategy ddp."
+                )
+        try:
+            made = self._transport.all_gather_object(told, "shared memory")[0]
+            if made["problem"]:
+                raise WorldError(made["problem"])
+            process = made["process"] if self._transport.rank else "self"
+            mapped, problem = _map(Path(f"/proc/{process}/fd/{made['file']}"), made["name"], size, dtype)
+            problems = self._transport.all_gather_object(problem, "shared memory mapped")
+        finally:
+            if file >= 0:
+                os.close(file)
+        for rank, text in enumerate(problems):
+            if text:
+                raise WorldError(
+                    f"rank {rank} cannot reach the memory of rank 0 ({text}). The ranks of hogwild must run on one node, "
+                    f"in one container, as one user. Elsewhere use --strategy ddp."
+                )
+        return mapped
+
+
+def _map(path: Path, name: str, size: int, dtype: torch.dtype) -> tuple[Tensor, str]:
+    """The file at `path` as a tensor, or why not. Its name shows that it is the right one, and no other node's."""
+    try:
+        if not str(path.readlink()).startswith(f"/memfd:{name} "):
+            return torch.empty(0), f"{path} is another file"
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype), ""
+    except (OSError, RuntimeError) as error:
+        return torch.empty(0), str(error)

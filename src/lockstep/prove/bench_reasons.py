@@ -145,7 +145,7 @@ def _bits(results: Results) -> Iterator[str]:
         elif found == REFERENCE and not one.bits:
             yield f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify says where."
         elif found in (AS_TORCH, NOT_BY_NATURE):
-            yield f"{why_not_exact(strategy)}."
+            yield f"{why_not_exact(strategy).rstrip('.')}."
     if any(results.exactness(one) == OTHER_THREADS for one in results.whole()):
         yield "other threads: the number of threads changes the bits of CPU kernels, so there is nothing to compare with."
 

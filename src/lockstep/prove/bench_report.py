@@ -106,7 +106,7 @@ def time_table(results: Results) -> Table:
 
 
 def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
+    return Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="bold")
 
 
 def _memory(one: Measured) -> str:

@@ -14,7 +14,7 @@ REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS = (
     "reference",
     "same bits",
     "differs",
-    "as torch gives",
+    "as torch does",
     "not by nature",
     "other threads",
 )

@@ -156,13 +156,17 @@ def measure_all(options: argparse.Namespace) -> tuple[Results, list[Ratio]]:
             stack.callback(trials.remove)
         runners = Runners(usual, wide)
         results.measured = [Measured(each) for each in planned(options.micro_batches, cores)]
-        limit = []
-        for number in range(options.rounds):
-            before = two_at_once(program, nursery)
-            seconds = measure_round(number, bench, runners, results)
-            limit.append((before + two_at_once(program, nursery)) / 2)
-            said = f"round {number + 1} of {options.rounds}: {seconds:.0f} s; two at once {limit[-1]:.2f} times one"
-            print(said, file=sys.stderr)
+        limit: list[float] = []
+        try:
+            for number in range(options.rounds):
+                before = two_at_once(program, nursery)
+                seconds = measure_round(number, bench, runners, results)
+                limit.append((before + two_at_once(program, nursery)) / 2)
+                said = f"round {number + 1} of {options.rounds}: {seconds:.0f} s; two at once {limit[-1]:.2f} times one"
+                print(said, file=sys.stderr)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            print(f"stopped after {len(limit)} rounds: {stop}", file=sys.stderr)
+            results.interrupted_by = 130
     limit = keep_rounds(results, limit, options.least_limit)
     if not limit:
         raise SystemExit(f"In no round did two processes at once compute {options.least_limit} times as much as one.")

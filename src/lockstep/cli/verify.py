@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
+from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
-from lockstep.cli.words import own_first
 from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
@@ -40,16 +40,6 @@ them, or --, begins the script's own.
 Exit code: 0 when every bit is the same and the lanes give the gradient of the
 whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
 in the use of lockstep."""
-
-
-class OptionsAroundScript(click.Command):
-    """Takes its options before SCRIPT and right behind it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
-        valued = {name for option in options if not option.is_flag for name in option.opts}
-        flags = {name for option in options if option.is_flag for name in option.opts}
-        return super().parse_args(ctx, own_first(args, valued, flags))
 
 
 @click.command(

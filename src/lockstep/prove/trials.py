@@ -1,4 +1,4 @@
-"""The runs that `verify` makes: each in a folder of its own, all from one nursery, so that torch is imported once."""
+"""The runs that `verify` and `bench` make: each in a folder of its own, all from one nursery, so that torch is imported once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTERRUPTED = tuple(128 + number for number in ENDING)
 
 @dataclass(frozen=True)
 class Program:
-    """The script to prove, and how to run it."""
+    """The script to prove or to measure, and how to run it."""
 
     script: Path | None
     module: str | None
@@ -68,18 +68,30 @@ class Trials(AbstractContextManager["Trials"]):
         program: what to run.
         watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
         nursery: one to use and leave open, with the program's threads; None: one of its own.
+        purpose: the command that makes the runs; part of the name of their folder.
     """
 
     def __init__(
-        self, program: Program, watch: Callable[[str, float | None], None], nursery: NurseryHandle | None = None
+        self,
+        program: Program,
+        watch: Callable[[str, float | None], None],
+        nursery: NurseryHandle | None = None,
+        purpose: str = "verify",
     ) -> None:
         self._program, self._watch = program, watch
-        self.base = Path(tempfile.mkdtemp(prefix="lockstep-verify-"))
+        self.base = Path(tempfile.mkdtemp(prefix=f"lockstep-{purpose}-"))
         self._own = NurseryHandle(program.threads, PRELOADED) if nursery is None else None
         self._nursery = nursery or self._own
         self._count = 0
 
-    def run(self, label: str, num_ranks: int, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
+    def run(
+        self,
+        label: str,
+        num_ranks: int,
+        lanes: int | None,
+        evidence: Mapping[str, Any],
+        form: Form | None = None,
+    ) -> Trial:
         """One run from start to end.
 
         Raises:
@@ -87,16 +99,16 @@ class Trials(AbstractContextManager["Trials"]):
         """
         self._watch(label, None)
         self._count += 1
-        name = f"{self._count:02d}-{label.replace(' ', '-')}"
+        name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
-        started, form = launched(on_ranks(program.form, num_ranks), num_ranks)
+        started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
         began = time.monotonic()
         request = LaunchRequest(
             script=program.script,
             module=program.module,
             args=program.args,
             ranks=started,
-            form=form,
+            form=told,
             threads=program.threads,
             threads_given=program.threads_given,
             device=program.device,

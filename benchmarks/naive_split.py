@@ -24,8 +24,10 @@ def measure_pipeline(micro_batches: int, rounds: int) -> Line:
     results = Results(program.title, "cpu", bench.cores, amount)
     sides = [Configuration(name, STAGES, micro_batches, 1) for name in ("pipeline", "model_parallel")]
     with Trials(program, lambda *_: None, purpose="bench") as trials:
-        measure_rounds(sides, bench, Runners(trials, None), results)
-        trials.remove()
+        try:
+            measure_rounds(sides, bench, Runners(trials, None), results)
+        finally:
+            trials.remove()
     pipeline, naive = results.measured
     if pipeline.failed or naive.failed or pipeline.bits != naive.bits:
         raise SystemExit(pipeline.failed or naive.failed or "the pipeline's bits are not those of the naive split")

@@ -120,8 +120,10 @@ def _plain_step(program: Program, nursery: NurseryHandle, ranks: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         alone = replace(program, args=(*program.args, "--alone", folder))
         with Trials(alone, lambda *_: None, nursery, purpose="bench") as trials:
-            outcome = trials.run("alone", ranks, None, {}).outcome
-            trials.remove()
+            try:
+                outcome = trials.run("alone", ranks, None, {}).outcome
+            finally:
+                trials.remove()
         if outcome.exit_code:
             raise SystemExit(outcome.block)
         edges = [json.loads(file.read_text()) for file in Path(folder).iterdir()]

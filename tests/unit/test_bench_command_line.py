@@ -13,6 +13,8 @@ OPTIONS = {
     "ranks": "1,2",
     "strategies": "ddp",
     "lanes": None,
+    "precision": None,
+    "numerics": None,
     "steps": 10,
     "rounds": 5,
     "threads": 1,

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.errors import UsageError
@@ -68,6 +69,7 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Measured steps of a run. [default: {DEFAULT_STEPS}]")
 @click.option("--rounds", type=int, default=DEFAULT_ROUNDS, help=f"Runs of each. [default: {DEFAULT_ROUNDS}]")
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
+@accept_arithmetic_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
@@ -135,6 +137,7 @@ def bench_from(options: dict[str, Any]) -> Bench:
         threads=sized.threads,
         threads_given=options["threads"] is not None,
         device=sized.device,
+        arithmetic=arithmetic_from(options),
     )
     amount = Amount(options["steps"], options["rounds"])
     return Bench(program, strategies, ranks, options["lanes"], amount, cores.count)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
@@ -54,6 +55,7 @@ in the use of lockstep."""
 @click.option("--ranks", default=DEFAULT_RANKS, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
 @accept_form_options
+@accept_arithmetic_options
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
@@ -102,6 +104,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
         threads_given=options["threads"] is not None,
         device=sized.device,
         form=form_from(options),
+        arithmetic=arithmetic_from(options),
     )
     if options["lanes"] is not None and options["lanes"] < 1:
         raise UsageError(

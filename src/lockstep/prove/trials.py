@@ -16,6 +16,7 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
 
@@ -38,6 +39,8 @@ class Program:
     """Whether a person gave the threads; otherwise the script's own number wins."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as the command line named them."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics, as far as the command line named them."""
 
     @property
     def title(self) -> str:
@@ -109,6 +112,7 @@ class Trials(AbstractContextManager["Trials"]):
             args=program.args,
             ranks=started,
             form=told,
+            arithmetic=program.arithmetic,
             threads=program.threads,
             threads_given=program.threads_given,
             device=program.device,

@@ -1,4 +1,4 @@
-"""Files that a run under `lockstep verify` writes: not where the script says, so that the user's own stay as they are.
+"""Files that a run under `lockstep verify` or `bench` writes: not where the script says, so that the user's own stay as they are.
 
 A script may read again what it has written; so this process remembers where it is.
 """

@@ -67,8 +67,8 @@ def require_between_epochs(parts: Parts, call: str) -> None:
 
 
 def place_of(parts: Parts, path: str | os.PathLike[str]) -> Path:
-    """Where a file of the run lies. Under `lockstep verify` runs must not touch the user's, nor see each other's."""
-    if parts.witness is not None and parts.folder is not None:
+    """Where a file of the run lies. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
+    if (parts.witness is not None or parts.meter is not None) and parts.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, parts.folder.path / "evidence" / name)
     return Path(path)

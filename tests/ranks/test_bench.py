@@ -33,6 +33,7 @@ model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=20)
 model, optimizer, loader = run.prepare(model, optimizer, loader)
+run.save_weights(model, "untrained.safetensors")
 for epoch in run.epochs({epochs}):
     for step in run.steps(loader):
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
@@ -95,6 +96,7 @@ def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"^round 1 of 2: \d configurations in [\d.]+ s, about \d+ s left$", ended.stderr, re.MULTILINE)
     assert not list(tmp_path.glob("lockstep-bench-*"))
+    assert not (tmp_path / "untrained.safetensors").exists(), "a bench leaves the files of its user alone"
 
 
 def test_a_configuration_that_fails_is_a_row_and_the_others_go_on(measured: Bencher) -> None:

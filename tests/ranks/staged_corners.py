@@ -86,9 +86,9 @@ class Padded(nn.Module):
 
 
 class Scaled(nn.Module):
-    def __init__(self):
+    def __init__(self, size=16):
         super().__init__()
-        self.layer = nn.Linear(16, 16)
+        self.layer = nn.Linear(size, size)
 
     def forward(self, x, scale):
         return self.layer(x) * scale
@@ -130,6 +130,23 @@ class TwoResults(nn.Module):
 
     def forward(self, x):
         return self.last(torch.tanh(self.first(x.flatten(1)))), self.last.weight.square().sum()
+
+
+class Strided(nn.Module):
+    """Every second column goes over the cut. Masks are made where activations are, and used on both sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 16), Scaled(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))[:, ::2]
+        weights = torch.arange(8, device=x.device) / 8
+        return self.last(self.middle(x * weights, weights))
+
+
+def strided_at_the_cut():
+    return fit(Strided(), cut=["middle"])
 
 
 def checkpointed_at_the_cut():
@@ -202,6 +219,7 @@ def lanes_without_backward(run, model, batch):
 CORNERS = {
     function.__name__: function
     for function in [
+        strided_at_the_cut,
         checkpointed_at_the_cut,
         recurrent,
         fast_path_of_attention,

@@ -265,6 +265,23 @@ def calls_other_layers_later():
     model.eval()(torch.ones(2, 64))
 
 
+class Skipping(Late):
+    """In evaluation a value goes around the cut."""
+
+    def forward(self, x):
+        kept = self.first(x.flatten(1))
+        x = self.late(kept)
+        if not self.training:
+            x += kept
+        return self.last(x)
+
+
+def other_ways_in_evaluation():
+    model = Skipping()
+    loop(model, cut=["late"])
+    model.eval()(torch.ones(2, 64))
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -323,6 +340,7 @@ MISTAKES = {
     copies_layers: (2, MP, "a copy would have the layers of this rank only"),
     pickles_parameters: (2, MP, "a file written here would miss it"),
     calls_other_layers_later: (2, MP, ELSEWHERE),
+    other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
     reentrant_checkpoint: (2, MP, "Pass use_reentrant=False"),
     cut_inside_of_a_checkpoint: (2, MP, "inside of a checkpointed part of the model"),
     gradients_by_hand: (2, MP, "not by torch.autograd.grad or Tensor.backward"),

@@ -1,7 +1,7 @@
-"""A parameter that another stage holds: shape and dtype on the meta device, and a sentence where its values are needed.
+"""What another stage has: shape and dtype on the meta device, and a sentence where its values are needed.
 
 A plain meta tensor is no protection: `average.mul_(0.9).add_(parameter)` leaves `average` at 0.9 of itself, and
-`F.linear(x, weight)` returns memory that nobody wrote. Following a forward (`ghost`) does not come through here.
+`F.linear(x, weight)` returns memory that nobody wrote. While a forward is only followed (`ghost`) nothing is refused.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ _DRAW = frozenset(
 
 
 class Absent(Tensor):
-    """What is computed from parameters of other stages, outside of the model's forward.
+    """What is computed from parameters of other stages.
 
     Changing it in place does nothing, which is right: its stage does it. Using its values raises `UsageError`.
     """
 
     parameter_name = ""
+    """Of the parameter that it is or was made of; empty for an activation."""
 
     @classmethod
     def __torch_function__(
@@ -68,7 +69,7 @@ class Absent(Tensor):
                 if "meta" in str(error):
                     _refuse(name, operation, error)
                 raise
-            return pytree.tree_map(lambda value: _absent(value, name), result)
+            return pytree.tree_map(lambda value: absent(value, name), result)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
@@ -111,7 +112,8 @@ def _mixed(values: Sequence[Any]) -> bool:
     return any(isinstance(value, Absent) for value in tensors) and any(not value.is_meta for value in tensors)
 
 
-def _absent(value: Any, name: str) -> Any:
+def absent(value: Any, name: str = "") -> Any:
+    """A meta tensor as `Absent`; anything else as it is."""
     if type(value) is not Tensor or not value.is_meta:
         return value
     made = value.as_subclass(Absent)
@@ -120,6 +122,12 @@ def _absent(value: Any, name: str) -> Any:
 
 
 def _refuse(name: str, operation: str, cause: Exception | None = None) -> NoReturn:
+    if not name:
+        raise UsageError(
+            f"{operation} needs a value that another stage computed, and that did not go into this stage's first layer in "
+            f"the first step's forward. Let forward go the same way in every step and in evaluation, cut elsewhere with "
+            f"run.prepare(..., cut=[...]), or use --strategy ddp."
+        ) from cause
     raise UsageError(
         f"{operation} needs the values of {name!r}, which another stage holds. What uses a parameter belongs into the "
         f"model's forward, which must use the same parameters in every step; for averages and other uses of a whole model "

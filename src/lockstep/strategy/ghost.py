@@ -18,10 +18,18 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
+from lockstep.strategy.absent import absent
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
 _ASKS = (Tensor.dtype.__get__, Tensor.to, Tensor.type_as)  # type: ignore[attr-defined]
 """What makes a forward depend on a ghost's dtype."""
+_PLACES: dict[Any, Callable[[torch.device], Any]] = {
+    Tensor.device.__get__: lambda device: device,
+    Tensor.is_cuda.__get__: lambda device: device.type == "cuda",  # type: ignore[attr-defined]
+    Tensor.is_cpu.__get__: lambda device: device.type == "cpu",  # type: ignore[attr-defined]
+    Tensor.get_device: lambda device: -1 if device.type == "cpu" else device.index,
+}
+"""Where a ghost says that it is: what forward makes there, a mask or positions, is real."""
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, F.linear, F.bilinear)
 _METHODS = (Tensor.matmul, Tensor.__matmul__, Tensor.mm, Tensor.bmm)
@@ -34,12 +42,12 @@ class Ghosts(TorchFunctionMode):
     """While on: an operation with a ghost makes a ghost.
 
     Args:
-        device_type: of what the ghosts stand for; its autocast decides their dtypes.
+        device: of what the ghosts stand for; its autocast decides their dtypes.
     """
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._device_type = device_type
+        self._device, self._device_type = device, device.type
         self.on = False
         self.asked = False
         """Whether somebody looked at a ghost's dtype, under autocast."""
@@ -62,21 +70,25 @@ class Ghosts(TorchFunctionMode):
         leaves = pytree.tree_leaves((args, kwargs)) if self.on else ()
         if not any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
             return func(*args, **kwargs)
+        if func in _PLACES:
+            return _PLACES[func](self._device)
         casts = torch.is_autocast_enabled(self._device_type)
         self.asked = self.asked or (casts and func in _ASKS)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - parameters of other stages are ghosts here
             if func in _MOVES:
-                return args[0].to(dtype) if (dtype := _dtype_in(args, kwargs)) is not None else args[0]
+                dtype = _dtype_in(args, kwargs)
+                return absent(args[0].to(dtype) if dtype is not None else args[0])
             args, kwargs = pytree.tree_map(ghost, (tuple(args), dict(kwargs)))
             if casts and func in _CAST:
                 args, kwargs = pytree.tree_map(self._lower, (args, kwargs))
             try:
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
             except RuntimeError:
                 if not casts:
                     raise
                 args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # no autocast for meta, so nobody unites dtypes
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+            return pytree.tree_map(absent, result)
 
     def _lower(self, value: Any) -> Any:
         is_float = isinstance(value, Tensor) and value.is_floating_point()

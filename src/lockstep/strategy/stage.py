@@ -144,7 +144,7 @@ class StageRunner:
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._stage.entry is None:
             return self._forward(*args, **kwargs)
-        ghosts = self._ghosts = Ghosts(self._streams.device.type)
+        ghosts = self._ghosts = Ghosts(self._streams.device)
         kept = [buffers[key] for buffers, key in self._buffers]
         ghosts.begin()
         try:

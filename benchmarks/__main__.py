@@ -12,11 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.launching import measure_launch
+from benchmarks.naive_split import measure_pipeline
 from benchmarks.stepping import measure_steps
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
 
-PARTS = ("steps", "alone", "launch")
+PARTS = ("steps", "alone", "launch", "pipeline")
 
 
 def comparisons(parts: list[str], rounds: int) -> list[Callable[[], Line]]:
@@ -27,6 +28,8 @@ def comparisons(parts: list[str], rounds: int) -> list[Callable[[], Line]]:
             found += [lambda name=name, n=num_ranks: measure_steps(name, n, rounds) for name in WORKLOADS]
     if "launch" in parts:
         found += [lambda n=n: measure_launch(n, rounds) for n in (2, 8)]
+    if "pipeline" in parts:
+        found += [lambda m=m: measure_pipeline(m, rounds) for m in (8, 16)]
     return found
 
 

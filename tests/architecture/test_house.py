@@ -2,6 +2,7 @@
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,11 +81,18 @@ def test_every_module_says_what_it_is():
     assert silent == []
 
 
-def test_every_promise_of_the_guarantees_page_names_a_test_that_exists():
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+@pytest.mark.parametrize("name", ["guarantees.md", "from-the-notes.md"])
+def test_every_promise_of_a_page_names_a_test_that_exists(name):
+    page = (ROOT / "docs" / name).read_text()
     named = {word.strip("`") for word in page.split() if word.startswith("`tests/")}
     assert len(named) > 10
     for name in named:
         file, _, function = name.partition("::")
         assert (ROOT / file).exists(), name
         assert not function or f"def {function}(" in (ROOT / file).read_text(), name
+
+
+def test_every_example_that_a_page_names_exists():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        named = set(re.findall(r"(?:examples|docs)/[\w/.-]+\.(?:py|md|png)", page.read_text()))
+        assert [name for name in named if not (ROOT / name).exists()] == [], page.name

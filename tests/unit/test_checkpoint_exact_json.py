@@ -105,7 +105,7 @@ Color = IntEnum("Color", "RED")
 @pytest.mark.parametrize(
     "value",
     [object(), len, lambda: 1, Point(1), Color.RED, Path("a"), np.array(["a"]), np.datetime64("2026-01-01")],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_needs_pickle_is_refused_by_its_path(value):
     with pytest.raises(UsageError, match=r"x\.a\[1\].* is .*, which cannot be saved without pickle"):

@@ -14,7 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
-OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule")) | {
+OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics")) | {
     "ranks": "1,2",
     "steps": 20,
     "threads": 1,
@@ -85,8 +85,9 @@ def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) ->
 def test_the_strategy_of_the_command_line_is_that_of_every_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    proof = proof_from(OPTIONS | {"script": str(script), "strategy": "hogwild"})
+    proof = proof_from(OPTIONS | {"script": str(script), "strategy": "hogwild", "precision": "bf16"})
     assert proof.program.form == Form("hogwild")
+    assert proof.program.arithmetic.decided().precision == "bf16-mixed"
     assert [on_ranks(proof.program.form, count) for count in (1, 2)] == [Form("hogwild")] * 2
     assert on_ranks(Form("dp"), 1) == Form("dp")
     assert on_ranks(Form(mesh="dp=1"), 1) == Form(mesh="dp=1")

@@ -13,6 +13,7 @@ from lockstep.errors import LockstepError, UsageError
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
+    "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
     "doctor": ("lockstep.cli.doctor", "Look at this machine, and say what would keep a run from working."),
 }
 """Name: module (with a command of that name) and what `--help` says."""
@@ -21,6 +22,7 @@ Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
   lockstep run -n 4 train.py                 four ranks
   lockstep verify train.py --ranks 1,2,4     the same bits on 1, 2 and 4 ranks?
+  lockstep bench train.py --ranks 1,2,4      how fast is it on each?
   lockstep doctor                            can this machine run?"""
 
 

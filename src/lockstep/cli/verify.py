@@ -11,9 +11,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
+from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
-from lockstep.cli.words import own_first
 from lockstep.errors import UsageError
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
@@ -42,16 +43,6 @@ whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
 in the use of lockstep."""
 
 
-class OptionsAroundScript(click.Command):
-    """Takes its options before SCRIPT and right behind it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
-        valued = {name for option in options if not option.is_flag for name in option.opts}
-        flags = {name for option in options if option.is_flag for name in option.opts}
-        return super().parse_args(ctx, own_first(args, valued, flags))
-
-
 @click.command(
     cls=OptionsAroundScript,
     epilog=EPILOG,
@@ -64,6 +55,7 @@ class OptionsAroundScript(click.Command):
 @click.option("--ranks", default=DEFAULT_RANKS, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
 @accept_form_options
+@accept_arithmetic_options
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
@@ -112,6 +104,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
         threads_given=options["threads"] is not None,
         device=sized.device,
         form=form_from(options),
+        arithmetic=arithmetic_from(options),
     )
     if options["lanes"] is not None and options["lanes"] < 1:
         raise UsageError(

@@ -60,7 +60,7 @@ class LaunchRequest:
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What `verify` wants recorded by the ranks; empty for a normal run."""
+    """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
     verbosity: Verbosity = Verbosity.NORMAL
     why: str = ""
     """Where the numbers of ranks and threads come from, for the first line."""

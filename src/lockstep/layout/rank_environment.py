@@ -19,6 +19,9 @@ from lockstep.layout.mesh import Form
 OWN = "LOCKSTEP_RANK"
 """The variable that holds lockstep's own settings of a rank."""
 
+MEASURE = "measure"
+"""Inside `RankSettings.evidence`: what `bench` wants measured (see `lockstep.run.meter`); then nothing else is in it."""
+
 FOREIGN_LAUNCHERS = (
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -54,7 +57,7 @@ class RankSettings:
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     """In which precision and numerics a person asked on the command line to compute."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What `verify` wants recorded (see `lockstep.run.witness`); empty for a normal run."""
+    """What `verify` or `bench` wants recorded (see `lockstep.run.witness` and `meter`); empty for a normal run."""
 
 
 @dataclass(frozen=True)

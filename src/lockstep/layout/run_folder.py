@@ -32,6 +32,10 @@ class RunFolder:
         """What `rank` recorded for `lockstep verify` (JSON lines)."""
         return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
 
+    def measured(self, rank: int) -> Path:
+        """What `rank` measured for `lockstep bench` (JSON)."""
+        return self.path / "evidence" / f"measured-{rank:05d}.json"
+
     @property
     def plan(self) -> Path:
         """What the launcher decided (JSON): command, ranks, threads, device, lanes if given."""

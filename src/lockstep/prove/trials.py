@@ -1,4 +1,4 @@
-"""The runs that `verify` makes: each in a folder of its own, all from one nursery, so that torch is imported once."""
+"""The runs that `verify` and `bench` make: each in a folder of its own, all from one nursery, so that torch is imported once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
+from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
 
@@ -27,7 +28,7 @@ INTERRUPTED = tuple(128 + number for number in ENDING)
 
 @dataclass(frozen=True)
 class Program:
-    """The script to prove, and how to run it."""
+    """The script to prove or to measure, and how to run it."""
 
     script: Path | None
     module: str | None
@@ -38,6 +39,8 @@ class Program:
     """Whether a person gave the threads; otherwise the script's own number wins."""
     form: Form = field(default_factory=Form)
     """Strategy, mesh and schedule, as far as the command line named them."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """Precision and numerics, as far as the command line named them."""
 
     @property
     def title(self) -> str:
@@ -68,18 +71,30 @@ class Trials(AbstractContextManager["Trials"]):
         program: what to run.
         watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
         nursery: one to use and leave open, with the program's threads; None: one of its own.
+        purpose: the command that makes the runs; part of the name of their folder.
     """
 
     def __init__(
-        self, program: Program, watch: Callable[[str, float | None], None], nursery: NurseryHandle | None = None
+        self,
+        program: Program,
+        watch: Callable[[str, float | None], None],
+        nursery: NurseryHandle | None = None,
+        purpose: str = "verify",
     ) -> None:
         self._program, self._watch = program, watch
-        self.base = Path(tempfile.mkdtemp(prefix="lockstep-verify-"))
+        self.base = Path(tempfile.mkdtemp(prefix=f"lockstep-{purpose}-"))
         self._own = NurseryHandle(program.threads, PRELOADED) if nursery is None else None
         self._nursery = nursery or self._own
         self._count = 0
 
-    def run(self, label: str, num_ranks: int, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
+    def run(
+        self,
+        label: str,
+        num_ranks: int,
+        lanes: int | None,
+        evidence: Mapping[str, Any],
+        form: Form | None = None,
+    ) -> Trial:
         """One run from start to end.
 
         Raises:
@@ -87,16 +102,17 @@ class Trials(AbstractContextManager["Trials"]):
         """
         self._watch(label, None)
         self._count += 1
-        name = f"{self._count:02d}-{label.replace(' ', '-')}"
+        name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
-        started, form = launched(on_ranks(program.form, num_ranks), num_ranks)
+        started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
         began = time.monotonic()
         request = LaunchRequest(
             script=program.script,
             module=program.module,
             args=program.args,
             ranks=started,
-            form=form,
+            form=told,
+            arithmetic=program.arithmetic,
             threads=program.threads,
             threads_given=program.threads_given,
             device=program.device,

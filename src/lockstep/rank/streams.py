@@ -20,7 +20,7 @@ from lockstep.layout.stream_key import Domain, stream_key
 def seed_process(key: int) -> None:
     """Set the CPU streams of this process. A module-level function, so that loader workers can be sent it."""
     torch.default_generator.manual_seed(key)
-    np.random.seed([key & 0xFFFFFFFF, key >> 32])
+    np.random.seed([key & 0xFFFFFFFF, key >> 32, 1])  # without the third word it draws the numbers of `random`
     random.seed(key)
 
 

@@ -21,9 +21,11 @@ class Ledger:
 
     def __init__(self, journal: Path | None) -> None:
         self._journal = JournalWriter(journal) if journal is not None else None
-        self._phase = Phase.SCRIPT
+        self._phase, self._operation = Phase.SCRIPT, ""
         self._since = time.perf_counter_ns()
         self.spent_ns: dict[Phase, int] = dict.fromkeys(Phase, 0)
+        self.intervals: list[tuple[Phase, str, int, int]] | None = None
+        """Every (phase, operation, begin, end) since somebody put a list here; `lockstep bench` does."""
         self.step = 0
         self.epoch = 0
         self.num_epochs = 0
@@ -39,7 +41,9 @@ class Ledger:
         now = time.perf_counter_ns()
         before, self._phase = self._phase, phase
         self.spent_ns[before] += now - self._since
-        self._since = now
+        if self.intervals is not None:
+            self.intervals.append((before, self._operation, self._since, now))
+        self._since, self._operation = now, operation
         if self._journal is not None:
             file, line = caller()
             self._journal.write(phase, operation, self.step, self.epoch, file, line)

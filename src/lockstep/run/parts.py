@@ -17,6 +17,7 @@ from lockstep.layout.run_folder import RunFolder
 from lockstep.rank.streams import Streams
 from lockstep.run.epoch_count import EpochCount
 from lockstep.run.ledger import Ledger
+from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
 from lockstep.run.witness import Witness
@@ -49,6 +50,7 @@ class Parts:
     ledger: Ledger
     metrics: MetricsFile
     witness: Witness | None
+    meter: Meter | None = None
     place: Place = field(default_factory=Place)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)

@@ -21,7 +21,7 @@ from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
 from lockstep.layout.placement import place
-from lockstep.layout.rank_environment import RankEnvironment, decode
+from lockstep.layout.rank_environment import MEASURE, RankEnvironment, decode
 from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.device import pin_device
@@ -30,6 +30,7 @@ from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.calm import calm, calm_random_numbers
 from lockstep.run.ledger import Ledger
+from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.parts import Parts
 from lockstep.run.precision import make_precision
@@ -151,6 +152,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
         ledger=ledger,
         metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
         witness=witness,
+        meter=_meter(environment, folder, ledger, device),
     )
     parts.strategy.precision = precision
     if parts.scaler is not None:
@@ -163,12 +165,21 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
 
 def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness | None:
     wanted: Mapping[str, object] = environment.settings.evidence if environment.settings else {}
-    if not wanted or folder is None:
+    if not wanted or folder is None or MEASURE in wanted:
         return None
     witness = Witness(folder, environment.position.rank, wanted)
     if witness.plain:
         calm()
     return witness
+
+
+def _meter(
+    environment: RankEnvironment, folder: RunFolder | None, ledger: Ledger, device: torch.device
+) -> Meter | None:
+    wanted: Mapping[str, Any] = environment.settings.evidence if environment.settings else {}
+    if MEASURE not in wanted or folder is None:
+        return None
+    return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
 
 
 def _say_late_settings(rank: int) -> None:
@@ -222,6 +233,8 @@ def finish() -> None:
     failed = failed or (parts.folder is not None and parts.folder.failure(parts.transport.rank).exists())
     try:
         if not failed:
+            if parts.meter is not None:
+                parts.meter.close()
             sums = parts.strategy.checksums()
             told = parts.transport.all_gather_object(sums, "the end of the script")
             check_replicas(parts, told)

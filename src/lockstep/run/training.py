@@ -58,6 +58,8 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
         num_samples = sum(len(part.indices) for part in lanes[position:end])
+        if parts.meter is not None:
+            parts.meter.begin_step(step.number, step.num_samples, number == 0)
         try:
             yield step
         except GeneratorExit:
@@ -101,6 +103,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
         taken = [*parts.taken, *parts.stateful.values()]
         parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here)
     ledger.enter(Phase.SCRIPT, "between steps")
+    if parts.meter is not None:
+        parts.meter.end_step(ledger.step, parts.strategy.report())
 
 
 def _count_step(parts: Parts, num_samples: int) -> None:

@@ -38,7 +38,7 @@ class Links:
             for transport, tag in zip(transports, (ACTIVATIONS, GRADIENTS, RESULTS), strict=True)
         )
         self._early: dict[Backward, tuple[Any, list[Tensor]]] = {}
-        self._waited_s = 0.0
+        self._waits: list[tuple[float, float]] = []
 
     def hand_over(self, words: Any, tensors: Sequence[Tensor]) -> None:
         """Activations, to the next stage."""
@@ -74,13 +74,13 @@ class Links:
     def _waiting(self, channel: Channel, source: int) -> tuple[Any, list[Tensor]]:
         began = time.monotonic()
         message = channel.receive(source)
-        self._waited_s += time.monotonic() - began
+        self._waits.append((began, time.monotonic()))
         return message
 
-    def take_waited_s(self) -> float:
-        """Seconds of waiting for messages since the last question."""
-        waited, self._waited_s = self._waited_s, 0.0
-        return waited
+    def take_waits(self) -> list[tuple[float, float]]:
+        """When this stage waited for messages since the last question: begin and end, in order."""
+        waits, self._waits = self._waits, []
+        return waits
 
     def flush(self) -> None:
         """Wait until everything sent is delivered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -11,7 +12,7 @@ class StageClock:
 
     def __init__(self) -> None:
         self.last_pass: list[tuple[str, int, float, float]] = []
-        """Kind, lane, begin and end of each action of the last pass."""
+        """Kind, lane, begin and end of each action of the last pass; waits (W, lane -1), which lie inside, behind them."""
         self._pass: list[tuple[str, int, float, float]] = []
         self.busy_s: dict[str, float] = {}
         """Seconds of all actions of a kind, waiting included."""
@@ -26,9 +27,10 @@ class StageClock:
         self._pass.append((kind, lane, began, now))
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + now - began
 
-    def end_pass(self, waited_s: float) -> None:
-        """All actions of a pass are done."""
-        self.last_pass, self._pass = self._pass, []
+    def end_pass(self, waits: Sequence[tuple[float, float]]) -> None:
+        """All actions of a pass are done; meanwhile the stage waited from each begin to each end."""
+        self.last_pass, self._pass = [*self._pass, *(("W", -1, begin, end) for begin, end in waits)], []
+        waited_s = sum(end - begin for begin, end in waits)
         self.waited_s += waited_s
         self._waited_since += waited_s
         self.num_passes += 1

@@ -77,7 +77,7 @@ class Staged(CutAtFirstCall):
         self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device), self._in_lane)
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
-        self._links.take_waited_s()  # what an evaluation waited is not the pass's
+        self._links.take_waits()  # what an evaluation waited is not the pass's
         super().begin_pass(cut, where)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
@@ -105,7 +105,7 @@ class Staged(CutAtFirstCall):
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
         result = super().end_pass(notes)
         self._links.flush()
-        self.clock.end_pass(self._links.take_waited_s())
+        self.clock.end_pass(self._links.take_waits())
         for parameter in self._models[0][1].parameters():
             if id(parameter) in self._absent and parameter.requires_grad:
                 # A gradient on meta: torch's own clipping raises, instead of clipping by this rank's norm.

@@ -1,0 +1,193 @@
+"""`lockstep bench`: from the command line to a measurement, its tables, its picture and its exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
+from lockstep.cli.options_around_script import OptionsAroundScript
+from lockstep.cli.program import check_program
+from lockstep.errors import UsageError
+from lockstep.launch.cores import usable_cores
+from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS, Machine, Wish, size
+from lockstep.layout.mesh import STRATEGIES, strategy_named
+from lockstep.prove.bench import Runners, measure
+from lockstep.prove.bench_picture import FORMATS, draw
+from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
+from lockstep.prove.bench_reasons import sentences
+from lockstep.prove.bench_report import show
+from lockstep.prove.bench_results import Results
+from lockstep.prove.trials import Program, Trials
+
+DEFAULT_STEPS = 10
+DEFAULT_ROUNDS = 5
+BUSY_LOAD = 0.7
+"""Load per core above which a machine is called busy."""
+EPILOG = """\b
+Examples:
+  lockstep bench train.py --lr 0.1                     one rank, ddp on each number of ranks
+  lockstep bench --strategies ddp,pipeline train.py    pipelines too
+  lockstep bench --ranks 2,4 --steps 20 train.py       2 and 4 ranks, 20 steps in each run
+  lockstep bench --plot speed.png train.py             bars, and one step of every rank
+
+\b
+One rank and one process with all cores are always measured. Options stand
+before SCRIPT or right behind it; the first word that is none of them, or --,
+begins the script's own.
+
+\b
+Exit code: 0 when everything was measured; 1 when a configuration failed;
+2 for a mistake in the options; 130 for Ctrl-C, after what was measured."""
+
+
+@click.command(
+    cls=OptionsAroundScript,
+    epilog=EPILOG,
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+    },
+)
+@click.option(
+    "--ranks", default=None, metavar="N,N,...", help="Numbers of ranks. [default: 1 and the cores, at most 4]"
+)
+@click.option(
+    "--strategies", default="ddp", metavar="A,B,...", help=f"Of {', '.join(STRATEGIES)}. [default: single,ddp]"
+)
+@click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
+@click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Measured steps of a run. [default: {DEFAULT_STEPS}]")
+@click.option("--rounds", type=int, default=DEFAULT_ROUNDS, help=f"Runs of each. [default: {DEFAULT_ROUNDS}]")
+@click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
+@accept_arithmetic_options
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+@click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def bench(**options: Any) -> None:
+    """Run SCRIPT under several strategies and numbers of ranks, in turn, and compare their speed and memory."""
+    plot = check_plot(options["plot"])
+    wanted = bench_from(options)
+    if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
+        _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
+    results = _measure(wanted)
+    if results.interrupted_by:
+        _say("stopped; this is what was measured")
+    if plot is not None and results.base is not None:
+        draw(results, plot)
+    if options["as_json"]:
+        click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
+    else:
+        show(results, Console(highlight=False))
+    sys.exit(results.exit_code)
+
+
+def _measure(wanted: Bench) -> Results:
+    with ExitStack() as stack:
+        usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench"))
+        trials = [usual]
+        if wanted.program.device == "cpu" and wanted.program.threads < wanted.cores:
+            program = with_all_threads(wanted.program, wanted.cores)
+            trials.append(stack.enter_context(Trials(program, _silent, purpose="bench")))
+        results = None
+        try:
+            results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say, _begin))
+        finally:
+            keep = results is not None and results.exit_code in (1, 2)
+            for each in trials[1:] if keep else trials:
+                each.remove()
+        if keep:
+            results.folder = str(usual.base)
+        return results
+
+
+def bench_from(options: dict[str, Any]) -> Bench:
+    """Check everything that can be checked before anything starts.
+
+    Raises:
+        UsageError: one sentence with the way out.
+    """
+    for name in ("steps", "rounds", "lanes"):
+        if options[name] is not None and options[name] < 1:
+            raise UsageError(f"--{name} must be at least 1, but is {options[name]}. Leave it out for the default.")
+    strategies = parse_strategies([strategy_named(name.strip()) for name in options["strategies"].split(",")])
+    check_program(options["script"], options["module"], "bench")
+    cores = usable_cores()
+    gpus = count_gpus(os.environ) if options["device"] != "cpu" else 0
+    gpus = gpus if gpus and torch_speaks_cuda() else 0
+    ranks = parse_ranks(options["ranks"]) if options["ranks"] else _default_ranks(gpus or cores.count)
+    machine = Machine(cores, gpus, os.environ.get("OMP_NUM_THREADS"))
+    sized = size(Wish(str(max(ranks)), options["device"], None, options["threads"]), machine)
+    program = Program(
+        script=None if options["module"] else Path(options["script"]),
+        module=options["script"] if options["module"] else None,
+        args=tuple(options["args"]),
+        threads=sized.threads,
+        threads_given=options["threads"] is not None,
+        device=sized.device,
+        arithmetic=arithmetic_from(options),
+    )
+    amount = Amount(options["steps"], options["rounds"])
+    return Bench(program, strategies, ranks, options["lanes"], amount, cores.count)
+
+
+def _default_ranks(devices: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((1, min(devices, MAX_AUTO_CPU_RANKS))))
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers without repetition, in the given order.
+
+    Raises:
+        UsageError: for anything but numbers of at least 1 with commas between them.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) >= 1 for word in words):
+        raise UsageError(
+            f"--ranks must be numbers of at least 1, with commas between, but is {text!r}. Try --ranks 1,2."
+        )
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def check_plot(text: str | None) -> Path | None:
+    """The path of the picture.
+
+    Raises:
+        UsageError: when it could not be drawn or written in the end.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot draws with matplotlib, which is not installed: pip install 'lockstep-train[plot]'.")
+    if path.suffix not in FORMATS:
+        raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise UsageError(f"--plot {text} cannot be written. Choose a file in a folder that exists and is yours.")
+    return path
+
+
+def _silent(_label: str, _seconds: float | None) -> None:
+    """The rounds tell what is under way."""
+
+
+def _begin(text: str) -> None:
+    """On a terminal, what runs now; `_say` writes over it."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
+
+
+def _say(line: str) -> None:
+    click.echo(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, err=True)

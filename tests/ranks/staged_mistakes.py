@@ -1,9 +1,13 @@
 """Scripts that a strategy with stages must refuse, and the sentence that each gets."""
 
+import copy
+import pickle
+
 import torch
 import torch.nn.functional as F
 from staged_models import Tokens, images_data, tokens_data
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import lockstep
@@ -195,7 +199,152 @@ def result_of_an_own_class():
     loop(model, lambda batch: F.cross_entropy(model(batch[0]).logits, batch[1]))
 
 
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+
+
+def after_a_step(change):
+    """Train, then do with the cut model what `change` does."""
+    model = small()
+    loop(model)
+    change(model)
+
+
+def averages_a_cut_model():
+    model = small()
+    average = copy.deepcopy(model)
+    loop(model)
+    with torch.no_grad():
+        for mean, value in zip(average.parameters(), model.parameters(), strict=True):
+            mean.mul_(0.9).add_(value.data, alpha=0.1)
+
+
+def averages_a_cut_model_at_once():
+    model = small()
+    average = copy.deepcopy(model)
+    loop(model)
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.1)
+
+
+def penalty_in_the_loop():
+    model = small()
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1]) + sum(p.sum() for p in model.parameters()))
+
+
+def uses_a_layer_elsewhere():
+    after_a_step(lambda model: [layer(torch.ones(2, layer.in_features)) for layer in model if hasattr(layer, "weight")])
+
+
+def noise_on_parameters():
+    after_a_step(lambda model: [p.data.add_(torch.randn_like(p)) for p in model.parameters()])
+
+
+def copies_layers():
+    after_a_step(lambda model: [copy.deepcopy(layer) for layer in model])
+
+
+def pickles_parameters():
+    after_a_step(lambda model: pickle.dumps(list(model.parameters())))
+
+
+class Late(nn.Module):
+    """One layer is called in evaluation only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.late, self.last = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(x if self.training else self.late(x))
+
+
+def calls_other_layers_later():
+    model = Late()
+    loop(model)
+    model.eval()(torch.ones(2, 64))
+
+
+class Skipping(Late):
+    """In evaluation a value goes around the cut."""
+
+    def forward(self, x):
+        kept = self.first(x.flatten(1))
+        x = self.late(kept)
+        if not self.training:
+            x += kept
+        return self.last(x)
+
+
+def other_ways_in_evaluation():
+    model = Skipping()
+    loop(model, cut=["late"])
+    model.eval()(torch.ones(2, 64))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.middle = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(checkpoint(self.middle, x, use_reentrant=self.training and not hasattr(self, "modern")))
+
+
+def reentrant_checkpoint():
+    loop(Checkpointed())
+
+
+def cut_inside_of_a_checkpoint():
+    model = Checkpointed()
+    model.modern = True
+    loop(model, cut=["middle.1"])
+
+
+def gradients_by_hand():
+    run = lockstep.init(lanes=2, threads=1)
+    model = small()
+    model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
+    for step in run.steps(loader):
+        for images, _ in step:
+            images.requires_grad_()
+            torch.autograd.grad(model(images).sum(), images, allow_unused=True, create_graph=True)
+
+
+class Warms(nn.Module):
+    """Replaces a buffer at the start of `forward` and uses the new one at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return self.last(self.first(x.flatten(1))) * self.calls
+
+
+def replaced_buffer_on_both_sides():
+    loop(Warms())
+
+
+ELSEWHERE = "which another stage holds"
 MISTAKES = {
+    averages_a_cut_model: (2, MP, ELSEWHERE),
+    averages_a_cut_model_at_once: (2, MP, ELSEWHERE),
+    penalty_in_the_loop: (2, PP, ELSEWHERE),
+    uses_a_layer_elsewhere: (2, MP, ELSEWHERE),
+    noise_on_parameters: (2, MP, "randn_like draws random numbers for"),
+    copies_layers: (2, MP, "a copy would have the layers of this rank only"),
+    pickles_parameters: (2, MP, "a file written here would miss it"),
+    calls_other_layers_later: (2, MP, ELSEWHERE),
+    other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
+    reentrant_checkpoint: (2, MP, "Pass use_reentrant=False"),
+    cut_inside_of_a_checkpoint: (2, MP, "inside of a checkpointed part of the model"),
+    gradients_by_hand: (2, MP, "not by torch.autograd.grad or Tensor.backward"),
+    replaced_buffer_on_both_sides: (2, MP, "calls is used on both sides"),
     one_layer: (2, MP, "Sequential can be cut nowhere, so it makes at most 1 stage, but 2 are asked for"),
     more_stages_than_layers: (3, MP, "can be cut only before 2, so it makes at most 2 stages, but 3 are asked for"),
     skip_connection: (2, MP, "goes around it (a skip connection)"),

@@ -227,6 +227,8 @@ def test_calls_are_scattered_and_outputs_gathered_by_torchs_rules():
     assert shares[2][1]["mask"]["a"].tolist() == [6]
     assert scatter_call((), {}, 3) == [((), {})]
     assert len(scatter_call((torch.ones(4),), {}, 3)) == 2  # 2 + 2, as torch.chunk cuts
+    assert len(scatter_call((torch.ones(2),), {"flag": flag}, 3)) == 2  # no call without a row, where torch makes one
+    assert len(scatter_call((flag,), {"rows": torch.ones(2)}, 3)) == 2
     outputs = [{"out": share[0][0], "pair": Pair(share[0][0], None)} for share in shares]
     joined = gather_outputs(outputs)
     assert joined["out"].tolist() == joined["pair"].left.tolist() == list(range(7))

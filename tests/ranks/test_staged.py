@@ -2,6 +2,7 @@
 
 import pytest
 import staged_models
+from staged_corners import corners
 from staged_mistakes import MISTAKES
 from staged_models import train
 
@@ -46,6 +47,16 @@ def compare(which, in_one_call, forms):
             for name, value in result["held"].items():
                 assert merged.setdefault(name, value) == value, name
         assert merged == alone["held"]
+
+
+@pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
+def test_corners_of_models_and_loops_have_the_bits_of_one_rank(strategy):
+    [alone] = run_ranks(corners, Started(1), strategy == "model_parallel")
+    results = run_ranks(corners, Started(2, form=Form(strategy)), strategy == "model_parallel")
+    for name, expected in alone.items():
+        assert [result[name]["losses"] for result in results] == [expected["losses"]] * 2, name
+        assert results[0][name]["held"] | results[1][name]["held"] == expected["held"], name
+        assert len(results[0][name]["held"]) < len(expected["held"]), name
 
 
 @pytest.mark.parametrize("mistake", list(MISTAKES), ids=lambda mistake: mistake.__name__)

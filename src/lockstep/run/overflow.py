@@ -48,9 +48,9 @@ class Overflow:
         _refuse_second_scaler()
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         held = [(parameter, parameter.grad) for parameter in owned if parameter.grad is not None]
-        if not held and self._parts.mesh.stages == 1:
+        has_gradients, overflow = self._agreed(bool(held), not _all_finite([gradient for _, gradient in held]))
+        if not has_gradients:
             return
-        overflow = self._agreed(not _all_finite([gradient for _, gradient in held]))
         self._scale.record(overflow)
         if overflow:
             self._held = held
@@ -63,11 +63,12 @@ class Overflow:
             parameter.grad = gradient
         self._held = []
 
-    def _agreed(self, overflow: bool) -> bool:
+    def _agreed(self, has_gradients: bool, overflow: bool) -> tuple[bool, bool]:
         """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without a word."""
         if self._parts.mesh.stages == 1:
-            return overflow
-        return self._parts.transport.any(overflow, "optimizer.step", where())
+            return has_gradients, overflow
+        told = self._parts.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
+        return any(has for has, _ in told), any(over for _, over in told)
 
     def _say(self) -> None:
         parts = self._parts

@@ -7,7 +7,7 @@ stopped. Only streams that moved since the model was called are carried.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ class CarriedStreams:
     """The global streams of this process: torch (and its CUDA device), NumPy, `random`."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._start: dict[str, Any] = {}
 
     def mark(self) -> None:
@@ -45,17 +45,26 @@ class CarriedStreams:
             else:
                 self._set(name, next(states) if words[name] is None else _state(words[name]))
 
+    def states(self) -> dict[str, Tensor]:
+        """Where torch's own streams stand, for `go_to`."""
+        return {name: state for name, state in self._present().items() if isinstance(state, Tensor)}
+
+    def go_to(self, states: Mapping[str, Tensor]) -> None:
+        """Stand where `states` was called."""
+        for name, state in states.items():
+            self._set(name, state)
+
     def _present(self) -> dict[str, Any]:
         states: dict[str, Any] = {"torch": torch.get_rng_state()}
-        if self._device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self._device)
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
         return states | {"numpy": np.random.get_state(legacy=True), "random": random.getstate()}
 
     def _set(self, name: str, state: Any) -> None:
         if name == "torch":
             torch.set_rng_state(state)
         elif name == "cuda":
-            torch.cuda.set_rng_state(state, self._device)
+            torch.cuda.set_rng_state(state, self.device)
         elif name == "numpy":
             np.random.set_state(state)
         else:

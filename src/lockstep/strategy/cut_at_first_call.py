@@ -18,7 +18,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.strategy.carried_streams import CarriedStreams
 from lockstep.strategy.contract import PassResult, StepCut
-from lockstep.strategy.ghost import replace_forward
+from lockstep.strategy.ghost import replace_method
 from lockstep.strategy.model_cut import ModelCut, allowed_places, decide_cut
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.stage_cost import measure, unchanged
@@ -65,7 +65,7 @@ class CutAtFirstCall(Replica):
         _refuse_models(models, self.name)
         super().adopt(models)
         self._restore_forward()
-        self._restore_forward = replace_forward(models[0], self._first_call(models[0], models[0].forward))
+        self._restore_forward = replace_method(models[0], "forward", self._first_call(models[0], models[0].forward))
 
     def _first_call(self, model: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -91,13 +91,20 @@ class CutAtFirstCall(Replica):
         streams = CarriedStreams(self._device)
         streams.mark()
         try:
-            with unchanged(model):
+            with unchanged(model), torch.enable_grad():
                 seen = trace(model, forward)
                 places = allowed_places(type(model).__name__, seen, self._num_stages, self._wanted)
                 costs = measure(model, forward, places)
             return decide_cut(seen, places, costs, self._num_stages).encode()
         except UsageError as error:
             return str(error)
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+            return (
+                f"{type(model).__name__} checkpoints activations with use_reentrant=True, which stages cannot carry. Pass "
+                f"use_reentrant=False."
+            )
         finally:
             streams.unpack({}, ())
 

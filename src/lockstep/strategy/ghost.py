@@ -12,19 +12,45 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
+from lockstep.strategy.absent import absent
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
+_ASKS = (Tensor.dtype.__get__, Tensor.to, Tensor.type_as)  # type: ignore[attr-defined]
+"""What makes a forward depend on a ghost's dtype."""
+_PLACES: dict[Any, Callable[[torch.device], Any]] = {
+    Tensor.device.__get__: lambda device: device,
+    Tensor.is_cuda.__get__: lambda device: device.type == "cuda",  # type: ignore[attr-defined]
+    Tensor.is_cpu.__get__: lambda device: device.type == "cpu",  # type: ignore[attr-defined]
+    Tensor.get_device: lambda device: -1 if device.type == "cpu" else device.index,
+}
+"""Where a ghost says that it is: what forward makes there, a mask or positions, is real."""
+_CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, F.linear, F.bilinear)
+_METHODS = (Tensor.matmul, Tensor.__matmul__, Tensor.mm, Tensor.bmm)
+_ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+_CAST = frozenset((*_CONVOLUTIONS, *_PRODUCTS, *_METHODS, *_ATTENTION))
+"""What autocast computes in its lower dtype, on every device."""
 
 
 class Ghosts(TorchFunctionMode):
-    """While on: an operation with a ghost makes a ghost."""
+    """While on: an operation with a ghost makes a ghost.
 
-    on = False
+    Args:
+        device: of what the ghosts stand for; its autocast decides their dtypes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device, self._device_type = device, device.type
+        self.on = False
+        self.asked = False
+        """Whether somebody looked at a ghost's dtype, under autocast."""
 
     def begin(self) -> None:
         """Follow from here on."""
@@ -44,15 +70,38 @@ class Ghosts(TorchFunctionMode):
         leaves = pytree.tree_leaves((args, kwargs)) if self.on else ()
         if not any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
             return func(*args, **kwargs)
-        if func in _MOVES:
-            return args[0].to(dtype) if (dtype := _dtype_in(args, kwargs)) is not None else args[0]
-        args, kwargs = pytree.tree_map(ghost, (tuple(args), dict(kwargs)))
-        return func(*args, **kwargs)
+        if func in _PLACES:
+            return _PLACES[func](self._device)
+        casts = torch.is_autocast_enabled(self._device_type)
+        self.asked = self.asked or (casts and func in _ASKS)
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - parameters of other stages are ghosts here
+            if func in _MOVES:
+                dtype = _dtype_in(args, kwargs)
+                return absent(args[0].to(dtype) if dtype is not None else args[0])
+            args, kwargs = pytree.tree_map(ghost, (tuple(args), dict(kwargs)))
+            if casts and func in _CAST:
+                args, kwargs = pytree.tree_map(self._lower, (args, kwargs))
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError:
+                if not casts:
+                    raise
+                args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # no autocast for meta, so nobody unites dtypes
+                result = func(*args, **kwargs)
+            return pytree.tree_map(absent, result)
+
+    def _lower(self, value: Any) -> Any:
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(torch.get_autocast_dtype(self._device_type)) if is_float else value
 
 
 def ghost(value: Any) -> Any:
     """A tensor's shape and strides without its memory; anything else as it is."""
     return value.detach().to("meta") if isinstance(value, Tensor) and not value.is_meta else value
+
+
+def _widest(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _dtype_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
@@ -72,7 +121,7 @@ class GhostLayer:
         self._layer, self._following = layer, following
         self._known: dict[str, Any] = {}
         self._forward = layer.forward
-        self.remove = replace_forward(layer, self._call)
+        self.remove = replace_method(layer, "forward", self._call)
         """Makes the layer itself again."""
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,21 +131,21 @@ class GhostLayer:
         form = repr([_word(leaf) for leaf in leaves] + [self._layer.training])
         if form not in self._known:
             self._known[form] = pytree.tree_map(ghost, self._forward(*args, **kwargs))
-        return self._known[form]
+        return pytree.tree_map(_again, self._known[form])
 
 
-class _Forward:
-    """Stands in for a module's `forward`, as an attribute of that one module."""
+class _Method:
+    """Stands in for a method of one module, as an attribute of it."""
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        self._module, self._forward = module, forward
+    def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+        self._module, self._name, self._function = module, name, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._forward(*args, **kwargs)
+        return self._function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the module is a module by itself: it runs its class's `forward`."""
-        return MethodType(type(self._module).forward, memo[id(self._module)])
+        """A copy of the module is a module by itself: it runs its class's method."""
+        return MethodType(getattr(type(self._module), self._name), memo[id(self._module)])
 
     def __reduce__(self) -> Any:
         raise UsageError(
@@ -105,18 +154,23 @@ class _Forward:
         )
 
 
-def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Let calls of `module` run `forward`; what is returned undoes it."""
-    before = module.__dict__.get("forward")
-    module.__dict__["forward"] = _Forward(module, forward)
+def replace_method(module: nn.Module, name: str, function: Callable[..., Any]) -> Callable[[], None]:
+    """Let `module` run `function` for its method `name`; what is returned undoes it."""
+    before = module.__dict__.get(name)
+    module.__dict__[name] = _Method(module, name, function)
 
     def restore() -> None:
         if before is not None:
-            module.__dict__["forward"] = before
+            module.__dict__[name] = before
         else:
-            module.__dict__.pop("forward", None)
+            module.__dict__.pop(name, None)
 
     return restore
+
+
+def _again(value: Any) -> Any:
+    """Another object for the same ghost: each call notes at its own what arrived in its place."""
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _word(leaf: Any) -> Any:

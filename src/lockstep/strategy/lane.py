@@ -25,6 +25,7 @@ class Lane:
         self.slot: Slot = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._copied = [view.nbytes >= COPIED_BYTES for view in self.slot.views]
+        self._flat_of = [segment.flat for segment in pool.segments]
         self.arrived = [False] * len(self._parameters)
         self.weight: float | None = None
         self.explicit = False
@@ -32,11 +33,24 @@ class Lane:
         for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
             parameter.grad = None if is_copied else view
         self._versions = self.slot.versions()
+        self._seen = self.slot.versions()
 
-    def gradient_arrived(self, number: int) -> None:
-        """Parameter `number` has a new gradient. A large first one moves into its place, as if added to zeros there."""
+    def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
+        """Parameter `number` has a new gradient. A large first one moves into its place, as if added to zeros there.
+
+        Args:
+            number: of the parameter.
+            may_lack: whether autograd may have come to the parameter with nothing, because a later stage had nothing.
+
+        Returns:
+            Whether there is one.
+        """
+        parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
+        if may_lack and (
+            parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
+        ):
+            return False
         if self._copied[number] and not self.arrived[number]:
-            parameter, view = self._parameters[number], self.slot.views[number]
             gradient = parameter.grad
             if gradient is None:
                 raise UsageError(
@@ -49,6 +63,8 @@ class Lane:
                 view.zero_().add_(gradient)
             parameter.grad = view
         self.arrived[number] = True
+        self._seen[flat] = view._version  # noqa: SLF001 - moves when anything in the flat is written to
+        return True
 
     def weigh(self, weight: float | None, by_samples: float) -> None:
         """The lane's weight, said by a backward call; `by_samples` is what it is without `weight=`.

@@ -36,7 +36,7 @@ class ModelCut:
 
     stages: tuple[Stage, ...]
     holders: dict[str, int]
-    """The stage of each parameter, and of each buffer that a forward writes to, by name."""
+    """The stage of each parameter, and of each buffer that one stage alone uses, by name."""
 
     def __str__(self) -> str:
         """One clause for each stage: its layers, and what a lane costs there."""
@@ -139,6 +139,10 @@ def decide_cut(trace: Trace, places: Sequence[Place], costs: Sequence[float], nu
     holders = {
         name: next(stage for stage, end in enumerate(ends) if events[0] < end) for name, events in trace.uses.items()
     }
+    for name, events in trace.constants.items():
+        users = {next(stage for stage, end in enumerate(ends) if event < end) for event in events}
+        if len(users) == 1:
+            holders[name] = users.pop()
     return ModelCut(tuple(stages), holders)
 
 

@@ -79,6 +79,9 @@ class Pipeline(Staged, Ordered):
         self._present_pass().buffers.after_lane(lane)
         self.clock.note("F", lane, began)
 
+    def _in_lane(self) -> bool:
+        return self._runner is not None and not self._runner.publishes
+
     def _check(self, runner: StageRunner, loss: Tensor | None) -> None:
         calls = len(runner.open_calls)
         if calls != 1 or (loss is not None and not self._is_last):
@@ -96,12 +99,11 @@ class Pipeline(Staged, Ordered):
         began = time.monotonic()
         flying = self._in_flight.pop(lane)
         Replica.begin_lane(self, lane)
-        if flying.loss is not None:
-            Replica.backward(self, flying.loss, None)
-        else:
-            self._backward_from(flying.call)
-        if flying.call.owes:
-            self._present_runner().give_back(flying.call, [])
+        with self._present_runner().going_back([flying.call]):
+            if flying.loss is not None:
+                Replica.backward(self, flying.loss, None)
+            else:
+                self._backward_from(flying.call)
         Replica.end_lane(self)
         self.clock.note("B", lane, began)
 

@@ -180,11 +180,14 @@ class Replica(Strategy):
                 )
             assert self._lane is not None
             assert self._pass is not None
-            self._lane.gradient_arrived(number)
-            if bucket >= 0:
+            if self._lane.gradient_arrived(number, may_lack=self._may_lack()) and bucket >= 0:
                 self._pass.reduction.gradient_arrived(bucket, number)
 
         return gradient_arrived
+
+    def _may_lack(self) -> bool:
+        """Whether the present backward may come to parameters with nothing."""
+        return False
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
         if self._abandoned:

@@ -22,15 +22,17 @@ Share = tuple[tuple[Any, ...], dict[str, Any]]
 def scatter_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int) -> list[Share]:
     """The arguments of at most `count` replicas; fewer when a tensor has fewer rows, one when there is no argument.
 
+    A batch with fewer rows than replicas has fewer parts than a keyword argument without rows, which torch fills up with
+    calls without a batch: TypeError. Here there is one call for each part of the batch.
+
     Raises:
         UsageError: for a tensor without dimensions.
     """
     positional = [tuple(part) for part in _parts(args, count)] if args else []
     named = [dict(part) for part in _parts(dict(kwargs), count)] if kwargs else []
-    most = max(len(positional), len(named), 1)
-    positional += [()] * (most - len(positional))
-    named += [{} for _ in range(most - len(named))]
-    return list(zip(positional, named, strict=True))
+    if not args or not kwargs:
+        return [(part, {}) for part in positional] or [((), part) for part in named] or [((), {})]
+    return list(zip(positional, named, strict=False))
 
 
 def _parts(value: Any, count: int) -> Sequence[Any]:

@@ -55,10 +55,14 @@ class SplitForward:
         return gather_outputs(apply([copy.forward for copy in copies], shares))
 
     def _on_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        positional, named = scatter_kwargs(args, kwargs, self._devices)
-        if not positional:
-            return type(self._model).forward(self._model)
-        devices = self._devices[: len(positional)]
+        cut = zip(*scatter_kwargs(args, kwargs, self._devices), strict=False)
+        shares = [
+            (a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)
+        ]  # not what torch filled up
+        if not shares:
+            return type(self._model).forward(self._model, *args, **kwargs)
+        positional, named = zip(*shares, strict=True)
+        devices = self._devices[: len(shares)]
         copies = replicate(self._model, devices, detach=not torch.is_grad_enabled())
         for copy in copies:
             _unsplit(copy)

@@ -7,8 +7,8 @@ only. Every rank of a replica calls the model alike.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +17,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import UsageError
 from lockstep.strategy.carried_streams import CarriedStreams
-from lockstep.strategy.ghost import GhostLayer, Ghosts, replace_forward
+from lockstep.strategy.ghost import GhostLayer, Ghosts, replace_method
+from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
+from lockstep.strategy.result_form import built, form_of
 from lockstep.strategy.trace import arguments, replace_arguments
-from lockstep.transport.channel import Channel
-from lockstep.transport.contract import Transport
-
-ACTIVATIONS, GRADIENTS, RESULTS = 1, 2, 3
-"""Tags of the three kinds of messages between the stages of a replica."""
 
 
 class HandedOver(BaseException):
@@ -43,76 +40,11 @@ class Call:
     flags: list[bool] = field(default_factory=list)
     """Which of `handed` need a gradient."""
     owes: bool = False
-    """Whether the stage before waits for gradients of what it sent."""
-
-
-class Links:
-    """The three channels between the stages of a replica.
-
-    Args:
-        transports: for activations, gradients and results; on GPUs they must be different, as NCCL keeps one order.
-        device: where tensors arrive.
-    """
-
-    def __init__(self, transports: Sequence[Transport], device: torch.device) -> None:
-        self.stage, self.num_stages = transports[0].rank, transports[0].world_size
-        self._ahead, self._back, self._results = (
-            Channel(transport, tag, device)
-            for transport, tag in zip(transports, (ACTIVATIONS, GRADIENTS, RESULTS), strict=True)
-        )
-        self._early: dict[int, tuple[Any, list[Tensor]]] = {}
-        self._waits: list[tuple[float, float]] = []
-
-    def hand_over(self, words: Any, tensors: Sequence[Tensor]) -> None:
-        """Activations, to the next stage."""
-        self._ahead.send(self.stage + 1, words, tensors)
-
-    def take_over(self) -> tuple[Any, list[Tensor]]:
-        """The activations of the stage before."""
-        return self._waiting(self._ahead, self.stage - 1)
-
-    def give_back(self, call: int, gradients: Sequence[Tensor | None]) -> None:
-        """Gradients, to the stage before; none for what was not used."""
-        present = [gradient is not None for gradient in gradients]
-        self._back.send(self.stage - 1, [call, present], [g for g in gradients if g is not None])
-
-    def get_back(self, call: int) -> list[Tensor | None]:
-        """The gradients of what `call` handed over; those of other calls may come first."""
-        while call not in self._early:
-            (number, present), tensors = self._waiting(self._back, self.stage + 1)
-            self._early[number] = (present, tensors)
-        present, tensors = self._early.pop(call)
-        arrived = iter(tensors)
-        return [next(arrived) if is_present else None for is_present in present]
-
-    def forget_before(self, call: int) -> None:
-        """Gradients of calls before `call` that nobody asked for."""
-        self._early = {number: value for number, value in self._early.items() if number >= call}
-
-    def publish(self, words: Any, tensors: Sequence[Tensor]) -> None:
-        """The last stage's result, to all others."""
-        for stage in range(self.num_stages - 1):
-            self._results.send(stage, words, tensors)
-
-    def get_result(self) -> tuple[Any, list[Tensor]]:
-        """The last stage's result."""
-        return self._waiting(self._results, self.num_stages - 1)
-
-    def _waiting(self, channel: Channel, source: int) -> tuple[Any, list[Tensor]]:
-        began = time.monotonic()
-        message = channel.receive(source)
-        self._waits.append((began, time.monotonic()))
-        return message
-
-    def take_waits(self) -> list[tuple[float, float]]:
-        """When this stage waited for messages since the last question: begin and end, in order."""
-        waits, self._waits = self._waits, []
-        return waits
-
-    def flush(self) -> None:
-        """Wait until everything sent is delivered."""
-        for channel in (self._ahead, self._back, self._results):
-            channel.flush()
+    """Whether the stage before handed over what needs gradients."""
+    backwards: int = 0
+    """How many backwards there were since; each gives and takes gradients once."""
+    gave: bool = False
+    took: bool = False
 
 
 class StageRunner:
@@ -123,35 +55,50 @@ class StageRunner:
         cut: of the model.
         links: to the other stages.
         streams: travel with the activations.
+        in_lane: whether a call belongs to a lane, so that a backward may follow; of others nothing is kept.
     """
 
-    def __init__(self, model: nn.Module, cut: ModelCut, links: Links, streams: CarriedStreams) -> None:
+    def __init__(
+        self, model: nn.Module, cut: ModelCut, links: Links, streams: CarriedStreams, in_lane: Callable[[], bool]
+    ) -> None:
         self._model, self._cut, self._links, self._streams = model, cut, links, streams
+        self._in_lane = in_lane
         self._stage = cut.stages[links.stage]
         self._is_last = links.stage == links.num_stages - 1
         self._ghosts: Ghosts | None = None
         self._call: Call | None = None
         self._count = 0
+        self._goes_back = False
         self.publishes = True
         """Whether the result of a call is sent to all stages."""
+        self.lacks = False
+        """Whether the present backward got nothing for some of what was handed over; it comes to parameters all the same."""
         self.open_calls: list[Call] = []
         """The calls of the present lane."""
         self._forward = model.forward
         self._ghost_layers = [
             GhostLayer(model.get_submodule(name), lambda: self._following) for name in self._stage.skipped
         ]
-        self._hooks: list[Any] = []
+        self._buffers = [(module._buffers, key) for module in model.modules() for key in module._buffers]  # noqa: SLF001
+        self._undo: list[Callable[[], None]] = []
         if self._stage.entry is not None:
-            self._hook(self._stage.entry, self._enter)
+            self._wrap(self._stage.entry, self._enter)
         if not self._is_last:
             exit_name = cut.stages[links.stage + 1].entry
             assert exit_name is not None
-            self._hook(exit_name, self._leave)
-        self._restore_forward = replace_forward(model, self._run)
+            self._wrap(exit_name, self._leave)
+        self._undo.append(replace_method(model, "forward", self._run))
 
-    def _hook(self, name: str, hook: Callable[..., Any]) -> None:
+    def _wrap(self, name: str, before: Callable[..., Any]) -> None:
+        """Let calls of a layer begin with `before`. No hook: torch's fast path for attention refuses layers with hooks."""
         module = self._model.get_submodule(name)
-        self._hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+        call: Callable[..., Any] = module._call_impl  # noqa: SLF001 - what runs the user's hooks and `forward`
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = before(args, kwargs)
+            return call(*args, **kwargs)
+
+        self._undo.append(replace_method(module, "_call_impl", wrapped))
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
@@ -161,11 +108,10 @@ class StageRunner:
 
     def remove(self) -> None:
         """The model is itself again, but for the parameters that it does not have here."""
-        for hook in self._hooks:
-            hook.remove()
         for layer in self._ghost_layers:
             layer.remove()
-        self._restore_forward()
+        for undo in self._undo:
+            undo()
 
     @property
     def _following(self) -> bool:
@@ -174,7 +120,7 @@ class StageRunner:
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         self._count += 1
         call = self._call = Call(self._count)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._in_lane():
             self.open_calls.append(call)
         self._streams.mark()
         try:
@@ -198,7 +144,8 @@ class StageRunner:
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._stage.entry is None:
             return self._forward(*args, **kwargs)
-        ghosts = self._ghosts = Ghosts()
+        ghosts = self._ghosts = Ghosts(self._streams.device)
+        kept = [buffers[key] for buffers, key in self._buffers]
         ghosts.begin()
         try:
             result = self._forward(*args, **kwargs)
@@ -213,6 +160,9 @@ class StageRunner:
         finally:
             missed, self._ghosts = ghosts.on, None
             ghosts.end()
+            for (buffers, key), buffer in zip(self._buffers, kept, strict=True):
+                if (now := buffers[key]) is not None and now.is_meta:  # a layer of another stage made itself a new one
+                    buffers[key] = buffer
         if missed:
             raise UsageError(
                 f"{type(self._model).__name__} returned without calling {self._stage.entry!r}, where stage "
@@ -220,12 +170,15 @@ class StageRunner:
             )
         return result
 
-    def _enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Before the stage's first layer: what was followed becomes real."""
-        if not self._following or self._call is None:
-            return None
+        if self._call is None:
+            return self._enter_again(args, kwargs)
+        if not self._following:
+            return args, kwargs
         assert self._ghosts is not None
-        self._ghosts.end()
+        ghosts = self._ghosts
+        ghosts.end()
         words, tensors = self._links.take_over()
         number, flags, streams = words
         if number != self._call.number:
@@ -235,15 +188,41 @@ class StageRunner:
             )
         values, states = tensors[: len(flags)], tensors[len(flags) :]
         self._streams.unpack(streams, states)
-        if any(flags) and torch.is_grad_enabled():
+        if any(flags):
             self._call.owes = True
             values = list(_Enter.apply(self, self._call, flags, values, torch.empty(0, requires_grad=True)))  # type: ignore[no-untyped-call]
+        leaves = arguments(args, kwargs)
+        for number, value in zip(self._stage.carried, values, strict=True):
+            self._check_dtype(ghosts, leaves[number], value)
+            leaves[number].arrived = (value, self._streams.states())
         return replace_arguments(args, kwargs, dict(zip(self._stage.carried, values, strict=True)))
 
-    def _leave(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Activation checkpointing computes the stage's first layer again, from what it kept: ghosts."""
+        leaves = arguments(args, kwargs)
+        ghosts = {number: leaves[number] for number in self._stage.carried if leaves[number].is_meta}
+        if not all(hasattr(leaf, "arrived") for leaf in ghosts.values()):
+            raise UsageError(
+                f"{self._stage.entry!r}, where stage {self._links.stage} begins, is inside of a checkpointed part of the "
+                f"model, and an earlier layer of that part is on another stage. Let the stage begin with that part, by "
+                f"run.prepare(..., cut=[...])."
+            )
+        for leaf in ghosts.values():
+            self._streams.go_to(leaf.arrived[1])
+        return replace_arguments(args, kwargs, {number: leaf.arrived[0] for number, leaf in ghosts.items()})
+
+    def _check_dtype(self, ghosts: Ghosts, ghost: Tensor, value: Tensor) -> None:
+        if ghosts.asked and ghost.dtype != value.dtype:
+            raise UsageError(
+                f"The forward of {type(self._model).__name__} looks at the dtype of what another stage computes, which "
+                f"autocast made {value.dtype} where {ghost.dtype} was expected. Cut elsewhere with run.prepare(..., "
+                f"cut=[...]), or use --strategy ddp."
+            )
+
+    def _leave(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Before the next stage's first layer: it goes on from here."""
         if self._following or self._call is None:
-            return
+            return args, kwargs
         leaves = arguments(args, kwargs)
         carried = [leaves[number] for number in self._cut.stages[self._links.stage + 1].carried]
         if any(not isinstance(value, Tensor) or value.is_meta for value in carried):
@@ -261,7 +240,7 @@ class StageRunner:
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         words, states = self._streams.pack()
         flags = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
-        self._links.publish([_form(result, type(self._model).__name__), flags, words], [*tensors, *states])
+        self._links.publish([form_of(result, type(self._model).__name__), flags, words], [*tensors, *states])
 
     def _receive_result(self, call: Call) -> Any:
         (form, flags, words), tensors = self._links.get_result()
@@ -269,24 +248,46 @@ class StageRunner:
         self._streams.unpack(words, states)
         if any(flags):
             values = list(_Leave.apply(self, call, flags, values, torch.empty(0, requires_grad=True), *call.handed))  # type: ignore[no-untyped-call]
-        return _built(form, iter(values))
+        return built(form, iter(values))
 
-    def settle(self) -> None:
-        """The lane is over: say to the stage before which gradients will not come, and forget the lane's calls."""
-        for call in self.open_calls:
-            if call.owes:
-                self.give_back(call, [])
-        self._links.forget_before(self._count + 1)
-        self.open_calls.clear()
+    @contextmanager
+    def going_back(self, calls: Sequence[Call]) -> Iterator[None]:
+        """Around a backward of what these calls made. Every stage before gets one message of each, whatever it reached."""
+        for call in calls:
+            call.backwards += 1
+            call.gave = call.took = False
+        self._goes_back, self.lacks = True, False
+        try:
+            yield
+            for call in calls:
+                if call.owes and not call.gave:
+                    self.give_back(call, [])
+            for call in calls:
+                if any(call.flags) and not call.took:
+                    self.get_back(call)
+        finally:
+            self._goes_back = False
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
         """Send gradients of what the stage before handed over."""
-        call.owes = False
-        self._links.give_back(call.number, gradients)
+        self._require_backward()
+        call.gave = True
+        self._links.give_back((call.number, call.backwards), gradients)
 
     def get_back(self, call: Call) -> list[Tensor | None]:
         """Receive gradients of what `call` handed over, one for each tensor."""
-        return self._links.get_back(call.number) or [None] * len(call.handed)
+        self._require_backward()
+        call.took = True
+        gradients = self._links.get_back((call.number, call.backwards)) or [None] * len(call.handed)
+        self.lacks = self.lacks or any(gradient is None for gradient in gradients)
+        return gradients
+
+    def _require_backward(self) -> None:
+        if not self._goes_back:
+            raise UsageError(
+                f"Gradients through {type(self._model).__name__}, which is cut into stages, go by run.backward(loss) or "
+                f"step.backward(loss_of) only, not by torch.autograd.grad or Tensor.backward. Use --strategy ddp for them."
+            )
 
 
 class _Enter(torch.autograd.Function):
@@ -325,33 +326,3 @@ class _Leave(torch.autograd.Function):
         if any(ctx.call.flags):
             gradients = ctx.runner.get_back(ctx.call)
         return (None, None, None, None, None, *gradients)
-
-
-def _form(result: Any, model: str) -> Any:
-    """The structure of a result as JSON words; "t" stands for a tensor."""
-    if isinstance(result, Tensor):
-        return "t"
-    if result is None or isinstance(result, (bool, int, float, str)):
-        return ["value", result]
-    if type(result) in (tuple, list):
-        return [type(result).__name__, [_form(part, model) for part in result]]
-    if type(result) is dict and all(isinstance(key, str) for key in result):
-        return ["dict", {key: _form(part, model) for key, part in result.items()}]
-    raise UsageError(
-        f"{model} returns a {type(result).__name__}, which cannot be sent to the other stages. Return a tensor, or a tuple, "
-        f"list or dict of tensors; or use --strategy pipeline, where only the last stage needs it."
-    )
-
-
-def _built(form: Any, tensors: Any) -> Any:
-    if form == "t":
-        return next(tensors)
-    kind, parts = form
-    if kind == "value":
-        return parts
-    if kind == "dict":
-        return {key: _built(part, tensors) for key, part in parts.items()}
-    if kind not in ("tuple", "list"):
-        raise PromiseBroken(f"the form {form!r} of a result is unknown")
-    values = [_built(part, tensors) for part in parts]
-    return tuple(values) if kind == "tuple" else values

@@ -6,6 +6,7 @@ gradient is None when it steps.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,14 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
+from lockstep.strategy.absent import AbsentParameter
 from lockstep.strategy.carried_streams import CarriedStreams
 from lockstep.strategy.contract import PassResult, StepCut
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.norm import chunk_norms, combine_norms
-from lockstep.strategy.stage import Links, StageRunner
+from lockstep.strategy.stage import StageRunner
 from lockstep.strategy.stage_clock import StageClock
 from lockstep.transport.contract import Transport
 
@@ -56,6 +59,9 @@ class Staged(CutAtFirstCall):
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
         """Keep this rank's stage; let go of the rest."""
         stage, last = self._links.stage, self._mesh.stages - 1
+        recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+        for module in recurrent:
+            module._flat_weight_refs = []  # noqa: SLF001 - weak references, with which torch does not swap tensors
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             holder = cut.holders.get(name, last if isinstance(tensor, nn.Parameter) else None)
             if holder is not None:
@@ -64,22 +70,37 @@ class Staged(CutAtFirstCall):
                 self._absent.add(id(tensor))
                 if isinstance(tensor, nn.Parameter):
                     _let_go(name, tensor)
+        for module in recurrent:
+            module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
         self._lay_out()
         self._guards = [model.register_state_dict_pre_hook(_refuse_partial_model)]  # type: ignore[no-untyped-call]
-        self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device))
+        self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device), self._in_lane)
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
         self._links.take_waits()  # what an evaluation waited is not the pass's
         super().begin_pass(cut, where)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        self._require_cut()
-        super().backward(loss, weight, retain_graph=retain_graph)
+        runner = self._present_runner()
+        with runner.going_back(runner.open_calls):
+            super().backward(loss, weight, retain_graph=retain_graph)
 
     def end_lane(self) -> None:
         super().end_lane()
         if self._runner is not None:
-            self._runner.settle()
+            self._runner.open_calls.clear()
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self._runner is not None:
+            self._runner.open_calls.clear()
+
+    def _may_lack(self) -> bool:
+        return self._runner is not None and self._runner.lacks
+
+    def _in_lane(self) -> bool:
+        """Whether a call of the model, made now, belongs to a lane."""
+        return self._lane is not None
 
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
         result = super().end_pass(notes)
@@ -157,9 +178,8 @@ def _refuse_partial_optimizer(optimizer: Optimizer) -> None:
 def _let_go(name: str, parameter: nn.Parameter) -> None:
     """The same object, on the meta device: its memory is free, its shape and dtype stay known."""
     parameter.grad = None
-    ghost = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
     try:
-        torch.utils.swap_tensors(parameter, ghost)  # type: ignore[no-untyped-call]
+        torch.utils.swap_tensors(parameter, AbsentParameter.like(parameter, name))  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise UsageError(
             f"The memory of {name!r} cannot be given back, because something else refers to it ({error}). Prepare the model "

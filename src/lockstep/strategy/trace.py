@@ -48,6 +48,8 @@ class Trace:
     calls: tuple[Call, ...]
     uses: Mapping[str, tuple[int, ...]]
     """The events in which each parameter or written buffer was used, by name."""
+    constants: Mapping[str, tuple[int, ...]]
+    """The same of the buffers that were not written; for one that was not used, its layer's calls."""
     around: Mapping[str, str]
     """Layers before which the model cannot be cut, with the reason."""
 
@@ -85,6 +87,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.event = 0
         self.lives: dict[int, _Life] = {}
         self.uses: dict[str, list[int]] = {}
+        self.touched: dict[int, int] = {}
+        """The last event in which each tensor was used, by identity."""
         self._tainted: dict[int, int] = {}
         """Memory that holds what was computed from parameters, since which event."""
         self._kept: list[Any] = []
@@ -106,6 +110,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """These are used now; whether any of them depends on parameters."""
         depends = False
         for tensor in inputs:
+            self.touched[id(tensor)] = self.event
             if (name := self._named.get(id(tensor))) is not None:
                 self.uses.setdefault(name, []).append(self.event)
                 depends = depends or isinstance(tensor, nn.Parameter)
@@ -141,6 +146,8 @@ class _Entered:
     module: str
     begin: int
     leaves: list[Any]
+    is_again: bool
+    """Whether it is inside of a checkpointed part, and not its first layer."""
     end: int = -1
     depends: bool = False
     made: list[Tensor] = field(default_factory=list)
@@ -153,6 +160,8 @@ class _Recorder:
     watch: _Watch
     entered: list[_Entered] = field(default_factory=list)
     _open: list[_Entered] = field(default_factory=list)
+    _checkpoints: list[Any] = field(default_factory=lambda: [_saves_by()])
+    """What saved tensors for backward so far; activation checkpointing does it by a new pair of hooks each time."""
 
     def hooks(self, model: nn.Module) -> list[Any]:
         handles = []
@@ -165,7 +174,13 @@ class _Recorder:
     def _before(self, name: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.watch.event += 1
-            call = _Entered(name, self.watch.event, arguments(args, kwargs))
+            saves = _saves_by()
+            is_known = any(saves is other for other in self._checkpoints)
+            call = _Entered(
+                name, self.watch.event, arguments(args, kwargs), is_known and saves is not self._checkpoints[0]
+            )
+            if not is_known:
+                self._checkpoints.append(saves)
             self.entered.append(call)
             self._open.append(call)
             own = [tensor for tensor in module._parameters.values() if tensor is not None]  # noqa: SLF001
@@ -179,6 +194,12 @@ class _Recorder:
         call.end = self.watch.event
         call.made = _tensors(result)
         call.depends = call.depends or any(self.watch.life(tensor) is not None for tensor in call.made)
+
+
+def _saves_by() -> Any:
+    """The innermost hooks for what autograd saves; None without any."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
+    return hooks and hooks[0]
 
 
 def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
@@ -201,11 +222,20 @@ def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
     watch.touch(_tensors(result))
     now = dict(model.named_buffers())
     constant = {name for name, (old, value) in buffers.items() if now[name] is old and _equal(old, value)}
+    for name, (old, _) in buffers.items():
+        if now[name] is not old and id(now[name]) in watch.touched:  # the module made itself a new one, and used it
+            watch.uses.setdefault(name, []).append(watch.touched[id(now[name])])
+    calls: dict[str, list[int]] = {}
+    for call in recorder.entered:
+        calls.setdefault(call.module, []).extend((call.begin, call.end))
     places, around = _places(recorder.entered, watch)
     return Trace(
         places=tuple(places),
         calls=tuple(Call(call.module, call.begin, call.end, call.depends) for call in recorder.entered),
         uses={name: tuple(events) for name, events in watch.uses.items() if name not in constant},
+        constants={
+            name: tuple(watch.uses.get(name) or calls.get(name.rpartition(".")[0]) or ()) for name in sorted(constant)
+        },
         around=around,
     )
 
@@ -231,6 +261,8 @@ def _places(entered: Sequence[_Entered], watch: _Watch) -> tuple[list[Place], di
         ]
         if counts[call.module] > 1:
             around[call.module] = "it is called several times in a forward"
+        elif call.is_again:
+            around[call.module] = "it is inside of a checkpointed part of the model"
         elif past:
             around[call.module] = f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
         elif not carried:

@@ -112,4 +112,4 @@ def _flat(tensor: Tensor) -> Tensor:
     """The elements in memory order as one contiguous row: a view if the tensor is dense, else a copy."""
     if is_dense(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
-    return tensor.reshape(-1)
+    return tensor.reshape(-1).contiguous()  # of every second column, reshape alone is a view with a stride

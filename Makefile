@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

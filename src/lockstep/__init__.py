@@ -60,6 +60,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a name of the facade when it is first used, so that `import lockstep` alone does not import torch."""
     if name in _PLACES:

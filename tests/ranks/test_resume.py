@@ -409,7 +409,8 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     assert [line for line in second.out.splitlines() if "epoch" in line] == ["epoch 2"]
     assert "lockstep: the run goes on with lanes 4, not 2: the bits may differ from here." in second.err
     assert ".state.previous, which is complete" in second.err
-    assert "6 steps" in second.err
+    assert "1 epoch, 2 steps" in second.err
+    assert "after 2 epochs of earlier starts" in second.err
 
 
 def test_verify_neither_reads_nor_writes_the_states_and_weights_of_the_user(tmp_path):

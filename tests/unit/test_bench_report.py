@@ -118,7 +118,7 @@ def test_bits_are_compared_with_one_rank_of_the_same_lanes() -> None:
         measured("ddp", 9.0, lanes=8),
     )
     found = results(good, bad, alone)
-    assert [found.exactness(one) for one in found.measured] == ["reference", "same bits", "differs", "other threads"]
+    assert [found.exactness(one) for one in found.measured] == ["reference", "same bits", "differs", "no reference"]
     assert "ddp on 4 differs from one rank with the same lanes: lockstep verify says where." in words(found)
 
 

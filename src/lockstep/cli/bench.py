@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -85,12 +85,12 @@ def bench(**options: Any) -> None:
     results = _measure(wanted)
     if results.interrupted_by:
         _say("stopped; this is what was measured")
-    if plot is not None and results.base is not None:
-        draw(results, plot)
     if options["as_json"]:
         click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
         show(results, Console(highlight=False))
+    if plot is not None and results.base is not None:
+        draw(results, plot)
     sys.exit(results.exit_code)
 
 
@@ -170,8 +170,12 @@ def check_plot(text: str | None) -> Path | None:
     if text is None:
         return None
     path = Path(text)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot draws with matplotlib, which is not installed: pip install 'lockstep-train[plot]'.")
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise UsageError(
+            f"--plot draws with matplotlib, which cannot be imported ({error}): pip install 'lockstep-train[plot]'."
+        ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():

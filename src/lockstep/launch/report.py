@@ -134,8 +134,11 @@ def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[
     The numbers that every run has come first; everything else that rank 0 wrote under "paths" follows.
     """
     steps, epochs, samples = result.get("steps"), result.get("epochs"), result.get("samples")
+    earlier = (
+        f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
+    )
     made = ", ".join(part for part in (_count(epochs, "epoch"), _count(steps, "step")) if part)
-    text = f"{made} in {seconds:.1f} s" if made else f"{seconds:.1f} s"
+    text = f"{made} in {seconds:.1f} s{earlier}" if made else f"{seconds:.1f} s{earlier}"
     lines = [Line("done", f"{text}; {samples}" if samples else text)]
     if result.get("bits"):
         lines.append(Line("bits", str(result["bits"])))

@@ -145,6 +145,8 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
     if strategy and named and strategy != named[0]:
         raise UsageError(f"strategy {strategy} and mesh {form.mesh} do not fit together. Leave one of them out.")
     strategy = strategy or (named[0] if named else "ddp" if sizes else None)
+    if strategy is None and form.schedule and world_size > 1:
+        raise UsageError(f"schedule={form.schedule} belongs to the strategy `pipeline`. Name it: --strategy pipeline.")
     if strategy is None:
         return Mesh("single" if world_size == 1 else "ddp", world_size)
     if form.schedule and strategy != "pipeline":
@@ -209,6 +211,11 @@ def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: 
         raise UsageError(
             f"mesh {strategy}={stages or '?'},ddp={replicas} needs {replicas * stages or 'a multiple of ' + str(replicas)} "
             f"ranks, but there are {world_size}. Start with -n {replicas * stages or replicas}, or change the mesh."
+        )
+    if stages == 1 < world_size and strategy not in sizes:
+        raise UsageError(
+            f"mesh ddp={replicas} leaves one stage on {world_size} ranks, so {strategy} has nothing to cut. Say "
+            f"{strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp."
         )
     return Mesh(strategy, replicas, stages, schedule)
 

@@ -10,13 +10,14 @@ from typing import Any
 from lockstep.prove.bench_measures import PARTS, Round, Spread, spread
 from lockstep.prove.bench_plan import Amount, Configuration
 
-REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS = (
+REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS, NO_REFERENCE = (
     "reference",
     "same bits",
     "differs",
     "as torch does",
     "not by nature",
     "other threads",
+    "no reference",
 )
 
 
@@ -143,7 +144,7 @@ class Results:
                 if one.bits and one.bits == other.bits:
                     return SAME
                 return AS_TORCH if one.configuration.strategy == "dp" else DIFFERS
-        return OTHER_THREADS
+        return OTHER_THREADS if one.configuration.all_cores else NO_REFERENCE
 
     def as_json(self) -> dict[str, Any]:
         """One object of strings, finite numbers, lists and objects: everything, each round's numbers included."""

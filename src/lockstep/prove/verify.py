@@ -84,8 +84,7 @@ def _run(trials: Trials, label: str, ranks: int, lanes: int | None, evidence: Ma
     trial = trials.run(label, ranks, lanes, evidence)
     outcome = trial.outcome
     if outcome.exit_code:
-        first = not evidence.get("steps") or bool(evidence.get("plain"))
-        code = 2 if first and outcome.exit_code == 2 else 1
+        code = 2 if outcome.exit_code == 2 else 1
         raise _RunError(Failed(label, outcome.block or f"It ended with exit code {outcome.exit_code}.", code))
     return trial
 
@@ -93,7 +92,7 @@ def _run(trials: Trials, label: str, ranks: int, lanes: int | None, evidence: Ma
 def _evidence(trial: Trial) -> Evidence:
     evidence = read_evidence(trial.folder, trial.num_processes)
     if not all(evidence.ranks):
-        raise _RunError(Failed(trial.label, _nothing_recorded(trial), 1))
+        raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
     return evidence
 
 
@@ -110,7 +109,7 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     """The first step with all lanes and with one; also decides the number of lanes."""
     first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", 1, proof.lanes, PLAIN)
     if not first.folder.decided.exists():
-        raise _RunError(Failed(first.label, _nothing_recorded(first), 1))
+        raise _RunError(Failed(first.label, _nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
     own, findings.threads = int(decided["lanes"]), int(decided["threads"])
     findings.lanes_named = bool(decided["lanes_named"])
@@ -132,7 +131,7 @@ def _judge(findings: Findings, lanes_trial: Trial, whole_trial: Trial) -> Plain:
     for trial in (lanes_trial, whole_trial):
         lanes = read_lanes(trial.folder, budget)
         if lanes is None or not lanes.gradients:
-            raise _RunError(Failed(trial.label, _nothing_recorded(trial), 1))
+            raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
         read.append(lanes)
     return judge(*read)
 

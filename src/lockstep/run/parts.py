@@ -71,6 +71,10 @@ class Parts:
     said_training_mode: bool = False
     said_decisions: bool = False
     epochs: EpochCount = field(default_factory=EpochCount)
+    ended: bool = False
+    """Whether the run is over; its loop must not go on."""
+    resumed: tuple[int, int] = (0, 0)
+    """Epochs and steps that earlier starts have made."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

@@ -240,5 +240,8 @@ class _Plan:
         ledger.step, ledger.epoch = saved["step"], saved["epoch"]
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
         parts.epochs_seen[:] = saved["epochs_seen"]
+        parts.resumed = epochs, step = len(parts.epochs_seen), ledger.step
+        if parts.transport.rank == 0:
+            print(f"lockstep: the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}", file=sys.stderr)
         for loader, before in zip(parts.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]

@@ -121,9 +121,17 @@ class Run:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
         """
         self._parts.place.require_same_on_every_rank("run.prepare")
+        self._require_present()
         self._parts.strategy.name_cuts(cut)
         prepared = prepare(self._parts, things, buffers or {})
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def _require_present(self) -> None:
+        if self._parts.ended:
+            raise UsageError(
+                "This run has ended, because lockstep.init was called again (or lockstep.finish). Use the Run that the last "
+                "lockstep.init returned, and prepare everything with it."
+            )
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
@@ -139,6 +147,7 @@ class Run:
         Raises:
             UsageError: when the loader was not prepared, inside another step, or the order differs between ranks.
         """
+        self._require_present()
         if not isinstance(loader, PreparedLoader):
             raise UsageError("run.steps needs the loader that run.prepare returned: `loader = run.prepare(loader)`.")
         if not any(loader is own for own in self._parts.loaders):

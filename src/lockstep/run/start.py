@@ -228,6 +228,7 @@ def finish() -> None:
     if not _present:
         return
     parts = _present.pop()
+    parts.ended = True
     atexit.unregister(_finish_at_exit)
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (parts.folder is not None and parts.folder.failure(parts.transport.rank).exists())
@@ -268,15 +269,21 @@ def _finish_at_exit() -> None:
 
 
 def _write_result(parts: Parts) -> None:
-    if parts.folder is None or (parts.transport.rank != 0 and parts.mesh.stages == 1):
+    if parts.transport.rank != 0 and parts.mesh.stages == 1:
         return
     digest = state_hash(parts) if parts.models else ""
     if parts.transport.rank != 0:
         return
+    if parts.folder is None:
+        if digest and parts.said_decisions:
+            print(f"lockstep: bits sha256:{digest}", file=sys.stderr)
+        return
+    earlier_epochs, earlier_steps = parts.resumed
     result = {
-        "steps": parts.ledger.step,
-        "epochs": len(parts.epochs_seen),
-        "samples": _samples(parts.epochs_seen),
+        "steps": parts.ledger.step - earlier_steps,
+        "epochs": len(parts.epochs_seen) - earlier_epochs,
+        "earlier_epochs": earlier_epochs,
+        "samples": _samples(parts.epochs_seen[earlier_epochs:]),
         "bits": f"sha256:{digest}" if digest else "",
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,

@@ -5,13 +5,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test test-thorough lint bench format clean
 
 demo: $(STAMP)
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
 test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not thorough"
+
+test-thorough: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)

@@ -99,6 +99,7 @@ def test_the_command_measures_draws_and_tells_everything(tmp_path: Path) -> None
     assert not (tmp_path / "untrained.safetensors").exists(), "a bench leaves the files of its user alone"
 
 
+@pytest.mark.thorough
 def test_a_configuration_that_fails_is_a_row_and_the_others_go_on(measured: Bencher) -> None:
     results = measured(after="assert run.world_size == 1, 'too many'")
     single, ddp = results.measured[:2]
@@ -108,6 +109,7 @@ def test_a_configuration_that_fails_is_a_row_and_the_others_go_on(measured: Benc
     assert results.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_bits_that_depend_on_the_ranks_are_found(measured: Bencher) -> None:
     results = measured(rounds=1, init="lanes=2", after="model[0].bias.data += 0.001 * run.world_size")
     assert [results.exactness(one) for one in results.measured[:2]] == ["reference", "differs"]
@@ -127,11 +129,13 @@ def test_stages_are_measured_with_their_work_and_their_waits(measured: Bencher) 
         assert "wait" in work
 
 
+@pytest.mark.thorough
 def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher) -> None:
     with pytest.raises(UsageError, match=r"makes 4 steps, but 6 are needed: 2 to warm up.*Use --steps 2, or train"):
         measured(epochs=2)
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_on_one_rank_already_ends_the_bench(measured: Bencher) -> None:
     results = measured(update="raise ValueError('too warm')")
     assert "ValueError: too warm" in results.stopped

@@ -19,6 +19,7 @@ def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks():
             assert result == alone, f"{ranks} ranks"
 
 
+@pytest.mark.thorough
 def test_compiled_before_or_after_prepare_whole_or_in_part_the_bits_are_the_same():
     [alone] = run_ranks(compiled.every_way, Started(1))
     assert run_ranks(compiled.every_way, Started(2)) == [alone] * 2

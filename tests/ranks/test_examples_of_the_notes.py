@@ -58,10 +58,21 @@ def unlike(expected: list[str], printed: list[str]) -> tuple[list[str], list[str
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_its_docstring_says(path: Path, tmp_path: Path) -> None:
+    check(path, tmp_path, slice(1))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_command_of_an_example_prints_the_same(path: Path, tmp_path: Path) -> None:
+    check(path, tmp_path, slice(None))
+
+
+def check(path: Path, tmp_path: Path, which: slice) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands, expected = said_in(path)
     assert commands
     assert expected
+    commands = commands[which]
     outputs = [printed_by(command, tmp_path) for command in commands]
     assert [unlike(expected, printed) for printed in outputs] == [([], [])] * len(commands)
     assert all(set(printed) == set(outputs[0]) for printed in outputs), "one block of commands, one output"

@@ -207,6 +207,7 @@ def first_norm(precision):
     return float(run.clip_grad_norm_(model.parameters(), 1e9)), set(seen)
 
 
+@pytest.mark.thorough
 def test_precision_reaches_every_rank_and_every_replica():
     dp = Form("dp", "dp=2")
     for started in (Started(2, form=HOGWILD), Started(1, form=dp)):

@@ -56,7 +56,7 @@ SCRIPT = """
 OUTPUT = "[0, 1] True\nlearned True\nexit codes [0, 0]\n"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
 def test_it_runs_alone_and_under_the_launcher(tmp_path: Path, method: str) -> None:
     script = write_script(tmp_path, SCRIPT)
     finished = start(tmp_path, "-q", "-n", "1", "--threads", "1", script, method).finish()
@@ -101,7 +101,9 @@ def test_processes_of_a_script_meet_each_other_as_they_do_under_python(tmp_path:
     assert (finished.code, finished.out) == (0, "total 2\n" * 4), finished.err
 
 
-@pytest.mark.parametrize(("method", "number"), [("fork", signal.SIGKILL), ("spawn", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("method", "number"), [("fork", signal.SIGKILL), pytest.param("spawn", signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_a_launcher_that_ends_leaves_no_process_no_shared_memory_and_no_socket(
     tmp_path: Path, method: str, number: signal.Signals
 ) -> None:

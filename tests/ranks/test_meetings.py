@@ -77,7 +77,7 @@ MEETINGS = """
 """
 
 
-@pytest.mark.parametrize("way", ["run", "fresh", "spawn"])
+@pytest.mark.parametrize("way", ["run", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("fresh", "spawn"))])
 def test_every_way_to_meet_works_twice_and_stores_work(tmp_path: Path, way: str) -> None:
     script = write_script(tmp_path, MEETINGS)
     options = ("-n", "2", *(["--fresh"] if way == "fresh" else []))

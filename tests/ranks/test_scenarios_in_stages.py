@@ -8,7 +8,7 @@ from test_same_bits import SCENARIOS
 from lockstep.layout.mesh import Form
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 
 REFUSED = {
     "unused_parameters": "a skip connection",

@@ -183,10 +183,10 @@ def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: 
     ("number", "how"),
     [
         (signal.SIGINT, "now"),
-        (signal.SIGTERM, "now"),
-        (signal.SIGKILL, "now"),
-        (signal.SIGINT, "later"),
-        (signal.SIGINT, "away"),
+        pytest.param(signal.SIGTERM, "now", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGKILL, "now", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, "later", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, "away", marks=pytest.mark.thorough),
         (signal.SIGKILL, "away"),
     ],
 )

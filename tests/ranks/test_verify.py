@@ -284,7 +284,7 @@ def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier,
     script = tmp_path / "alone.py"
     script.write_text("print('hello')\n")
     findings = verified.of(script)
-    assert findings.exit_code == 1
+    assert findings.exit_code == 2
     assert "run.prepare" in findings.failed.text
 
 

@@ -84,7 +84,8 @@ def _run(trials: Trials, label: str, ranks: int, lanes: int | None, evidence: Ma
     trial = trials.run(label, ranks, lanes, evidence)
     outcome = trial.outcome
     if outcome.exit_code:
-        code = 2 if outcome.exit_code == 2 else 1
+        first = not evidence.get("steps") or bool(evidence.get("plain"))
+        code = 2 if first and outcome.exit_code == 2 else 1
         raise _RunError(Failed(label, outcome.block or f"It ended with exit code {outcome.exit_code}.", code))
     return trial
 

@@ -13,13 +13,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
+from lockstep.cli.arithmetic_options import accept_arithmetic_options
+from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
+from lockstep.cli.program_options import program_from
 from lockstep.errors import UsageError
-from lockstep.launch.cores import usable_cores
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
-from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS, Machine, Wish, size
+from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
 from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_picture import FORMATS, draw
@@ -27,7 +27,7 @@ from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_
 from lockstep.prove.bench_reasons import sentences
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Results
-from lockstep.prove.trials import Program, Trials
+from lockstep.prove.trials import Trials
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5
@@ -124,23 +124,11 @@ def bench_from(options: dict[str, Any]) -> Bench:
             raise UsageError(f"--{name} must be at least 1, but is {options[name]}. Leave it out for the default.")
     strategies = parse_strategies([strategy_named(name.strip()) for name in options["strategies"].split(",")])
     check_program(options["script"], options["module"], "bench")
-    cores = usable_cores()
-    gpus = count_gpus(os.environ) if options["device"] != "cpu" else 0
-    gpus = gpus if gpus and torch_speaks_cuda() else 0
-    ranks = parse_ranks(options["ranks"]) if options["ranks"] else _default_ranks(gpus or cores.count)
-    machine = Machine(cores, gpus, os.environ.get("OMP_NUM_THREADS"))
-    sized = size(Wish(str(max(ranks)), options["device"], None, options["threads"]), machine)
-    program = Program(
-        script=None if options["module"] else Path(options["script"]),
-        module=options["script"] if options["module"] else None,
-        args=tuple(options["args"]),
-        threads=sized.threads,
-        threads_given=options["threads"] is not None,
-        device=sized.device,
-        arithmetic=arithmetic_from(options),
-    )
+    machine = machine_for(options["device"])
+    ranks = parse_ranks(options["ranks"]) if options["ranks"] else _default_ranks(machine.gpus or machine.cores.count)
+    program = program_from(options, max(ranks), machine)
     amount = Amount(options["steps"], options["rounds"])
-    return Bench(program, strategies, ranks, options["lanes"], amount, cores.count)
+    return Bench(program, strategies, ranks, options["lanes"], amount, machine.cores.count)
 
 
 def _default_ranks(devices: int) -> tuple[int, ...]:

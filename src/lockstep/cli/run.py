@@ -13,18 +13,18 @@ import click
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
+from lockstep.cli.machine import machine_for
 from lockstep.cli.program import check_program
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
 from lockstep.errors import UsageError
-from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
-from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
+from lockstep.launch.gpus import gpu_names
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
 from lockstep.launch.report import Line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.saying import Saying
-from lockstep.launch.sizing import Machine, Size, Wish, size
+from lockstep.launch.sizing import Size, Wish, size
 from lockstep.launch.terminal import Terminal
 from lockstep.layout.mesh import Form, is_data_parallel, launched
 
@@ -149,10 +149,8 @@ def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
     ranks = own["ranks"] or own["nproc_per_node"] or "auto"
-    gpus = count_gpus(os.environ) if own["device"] != "cpu" else 0
-    machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
-    return size(wish, machine)
+    return size(wish, machine_for(own["device"]))
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
+from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
+from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
+from lockstep.cli.program_options import program_from
 from lockstep.errors import UsageError
-from lockstep.launch.cores import usable_cores
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
-from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.report import show
-from lockstep.prove.trials import Program, Trials
+from lockstep.prove.trials import Trials
 from lockstep.prove.verify import Proof
 from lockstep.prove.verify import verify as prove
 
@@ -92,20 +89,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     if options["steps"] < 1:
         raise UsageError(f"--steps must be at least 1, but is {options['steps']}. Leave it out for {DEFAULT_STEPS}.")
     check_program(options["script"], options["module"], "verify")
-    gpus = count_gpus(os.environ) if options["device"] != "cpu" else 0
-    machine = Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
-    wish = Wish(str(max(ranks)), options["device"], None, options["threads"])
-    sized = size(wish, machine)
-    program = Program(
-        script=None if options["module"] else Path(options["script"]),
-        module=options["script"] if options["module"] else None,
-        args=tuple(options["args"]),
-        threads=sized.threads,
-        threads_given=options["threads"] is not None,
-        device=sized.device,
-        form=form_from(options),
-        arithmetic=arithmetic_from(options),
-    )
+    program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
     if options["lanes"] is not None and options["lanes"] < 1:
         raise UsageError(
             f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."

@@ -1,0 +1,58 @@
+// Element-wise reductions of several arrays into several arrays, with the same bits in every variant.
+//
+// A variant is the same source compiled for a set of instructions (kernels/variant.cpp); which one runs is decided once,
+// from the processor. Additions happen element by element in the order that a Program says, so neither the width of the
+// registers nor the number of ranks moves a bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+// The values are part of what ranks compare and of what Python passes: never renumber.
+enum class Dtype : std::uint8_t { float64, float32, float16, bfloat16, int8, int16, int32, int64, uint8, boolean };
+enum class ReduceOp : std::uint8_t { sum, average, minimum, maximum, product };
+
+std::size_t size_of(Dtype dtype);
+std::string_view name_of(Dtype dtype);
+std::string_view name_of(ReduceOp op);
+
+// What happens to the combined value, once, before it is rounded to the dtype.
+enum class Scale : std::uint8_t { none, multiply, divide };
+
+// In which order leaves are combined, in postfix: a byte below 255 puts that leaf on the stack, `combine` replaces the
+// two on top by left (op) right. At most 255 leaves. One leaf alone is a copy.
+constexpr std::uint8_t combine = 255;
+using Program = std::span<const std::uint8_t>;
+
+// Whether `program` is well formed for `num_leaves` leaves: leaves one value and uses every leaf exactly once.
+bool is_valid(Program program, std::size_t num_leaves);
+
+struct Reduction {
+  Dtype dtype;
+  ReduceOp op;  // average is sum, then divide by `factor`
+  Program program;
+  Scale scale = Scale::none;  // floating point only
+  double factor = 1.0;
+};
+
+// Combine `count` elements of the `inputs` and write the result to every one of `outputs`.
+// float16 and bfloat16 are combined in float32 and rounded once (to nearest even); integers wrap around; booleans: sum and
+// maximum are "or", product and minimum are "and". NaN wins in minimum and maximum. An output may be one of the inputs (the
+// same address) but may not overlap one otherwise. Any alignment of at least the dtype's.
+void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+            std::size_t count);
+
+// Copy that does not displace what is in the caches when `bytes` is large; else memcpy.
+void copy(void* target, const void* source, std::size_t bytes);
+
+// The variants that this processor can run, the best last ("portable", "avx2", "avx512"); and which one runs.
+std::span<const std::string_view> variants();
+std::string_view variant();
+// For tests: run this one from now on. False when the processor cannot.
+bool choose_variant(std::string_view name);
+
+}  // namespace lockstep

@@ -1,8 +1,8 @@
 // Element-wise reductions of several arrays into several arrays, with the same bits in every variant.
 //
-// A variant is the same source compiled for a set of instructions (kernels/variant.cpp); which one runs is decided once,
-// from the processor. Additions happen element by element in the order that a Program says, so neither the width of the
-// registers nor the number of ranks moves a bit.
+// A variant is the same source compiled for a set of instructions (kernels/variant.cpp); which one runs is decided
+// once, from the processor. Elements are combined one by one in the order that a Program says, so neither the width of
+// the registers nor the number of ranks moves a bit.
 #pragma once
 
 #include <cstddef>
@@ -33,20 +33,28 @@ bool is_valid(Program program, std::size_t num_leaves);
 
 struct Reduction {
   Dtype dtype;
-  ReduceOp op;  // average is sum, then divide by `factor`
-  Program program;
-  Scale scale = Scale::none;  // floating point only
-  double factor = 1.0;
+  ReduceOp op;  // average is sum, then divide by `factor`, whatever `scale` says; of booleans it is sum alone
+  Program program;            // is_valid for the number of inputs
+  Scale scale = Scale::none;  // floating point only; integers and booleans leave it out
+  double factor = 1.0;        // rounded to the type that is combined in; for the average of integers a whole number > 0
 };
 
 // Combine `count` elements of the `inputs` and write the result to every one of `outputs`.
-// float16 and bfloat16 are combined in float32 and rounded once (to nearest even); integers wrap around; booleans: sum and
-// maximum are "or", product and minimum are "and". NaN wins in minimum and maximum. An output may be one of the inputs (the
-// same address) but may not overlap one otherwise. Any alignment of at least the dtype's.
+//
+// - float16 and bfloat16 are combined and scaled in float32 and rounded once (to nearest even).
+// - NaN wins in minimum and maximum, where -0.0 is less than +0.0 (IEEE 754-2019), in whatever order they come.
+// - A result that is NaN is the positive quiet NaN without payload (float32: 7fc00000): processors and compilers differ
+//   in which payload and sign they keep. Only a single leaf without scale is copied with every bit.
+// - Integers wrap around; their average is the wrapped sum, divided and rounded towards zero.
+// - Booleans: sum and maximum are "or", product and minimum are "and". Any byte but 0 is true, the result is 0 or 1.
+//
+// An output may be one of the inputs (the same address) but may not overlap one otherwise. Any alignment of at least
+// the dtype's; of a cache line is faster. When all arrays together are 32 MiB or more and no output is an input, the
+// outputs are written past the caches.
 void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             std::size_t count);
 
-// Copy that does not displace what is in the caches when `bytes` is large; else memcpy.
+// Copy that does not displace what is in the caches when `bytes` is large (16 MiB or more); else memcpy.
 void copy(void* target, const void* source, std::size_t bytes);
 
 // The variants that this processor can run, the best last ("portable", "avx2", "avx512"); and which one runs.

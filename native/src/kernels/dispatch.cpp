@@ -1,0 +1,121 @@
+// Which variant runs: decided once, from the processor.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "kernels/kernels.hpp"
+#include "kernels/variant.hpp"
+
+#ifdef LOCKSTEP_X86_VARIANTS
+#include <cpuid.h>
+#endif
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> names = {"portable", "avx2", "avx512"};
+#ifdef LOCKSTEP_X86_VARIANTS
+constexpr std::array<kernels::Run, 3> runs = {kernels::run_portable, kernels::run_avx2, kernels::run_avx512};
+constexpr std::array<kernels::Stream, 3> streams = {kernels::stream_portable, kernels::stream_avx2,
+                                                    kernels::stream_avx512};
+#else
+constexpr std::array<kernels::Run, 1> runs = {kernels::run_portable};
+constexpr std::array<kernels::Stream, 1> streams = {kernels::stream_portable};
+#endif
+
+// Arrays that are together larger than this are not found in the caches again, so their results go past them. Measured
+// on an L3 of 32 MiB: less time from here on even if the result is read right afterwards; at a quarter, a copy lost so.
+constexpr std::size_t streamed_from_bytes = std::size_t{32} << 20;
+
+// Each asks for what CMake compiles its variant for.
+std::size_t count_supported() {
+#ifdef LOCKSTEP_X86_VARIANTS
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  // Not every compiler's __builtin_cpu_supports knows F16C. That the system keeps the registers is checked with AVX2.
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  if (!f16c || !__builtin_cpu_supports("avx2")) return 1;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512 ? 3 : 2;
+#else
+  return 1;
+#endif
+}
+
+std::size_t num_supported() {
+  static const std::size_t count = count_supported();
+  return count;
+}
+
+std::atomic<std::size_t>& chosen() {
+  static std::atomic<std::size_t> index = num_supported() - 1;
+  return index;
+}
+
+Scale scale_of(const Reduction& reduction) {
+  if (reduction.dtype == Dtype::boolean) return Scale::none;
+  if (reduction.op == ReduceOp::average) return Scale::divide;
+  const bool is_floating = reduction.dtype <= Dtype::bfloat16;
+  return is_floating ? reduction.scale : Scale::none;
+}
+
+// An output that is an input has its lines in the caches already: no reading to be saved.
+bool is_streamed(std::span<const void* const> inputs, std::span<void* const> outputs, std::size_t bytes) {
+  if ((inputs.size() + outputs.size()) * bytes < streamed_from_bytes) return false;
+  return std::find_first_of(outputs.begin(), outputs.end(), inputs.begin(), inputs.end()) == outputs.end();
+}
+
+}  // namespace
+
+void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+            std::size_t count) {
+  if (count == 0 || outputs.empty()) return;
+  const bool average = reduction.op == ReduceOp::average;
+  const Scale scale = scale_of(reduction);
+  const std::size_t bytes = count * size_of(reduction.dtype);
+  if (reduction.program.size() == 1 && scale == Scale::none) {
+    const void* source = inputs[reduction.program[0]];
+    for (void* target : outputs) {
+      if (target != source) copy(target, source, bytes);
+    }
+    return;
+  }
+  runs[chosen().load(std::memory_order_relaxed)](kernels::Work{
+      .dtype = reduction.dtype,
+      .op = average ? ReduceOp::sum : reduction.op,
+      .scale = scale,
+      .factor = scale == Scale::none ? 1.0 : reduction.factor,
+      .program = reduction.program.data(),
+      .program_size = reduction.program.size(),
+      .inputs = inputs.data(),
+      .outputs = outputs.data(),
+      .num_outputs = outputs.size(),
+      .count = count,
+      .stream = is_streamed(inputs, outputs, bytes),
+  });
+}
+
+void copy(void* target, const void* source, std::size_t bytes) {
+  if (2 * bytes >= streamed_from_bytes) {
+    streams[chosen().load(std::memory_order_relaxed)](target, source, bytes);
+  } else if (bytes != 0) {
+    std::memcpy(target, source, bytes);
+  }
+}
+
+std::span<const std::string_view> variants() { return std::span(names).first(num_supported()); }
+
+std::string_view variant() { return names[chosen().load(std::memory_order_relaxed)]; }
+
+bool choose_variant(std::string_view name) {
+  for (std::size_t i = 0; i < num_supported(); ++i) {
+    if (names[i] != name) continue;
+    chosen().store(i, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace lockstep

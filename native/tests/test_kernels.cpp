@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #include "kernels_arrays.hpp"
 #include "kernels_reference.hpp"
 
@@ -230,6 +234,16 @@ void variants_agree_on_random_bits() {
   }
 }
 
+// As torch.set_flush_denormal(True) sets the processor.
+void variants_agree_when_subnormals_are_flushed() {
+#ifdef __SSE2__
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040);
+  variants_agree_on_random_bits();
+  _mm_setcsr(before);
+#endif
+}
+
 void wrong_programs_are_found() {
   const auto valid = [](std::vector<std::uint8_t> program, std::size_t n) { return is_valid(program, n); };
   CHECK(valid({0}, 1) && valid({1, 0, combine}, 2) && valid({0, 1, 2, combine, combine}, 3), "right ones");
@@ -278,6 +292,7 @@ int main() {
   the_longest_programs_are_right();
   large_outputs_are_right();
   variants_agree_on_random_bits();
+  variants_agree_when_subnormals_are_flushed();
   copies_are_whole();
   for (const auto name : variants()) std::printf("%s ", std::string(name).c_str());
   std::printf("%d failures\n", num_failures);

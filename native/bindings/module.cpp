@@ -1,8 +1,209 @@
-// The Python module lockstep._native: the shared-memory transport without torch.
+// The Python module lockstep._native: the shared-memory transport without torch. Tensors come as addresses and counts.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <span>
+#include <system_error>
+
+#include "collectives.hpp"
+#include "group.hpp"
+#include "kernels/kernels.hpp"
+#include "memory.hpp"
 
 namespace nb = nanobind;
+using namespace lockstep;
+
+namespace {
+
+using Address = std::uintptr_t;
+using Addresses = std::vector<Address>;
+using Released = nb::call_guard<nb::gil_scoped_release>;
+
+void* pointer(Address address) { return reinterpret_cast<void*>(address); }
+
+std::vector<const void*> sources(const Addresses& addresses) {
+  std::vector<const void*> found;
+  for (const Address address : addresses) found.push_back(pointer(address));
+  return found;
+}
+
+std::vector<void*> targets(const Addresses& addresses) {
+  std::vector<void*> found;
+  for (const Address address : addresses) found.push_back(pointer(address));
+  return found;
+}
+
+Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
+
+void check_signals() {
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// The wheel's Group: Settings with Python's signals and source lines.
+std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, double patience_s,
+                            double spin_us, std::function<std::string()> where, bool named_memory) {
+  Settings settings;
+  settings.patience = seconds(patience_s);
+  settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
+  settings.while_waiting = check_signals;
+  settings.where = [where = std::move(where)]() -> std::string {
+    const nb::gil_scoped_acquire held;
+    return where();
+  };
+  settings.named_memory = named_memory;
+  const nb::gil_scoped_release released;
+  return std::make_shared<Group>(std::move(control), rank, world_size, std::move(settings));
+}
+
+Request request_of(int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
+                   const Addresses& outputs, std::string where) {
+  Request request;
+  request.kind = static_cast<Kind>(kind);
+  request.dtype = static_cast<Dtype>(dtype);
+  request.op = static_cast<ReduceOp>(op);
+  request.root = root;
+  request.count = count;
+  request.inputs = sources(inputs);
+  request.outputs = targets(outputs);
+  request.where = std::move(where);
+  return request;
+}
+
+nb::object group_error;
+
+}  // namespace
 
 NB_MODULE(_native, module) {
   module.doc() = "The shared-memory transport: memory, groups of ranks, collectives, messages.";
+
+  group_error = nb::steal(PyErr_NewException("lockstep._native.GroupError", PyExc_RuntimeError, nullptr));
+  module.attr("GroupError") = group_error;
+  nb::register_exception_translator([](const std::exception_ptr& raised, void*) {
+    try {
+      std::rethrow_exception(raised);
+    } catch (const GroupError& error) {
+      const nb::tuple arguments = nb::make_tuple(static_cast<int>(error.trouble), error.what());
+      PyErr_SetObject(group_error.ptr(), arguments.ptr());
+    } catch (const BadCall& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::system_error& error) {
+      const nb::tuple arguments = nb::make_tuple(error.code().value(), error.what());
+      PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    }
+  });
+
+  nb::class_<Memory>(module, "Memory")
+      .def_static("create", [](std::size_t bytes, bool reserve) { return std::make_shared<Memory>(Memory::create(bytes, reserve)); },
+                  nb::arg("num_bytes"), nb::arg("reserve"))
+      .def_static("create_named",
+                  [](const std::string& name, std::size_t bytes, bool reserve) {
+                    return std::make_shared<Memory>(Memory::create_named(name, bytes, reserve));
+                  },
+                  nb::arg("name"), nb::arg("num_bytes"), nb::arg("reserve"))
+      .def_static("open", [](const std::string& path) { return std::make_shared<Memory>(Memory::open(path)); }, nb::arg("path"))
+      .def_static("adopt", [](int descriptor) { return std::make_shared<Memory>(Memory::adopt(descriptor)); }, nb::arg("descriptor"))
+      .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<Address>(memory.data()); })
+      .def_prop_ro("num_bytes", &Memory::size)
+      .def_prop_ro("descriptor", &Memory::descriptor);
+  module.def("unlink_name", &unlink_name, nb::arg("name"));
+  module.def("random_name", &random_name);
+
+  nb::class_<PrivateView>(module, "PrivateView")
+      .def_prop_ro("address", [](const PrivateView& view) { return reinterpret_cast<Address>(view.data()); })
+      .def_prop_ro("num_bytes", &PrivateView::size)
+      .def("written_pages", &PrivateView::written_pages)
+      .def("forget_writes", &PrivateView::forget_writes);
+  module.def("can_tell_writes", &PrivateView::can_tell_writes);
+  module.def("page_size", &page_size);
+
+  nb::class_<Pending>(module, "Pending").def_ro("finished", &Pending::finished);
+  nb::class_<Operation, Pending>(module, "Operation");
+  nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
+
+  nb::class_<Group>(module, "Group")
+      .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
+                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"))
+      .def_prop_ro("rank", &Group::rank)
+      .def_prop_ro("world_size", &Group::world_size)
+      .def("all_reduce",
+           [](Group& group, Address data, std::uint64_t count, int dtype, int op) {
+             group.all_reduce(pointer(data), count, static_cast<Dtype>(dtype), static_cast<ReduceOp>(op));
+           },
+           nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), Released())
+      .def("begin",
+           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
+              const Addresses& outputs, std::string where) {
+             return group.begin(request_of(kind, dtype, op, root, count, inputs, outputs, std::move(where)));
+           },
+           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
+           nb::arg("outputs"), nb::arg("where"), Released())
+      .def("run",
+           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
+              const Addresses& outputs) {
+             group.run(request_of(kind, dtype, op, root, count, inputs, outputs, {}));
+           },
+           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
+           nb::arg("outputs"), Released())
+      .def("begin_all_to_all",
+           [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, std::vector<std::uint64_t> sends,
+              std::vector<std::uint64_t> receives, std::string where) {
+             Request request = request_of(static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs, std::move(where));
+             request.sends = std::move(sends);
+             request.receives = std::move(receives);
+             return group.begin(std::move(request));
+           },
+           nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"), nb::arg("where"),
+           Released())
+      .def("begin_tree_sum",
+           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
+              std::vector<std::uint8_t> program, std::vector<std::uint8_t> leaves, double scale) {
+             Request request = request_of(static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output}, {});
+             request.program = std::move(program);
+             request.leaves = std::move(leaves);
+             if (scale != 1.0) {
+               request.scale = Scale::multiply;
+               request.factor = scale;
+             }
+             return group.begin(std::move(request));
+           },
+           nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"), nb::arg("leaves"),
+           nb::arg("scale"), Released())
+      .def("wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
+           nb::arg("pending"), nb::arg("patience_s"), Released())
+      .def("wait", [](Group& group, Pending& pending) { group.wait(pending); }, nb::arg("pending"), Released())
+      .def("test", &Group::test, nb::arg("pending"), Released())
+      .def("send",
+           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination, std::uint64_t tag) {
+             return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag);
+           },
+           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"), Released())
+      .def("receive",
+           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag) {
+             return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag);
+           },
+           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
+      .def("allocate", &Group::allocate, nb::arg("num_bytes"), Released())
+      .def("window_address",
+           [](const Group& group, std::size_t window, std::size_t rank) { return reinterpret_cast<Address>(group.window(window, rank)); },
+           nb::arg("window"), nb::arg("rank"))
+      .def("private_view",
+           [](const Group& group, std::size_t window, std::size_t rank) {
+             return new PrivateView(group.window_memory(window), rank * group.window_stride(window), group.window_stride(window));
+           },
+           nb::arg("window"), nb::arg("rank"), nb::rv_policy::take_ownership)
+      .def("abort", &Group::abort, nb::arg("reason"), Released())
+      .def("leave", &Group::leave, Released());
+
+  module.def("control_bytes", [](std::size_t world_size) { return Layout::for_ranks(world_size).total(); }, nb::arg("world_size"));
+  module.def("variants", [] {
+    const auto found = variants();
+    return std::vector<std::string_view>(found.begin(), found.end());
+  });
+  module.def("variant", &variant);
+  module.def("choose_variant", &choose_variant, nb::arg("name"));
 }

@@ -1,0 +1,465 @@
+#include "collectives.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint64_t whole_bytes = 32 * 1024;  // staged tensors up to this size are added up by every rank: one step less
+
+bool is_reduction(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter; }
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
+struct Slice {
+  std::uint64_t start, size;
+};
+Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
+  const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
+  const std::uint64_t start = std::min(count, index * step);
+  return {start, std::min(count - start, step)};
+}
+
+const std::byte* bytes(const void* data) { return static_cast<const std::byte*>(data); }
+std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
+
+void append_tree(std::vector<std::uint8_t>& program, std::size_t start, std::size_t end) {
+  if (end - start == 1) {
+    program.push_back(static_cast<std::uint8_t>(start));
+    return;
+  }
+  const std::size_t middle = start + std::bit_floor(end - start - 1);
+  append_tree(program, start, middle);
+  append_tree(program, middle, end);
+  program.push_back(combine);
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> tree_program(std::size_t num_leaves) {
+  std::vector<std::uint8_t> program;
+  append_tree(program, 0, num_leaves);
+  return program;
+}
+
+// Suspends until every rank has reached the condition.
+struct Everyone {
+  Group& group;
+  Operation& operation;
+  Condition condition;
+  bool await_ready() const;
+  void await_suspend(std::coroutine_handle<>) { operation.waits_for = condition; }
+  void await_resume() {}
+};
+
+// A tensor operation as seen by one rank, with what the algorithms share.
+struct Algorithms {
+  Group& group;
+  Operation& operation;
+  const Request& request;
+  std::size_t rank, world, size;  // size of an element in bytes
+  std::uint32_t number;
+
+  Algorithms(Group& group, Operation& operation)
+      : group(group),
+        operation(operation),
+        request(operation.request),
+        rank(group.rank_),
+        world(group.world_size()),
+        size(size_of(operation.request.dtype)),
+        number(operation.number) {}
+
+  Everyone everyone(Counter counter, std::uint32_t target) const { return {group, operation, {counter, target}}; }
+  Row& row(std::size_t of) const { return group.row(of, number); }
+  bool all_placed(std::size_t of) const { return row(of).all_placed != 0; }
+  bool everyone_placed() const {
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      if (!all_placed(peer)) return false;
+    }
+    return true;
+  }
+  std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
+  std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
+  void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
+  // Pieces are numbered through all operations of a group; the first one of this operation.
+  std::uint32_t take_pieces(std::uint64_t count) const {
+    const std::uint32_t first = group.piece_ + 1;
+    group.piece_ += static_cast<std::uint32_t>(count);
+    return first;
+  }
+  // This rank has read all that it needs: the next operation may go on.
+  void has_worked() const {
+    operation.has_worked = true;
+    group.set(Counter::worked, number);
+  }
+
+  std::size_t leaves(std::size_t of) const { return request.leaves.empty() ? 1 : request.leaves[of]; }
+  std::size_t most_leaves() const {
+    return request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end());
+  }
+  bool gets_result() const { return request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(rank); }
+  Reduction reduction() const { return {request.dtype, request.op, request.program, request.scale, request.factor}; }
+
+  // The input for one destination, the output for one source: separate tensors, or parts of one.
+  const std::byte* input(std::size_t destination, std::uint64_t offset_elements) const {
+    if (request.inputs.size() == 1) return bytes(request.inputs[0]) + (destination * request.count + offset_elements) * size;
+    return bytes(request.inputs[destination]) + offset_elements * size;
+  }
+  std::byte* output(std::size_t source, std::uint64_t offset_elements) const {
+    if (request.outputs.size() == 1 && request.kind != Kind::broadcast) {
+      return bytes(request.outputs[0]) + (source * request.count + offset_elements) * size;
+    }
+    return bytes(request.outputs[request.kind == Kind::broadcast ? 0 : source]) + offset_elements * size;
+  }
+
+  void tiny_reduce();
+  void tiny_share();
+  Task reduce_in_windows();
+  Task reduce_staged();
+  Task reduce_scatter();
+  Task share();
+  Task deal();
+
+  // share: who has something, and who wants it
+  bool is_source(std::size_t of) const { return request.kind != Kind::broadcast || request.root == static_cast<std::int32_t>(of); }
+  bool is_reader() const { return request.kind != Kind::gather || request.root == static_cast<std::int32_t>(rank); }
+  const std::byte* shared_input() const { return bytes(request.inputs[0]); }
+  void stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity, bool whole) const;
+  void reduce_slice(std::uint32_t piece, std::uint64_t start, std::uint64_t capacity, Slice slice) const;
+};
+
+bool Everyone::await_ready() const { return group.first_behind(condition) == group.world_size(); }
+
+void Algorithms::tiny_reduce() {
+  if (gets_result()) {
+    const std::uint64_t first = request.kind == Kind::reduce_scatter ? rank * request.count * size : 0;
+    std::vector<const void*> inputs;
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) {
+        inputs.push_back(row(peer).payload + leaf * request.count * size + first);
+      }
+    }
+    void* const output = request.outputs[0];
+    lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+  }
+  has_worked();
+}
+
+void Algorithms::tiny_share() {
+  for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
+    if (is_source(peer)) std::memmove(output(peer, 0), row(peer).payload, request.count * size);
+  }
+  has_worked();
+}
+
+// Every rank adds up one slice of everybody's tensors, and writes it to everybody who gets the result.
+Task Algorithms::reduce_in_windows() {
+  const Slice mine = slice_of(request.count, rank, world);
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(placed(peer, leaf) + mine.start * size);
+    const bool gets = request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer);
+    if (gets) outputs.push_back(placed(peer, leaves(peer)) + mine.start * size);
+  }
+  lockstep::reduce(reduction(), inputs, outputs, mine.size);
+  has_worked();
+  co_await everyone(Counter::worked, number);
+}
+
+// Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of `capacity`.
+void Algorithms::stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
+                                 bool whole) const {
+  const Slice mine = whole ? Slice{count, 0} : slice_of(count, rank, world);  // nobody else reads the own slice
+  for (std::size_t leaf = 0; leaf < leaves(rank); ++leaf) {
+    std::byte* const target = staging(rank, piece) + leaf * capacity * size;
+    const std::byte* const source = bytes(request.inputs[leaf]) + start * size;
+    const std::uint64_t after = mine.start + mine.size;
+    std::memcpy(target, source, mine.start * size);
+    std::memcpy(target + after * size, source + after * size, (count - after) * size);
+  }
+}
+
+void Algorithms::reduce_slice(std::uint32_t piece, std::uint64_t start, std::uint64_t capacity, Slice slice) const {
+  std::vector<const void*> inputs;
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) {
+      inputs.push_back(peer == rank ? bytes(request.inputs[leaf]) + (start + slice.start) * size
+                                    : staging(peer, piece) + (leaf * capacity + slice.start) * size);
+    }
+  }
+  std::vector<void*> outputs{staging(rank, piece) + slice.start * size};
+  if (gets_result()) outputs.push_back(bytes(request.outputs[0]) + (start + slice.start) * size);
+  lockstep::reduce(reduction(), inputs, outputs, slice.size);
+}
+
+// Piece by piece through staging, in two steps: everybody's values, then the sums. The next piece is staged meanwhile.
+Task Algorithms::reduce_staged() {
+  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  if (num_pieces == 1 && request.count * size * most_leaves() <= whole_bytes) {
+    stage_reduction(first, 0, request.count, capacity, true);
+    set_pieces(2 * first);
+    co_await everyone(Counter::pieces, 2 * first);
+    if (gets_result()) {
+      std::vector<const void*> inputs;
+      for (std::size_t peer = 0; peer < world; ++peer) {
+        for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(staging(peer, first) + leaf * capacity * size);
+      }
+      void* const output = request.outputs[0];
+      lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+    }
+    has_worked();
+    co_return;
+  }
+  const auto size_of_piece = [&](std::uint64_t index) { return std::min(capacity, request.count - index * capacity); };
+  stage_reduction(first, 0, size_of_piece(0), capacity, false);
+  set_pieces(2 * first);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = size_of_piece(index);
+    co_await everyone(Counter::pieces, 2 * piece);
+    reduce_slice(piece, start, capacity, slice_of(count, rank, world));
+    set_pieces(2 * piece + 1);
+    if (index + 1 < num_pieces) {
+      stage_reduction(piece + 1, start + capacity, size_of_piece(index + 1), capacity, false);
+      set_pieces(2 * piece + 2);
+    }
+    co_await everyone(Counter::pieces, 2 * piece + 1);
+    for (std::size_t peer = 0; gets_result() && peer < world; ++peer) {
+      const Slice slice = slice_of(count, peer, world);
+      if (peer == rank || slice.size == 0) continue;
+      std::memcpy(bytes(request.outputs[0]) + (start + slice.start) * size, staging(peer, piece) + slice.start * size,
+                  slice.size * size);
+    }
+  }
+  has_worked();
+}
+
+Task Algorithms::reduce_scatter() {
+  std::vector<const void*> inputs(world);
+  void* output = request.outputs[0];
+  if (everyone_placed()) {
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      const bool one = row(peer).num_inputs == 1;
+      inputs[peer] = placed(peer, one ? 0 : rank) + (one ? rank * request.count * size : 0);
+    }
+    if (request.inputs.size() == 1 && bytes(request.inputs[0]) <= bytes(output) &&
+        bytes(output) < bytes(request.inputs[0]) + world * request.count * size && output != input(rank, 0)) {
+      // into a part of the input that others still read: by way of a copy
+      std::vector<std::byte> result(request.count * size);
+      void* const target = result.data();
+      lockstep::reduce(reduction(), inputs, {&target, 1}, request.count);
+      has_worked();
+      co_await everyone(Counter::worked, number);
+      std::memcpy(output, target, result.size());
+      co_return;
+    }
+    lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    co_return;
+  }
+  const std::uint64_t capacity = group.layout_.piece_bytes / world / size / 64 * 64;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      if (peer != rank) std::memcpy(staging(rank, piece) + peer * capacity * size, input(peer, start), count * size);
+    }
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    co_await everyone(Counter::pieces, 2 * piece);
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      inputs[peer] = peer == rank ? input(rank, start) : staging(peer, piece) + rank * capacity * size;
+    }
+    void* const target = bytes(output) + start * size;
+    lockstep::reduce(reduction(), inputs, {&target, 1}, count);
+  }
+  has_worked();
+}
+
+// broadcast, all_gather, gather: sources show one tensor, readers copy it.
+Task Algorithms::share() {
+  bool placed_sources = true;
+  for (std::size_t peer = 0; peer < world; ++peer) placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
+  if (placed_sources) {
+    for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
+      const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
+      if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
+    }
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    co_return;
+  }
+  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    if (is_source(rank)) std::memcpy(staging(rank, piece), shared_input() + start * size, count * size);
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    co_await everyone(Counter::pieces, 2 * piece);
+    for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
+      if (peer != rank && is_source(peer)) std::memcpy(output(peer, start), staging(peer, piece), count * size);
+    }
+  }
+  if (is_reader() && is_source(rank) && output(rank, 0) != shared_input()) {
+    std::memmove(output(rank, 0), shared_input(), request.count * size);
+  }
+  has_worked();
+}
+
+// scatter, all_to_all: sources have another tensor for each destination.
+Task Algorithms::deal() {
+  const bool is_scatter = request.kind == Kind::scatter;
+  const auto has = [&](std::size_t of) { return !is_scatter || request.root == static_cast<std::int32_t>(of); };
+  const auto sent = [&](std::size_t from, std::size_t to) -> std::uint64_t {
+    if (is_scatter) return has(from) ? request.count : 0;
+    std::uint64_t count;
+    std::memcpy(&count, row(from).payload + to * sizeof(count), sizeof(count));
+    return count;
+  };
+  std::uint64_t most = 0;
+  for (std::size_t from = 0; from < world; ++from) {
+    for (std::size_t to = 0; to < world; ++to) {
+      most = std::max(most, sent(from, to));
+      if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
+    }
+  }
+  const std::uint64_t capacity = group.layout_.piece_bytes / world / size;
+  const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto part = [&](std::uint64_t total, std::uint64_t index) {
+    const std::uint64_t start = std::min(total, index * capacity);
+    return Slice{start, std::min(capacity, total - start)};
+  };
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    for (std::size_t to = 0; has(rank) && to < world; ++to) {
+      const Slice slice = part(sent(rank, to), index);
+      if (to == rank || slice.size == 0) continue;
+      std::memcpy(staging(rank, piece) + to * capacity * size, bytes(request.inputs[to]) + slice.start * size, slice.size * size);
+    }
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    co_await everyone(Counter::pieces, 2 * piece);
+    for (std::size_t from = 0; from < world; ++from) {
+      const Slice slice = part(sent(from, rank), index);
+      if (from == rank || slice.size == 0) continue;
+      std::memcpy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
+                  staging(from, piece) + rank * capacity * size, slice.size * size);
+    }
+  }
+  if (has(rank) && sent(rank, rank) != 0) {
+    std::memmove(request.outputs[is_scatter ? 0 : rank], request.inputs[rank], sent(rank, rank) * size);
+  }
+  has_worked();
+}
+
+bool is_tiny(const Request& request, std::size_t world_size) {
+  const std::uint64_t one = request.count * size_of(request.dtype);
+  switch (request.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce:
+      return one * (request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end())) <= payload_bytes;
+    case Kind::reduce_scatter:
+      return one * world_size <= payload_bytes;
+    case Kind::broadcast:
+    case Kind::all_gather:
+    case Kind::gather:
+      return one <= payload_bytes;
+    default:
+      return false;
+  }
+}
+
+std::size_t write_payload(const Request& request, std::size_t rank, std::size_t world_size, std::byte* payload) {
+  if (request.kind == Kind::all_to_all) {  // what each rank sends and expects
+    const std::size_t size = request.sends.size() * sizeof(std::uint64_t);
+    std::memcpy(payload, request.sends.data(), size);
+    std::memcpy(payload + size, request.receives.data(), size);
+    return 2 * size;
+  }
+  if (request.kind == Kind::broadcast && request.root != static_cast<std::int32_t>(rank)) return 0;
+  const std::size_t num_parts = request.kind == Kind::reduce_scatter && request.inputs.size() == 1 ? world_size : 1;
+  const std::size_t one = request.count * size_of(request.dtype) * num_parts;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) std::memcpy(payload + i * one, request.inputs[i], one);
+  return one * request.inputs.size();
+}
+
+Task start(Group& group, Operation& operation) {
+  const Request& request = operation.request;
+  const auto kept = std::make_shared<Algorithms>(group, operation);  // coroutines refer to it
+  Algorithms& algorithms = *kept;
+  operation.kept = kept;
+  const bool tiny = is_tiny(request, group.world_size());
+  switch (request.kind) {
+    case Kind::barrier:
+    case Kind::allocate:
+      algorithms.has_worked();  // that everyone has arrived is all
+      return {};
+    case Kind::all_reduce:
+    case Kind::reduce:
+      if (!tiny) return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
+      algorithms.tiny_reduce();
+      return {};
+    case Kind::reduce_scatter:
+      if (!tiny) return algorithms.reduce_scatter();
+      algorithms.tiny_reduce();
+      return {};
+    case Kind::broadcast:
+    case Kind::all_gather:
+    case Kind::gather:
+      if (!tiny) return algorithms.share();
+      algorithms.tiny_share();
+      return {};
+    case Kind::scatter:
+    case Kind::all_to_all:
+      return algorithms.deal();
+  }
+  throw BadCall("unknown operation");
+}
+
+void check_request(const Request& request, std::size_t rank, std::size_t world_size) {
+  if (request.root >= static_cast<std::int32_t>(world_size)) {
+    throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
+  }
+  if (!is_reduction(request.kind)) return;
+  const bool is_floating = request.dtype <= Dtype::bfloat16;
+  if (!is_floating && (request.op == ReduceOp::average || request.scale != Scale::none)) {
+    throw BadCall("an average needs a floating-point dtype, not " + std::string(name_of(request.dtype)));
+  }
+  std::size_t num_leaves = world_size;
+  if (!request.leaves.empty()) {
+    if (request.leaves.size() != world_size) throw BadCall("the number of partial sums is needed for each rank");
+    num_leaves = 0;
+    for (const std::uint8_t count : request.leaves) num_leaves += count;
+    if (request.inputs.size() != request.leaves[rank]) throw BadCall("this rank has another number of partial sums");
+  }
+  if (!is_valid(request.program, num_leaves)) throw BadCall("the order of the sum does not fit its terms");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+// The layout of a group's control block: what its ranks share besides windows. A block full of zeros is a new one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.hpp"
+#include "waiting.hpp"
+
+namespace lockstep {
+
+constexpr std::uint32_t control_magic = 0x4c6b5301;  // changes with the layout
+constexpr std::size_t num_rows = 16;
+constexpr std::size_t payload_bytes = 4096;
+constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
+constexpr std::size_t max_places = 9;
+constexpr std::size_t text_bytes = 512;
+
+enum class Kind : std::uint8_t {
+  barrier, all_reduce, reduce, reduce_scatter, broadcast, all_gather, gather, scatter, all_to_all, allocate
+};
+
+// What must be the same on every rank, compared as bytes.
+struct Description {
+  std::uint64_t count;         // elements; the meaning depends on the kind
+  std::uint64_t program_hash;  // of the order of the sum
+  double factor;
+  std::uint32_t number;
+  std::int32_t root;
+  Kind kind;
+  Dtype dtype;
+  ReduceOp op;
+  Scale scale;
+  std::uint32_t padding;
+};
+static_assert(sizeof(Description) == 40);
+
+// Where a tensor lies for the others: in a window of the group, or nowhere.
+struct Place {
+  static constexpr std::uint32_t elsewhere = 0;
+  std::uint32_t window_plus_one;
+  std::uint32_t padding;
+  std::uint64_t offset;
+};
+
+struct alignas(cache_line) Row {
+  Description description;
+  std::uint32_t all_placed;     // all tensors of this rank lie in windows
+  std::uint32_t num_inputs;
+  Place places[max_places];     // inputs, then the output
+  char where[112];              // the source line, when the operation was begun without waiting
+  alignas(cache_line) std::byte payload[payload_bytes];
+};
+
+struct RankBlock {
+  Word arrived;  // see docs/design/0010, "Three words per rank"
+  Word pieces;
+  Word worked;
+  Bell bell;
+  alignas(cache_line) std::atomic<std::uint32_t> joined;
+  std::atomic<std::uint32_t> left;
+  std::atomic<std::uint32_t> told;  // `text` says where this rank was when descriptions differed
+  std::int32_t process;
+  char text[text_bytes];
+};
+
+struct Header {
+  std::atomic<std::uint32_t> magic;  // written last by the leader
+  std::uint32_t world_size;
+  std::uint64_t piece_bytes;
+  std::uint64_t ring_bytes;
+  std::atomic<std::uint32_t> broken;  // 0: no; 1: somebody is writing `reason`; 2: it stands there
+  std::int32_t broken_kind;
+  char reason[2 * text_bytes];
+};
+
+// One direction between two ranks. `written` and `read` count bytes since the beginning.
+struct alignas(cache_line) Ring {
+  std::atomic<std::uint64_t> written;
+  alignas(cache_line) std::atomic<std::uint64_t> read;
+  // bytes follow
+};
+
+// Where the parts of a block for `world_size` ranks begin, in bytes.
+struct Layout {
+  std::size_t world_size, piece_bytes, ring_bytes;
+  static Layout for_ranks(std::size_t world_size) {
+    // Rings are for pairs; a wide node gets smaller ones.
+    return {world_size, 256 * 1024, world_size <= 16 ? std::size_t{512 * 1024} : std::size_t{64 * 1024}};
+  }
+  std::size_t ranks() const { return 4096; }
+  std::size_t rows() const { return up(ranks() + world_size * sizeof(RankBlock)); }
+  std::size_t staging() const { return up(rows() + world_size * num_rows * sizeof(Row)); }
+  std::size_t rings() const { return up(staging() + world_size * num_buffers * piece_bytes); }
+  std::size_t ring_stride() const { return up(sizeof(Ring) + ring_bytes); }
+  std::size_t total() const { return rings() + world_size * world_size * ring_stride(); }
+
+ private:
+  static std::size_t up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+};
+static_assert(sizeof(Header) <= 4096);
+
+}  // namespace lockstep

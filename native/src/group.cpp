@@ -1,0 +1,493 @@
+#include "group.hpp"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "collectives.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr Nanoseconds longest_sleep = std::chrono::milliseconds(50);
+constexpr Nanoseconds look_interval = std::chrono::milliseconds(20);
+constexpr Nanoseconds short_sleep = std::chrono::microseconds(200);  // while other groups have something under way
+
+// Groups of this process with something under way; what waits in one moves the others too.
+class Busy {
+ public:
+  void add(Group* group) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(groups_.begin(), groups_.end(), group) == groups_.end()) groups_.push_back(group);
+    count_.store(groups_.size(), std::memory_order_relaxed);
+  }
+  void remove(Group* group) {
+    const std::lock_guard lock(mutex_);
+    std::erase(groups_, group);
+    count_.store(groups_.size(), std::memory_order_relaxed);
+  }
+  // Whether there is one besides `mine`, after having moved them.
+  template <typename Move>
+  bool move_others(const Group* mine, Move move) {
+    if (count_.load(std::memory_order_relaxed) == 0) return false;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return true;
+    bool others = false;
+    for (Group* group : groups_) {
+      if (group == mine) continue;
+      others = true;
+      move(*group);
+    }
+    return others;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Group*> groups_;
+  std::atomic<std::size_t> count_ = 0;
+};
+
+Busy& busy() {
+  static Busy* const instance = new Busy;  // outlives every group
+  return *instance;
+}
+
+std::size_t checked_size(std::size_t world_size) {
+  if (world_size == 0 || world_size > 254) throw BadCall("a group has 1 to 254 ranks");
+  return world_size;
+}
+
+}  // namespace
+
+// What a waiting rank looks at without the mutex.
+struct Group::Awaited {
+  const std::atomic<std::uint32_t>* word = nullptr;  // null: messages
+  std::uint32_t target = 0;
+  std::uint32_t peer_plus_one = Bell::waits_for_any;
+  Condition condition;
+  bool has_messages = false;
+  bool others_busy = false;
+  bool nothing = false;  // it can go on at once
+  std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
+};
+
+Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
+    : Group(control->data(), rank, world_size, std::move(settings)) {
+  memory_ = std::move(control);
+}
+
+Group::Group(std::byte* control, std::size_t rank, std::size_t world_size, Settings settings)
+    : rank_(rank), layout_(Layout::for_ranks(checked_size(world_size))), settings_(std::move(settings)), owner_(::getpid()) {
+  if (rank >= world_size) throw BadCall("the rank must be below the number of ranks");
+  header_ = reinterpret_cast<Header*>(control);
+  blocks_ = reinterpret_cast<RankBlock*>(control + layout_.ranks());
+  rows_ = reinterpret_cast<Row*>(control + layout_.rows());
+  staging_ = control + layout_.staging();
+  messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
+  messages_->on_change = [this](std::size_t peer) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
+  };
+  rows_free_to_ = num_rows;
+  default_program_ = tree_program(world_size);
+  join();
+}
+
+// Every rank says that it is here and waits for the others, so that all of them can be watched from now on.
+void Group::join() {
+  RankBlock& mine = blocks_[rank_];
+  mine.process = static_cast<std::int32_t>(::getpid());
+  mine.joined.store(1, std::memory_order_seq_cst);
+  const auto deadline = Clock::now() + settings_.patience;
+  pidfds_.assign(world_size(), -1);
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      settings_.while_waiting();
+      throw_if_broken();
+      if (Clock::now() > deadline) break_group(Trouble::timeout, "Rank " + std::to_string(peer) + " did not join the group in time.");
+    }
+    if (!settings_.has_ended && peer != rank_) {
+      pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));
+    }
+  }
+  if (!settings_.has_ended) {
+    settings_.has_ended = [this](std::size_t peer) {
+      pollfd ended{pidfds_[peer], POLLIN, 0};
+      return ended.fd >= 0 && ::poll(&ended, 1, 0) == 1;
+    };
+  }
+}
+
+Group::~Group() {
+  busy().remove(this);
+  leave();
+  for (const int descriptor : pidfds_) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+}
+
+void Group::leave() {
+  if (has_left_ || ::getpid() != owner_) return;
+  const std::lock_guard lock(mutex_);
+  has_left_ = true;
+  blocks_[rank_].left.store(1, std::memory_order_seq_cst);
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_) blocks_[peer].bell.ring();
+  }
+}
+
+void Group::check_usable() const {
+  if (::getpid() != owner_) {
+    throw GroupError(Trouble::aborted, "A process that was forked from a rank is not a member of its groups.");
+  }
+  if (has_left_) throw GroupError(Trouble::aborted, "The group was shut down on this rank.");
+  if (broken_) std::rethrow_exception(broken_);
+  throw_if_broken();
+}
+
+std::shared_ptr<Operation> Group::begin(Request request) {
+  auto operation = begin_now(std::move(request));
+  const std::lock_guard lock(mutex_);
+  note_busy();
+  return operation;
+}
+
+std::shared_ptr<Operation> Group::begin_now(Request request) {
+  if (request.program.empty()) request.program = default_program_;
+  if (request.op == ReduceOp::average) request.factor = static_cast<double>(world_size());
+  check_request(request, rank_, world_size());
+  auto operation = std::make_shared<Operation>();
+  operation->request = std::move(request);
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  operation->number = ++number_;
+  queue_.push_back(operation);
+  progress();
+  return operation;
+}
+
+void Group::run(Request request) {
+  const auto operation = begin_now(std::move(request));
+  wait(*operation);
+}
+
+// Others may have to move this group from now on, because its rank goes on with something else.
+void Group::note_busy() {
+  const bool is_busy = !queue_.empty() || !messages_->idle();
+  if (is_busy == is_noted_busy_) return;
+  is_noted_busy_ = is_busy;
+  is_busy ? busy().add(this) : busy().remove(this);
+}
+
+void Group::all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op) {
+  Request request;
+  request.kind = Kind::all_reduce;
+  request.dtype = dtype;
+  request.op = op;
+  request.count = count;
+  request.inputs = {data};
+  request.outputs = {data};
+  run(std::move(request));
+}
+
+std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag) {
+  if (to >= world_size()) throw BadCall("there is no rank " + std::to_string(to) + " in a group of " + std::to_string(world_size()));
+  auto message = std::make_shared<Message>();
+  message->peer = to;
+  message->tag = tag;
+  message->dtype = dtype;
+  message->bytes = bytes;
+  message->data = static_cast<std::byte*>(const_cast<void*>(data));
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  messages_->send(message);
+  progress();
+  note_busy();
+  return message;
+}
+
+std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag) {
+  if (from > world_size()) throw BadCall("there is no rank " + std::to_string(from) + " in a group of " + std::to_string(world_size()));
+  auto message = std::make_shared<Message>();
+  message->incoming = true;
+  message->peer = from;
+  message->tag = tag;
+  message->dtype = dtype;
+  message->bytes = bytes;
+  message->data = static_cast<std::byte*>(data);
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  try {
+    messages_->receive(message);
+  } catch (const GroupError& error) {
+    break_group(error.trouble, error.what());
+  }
+  progress();
+  note_busy();
+  return message;
+}
+
+bool Group::test(Pending& pending) {
+  const std::lock_guard lock(mutex_);
+  progress();
+  if (pending.error) std::rethrow_exception(pending.error);
+  return pending.finished;
+}
+
+void Group::wait(Pending& pending, Nanoseconds patience) {
+  auto deadline = Clock::time_point::max(), last_look = deadline;
+  try {
+    while (true) {
+      Awaited awaited;
+      {
+        const std::lock_guard lock(mutex_);
+        progress();
+        if (pending.error) std::rethrow_exception(pending.error);
+        if (pending.finished) return;
+        awaited = what_to_wait_for(pending);
+      }
+      if (awaited.nothing) continue;
+      if (deadline == Clock::time_point::max()) {
+        last_look = Clock::now();
+        deadline = patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
+      }
+      awaited.others_busy = busy().move_others(this, [](Group& other) {
+        const std::unique_lock lock(other.mutex_, std::try_to_lock);
+        if (lock) other.move_on();
+      });
+      if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
+      look_around(awaited, deadline);
+      last_look = Clock::now();
+    }
+  } catch (const GroupError&) {
+    throw;
+  } catch (...) {  // Python's signals: this rank will not come back to its operations
+    const std::lock_guard lock(mutex_);
+    fail_everything(std::make_exception_ptr(GroupError(Trouble::aborted, "The group was broken by an interrupt on this rank.")));
+    if (header_->broken.load() == 0) {
+      try {
+        break_group(Trouble::aborted, "Rank " + std::to_string(rank_) + " was interrupted in the middle of an exchange.");
+      } catch (const GroupError&) {
+      }
+    }
+    throw;
+  }
+}
+
+Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
+  Awaited awaited;
+  awaited.has_messages = !messages_->idle();
+  if (const auto* message = dynamic_cast<const Message*>(&pending)) {
+    awaited.message_peer = message->peer;
+    return awaited;
+  }
+  // The first operation that cannot go on holds up those behind it.
+  for (const auto& operation : queue_) {
+    const std::size_t behind = first_behind(operation->waits_for);
+    if (operation->finished || behind == world_size()) continue;
+    awaited.condition = operation->waits_for;
+    awaited.word = &word(operation->waits_for.counter, behind).value;
+    awaited.target = operation->waits_for.target;
+    awaited.peer_plus_one = awaited.has_messages ? Bell::waits_for_any : static_cast<std::uint32_t>(behind) + 1;
+    return awaited;
+  }
+  awaited.nothing = !awaited.has_messages;
+  return awaited;
+}
+
+// Whether it came while this rank was spinning.
+bool Group::wait_a_while(const Awaited& awaited) {
+  const auto something_came = [&] {
+    if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target)) return true;
+    if (!awaited.has_messages) return false;
+    const std::lock_guard lock(mutex_);
+    return messages_->could_progress();
+  };
+  if (spin(settings_.spin, something_came)) return true;
+  Bell& bell = blocks_[rank_].bell;
+  std::uint32_t before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = bell.lie_down(awaited.peer_plus_one);
+  }
+  if (!something_came() && header_->broken.load(std::memory_order_seq_cst) == 0) {
+    bell.sleep(before, awaited.others_busy ? short_sleep : longest_sleep);
+  }
+  const std::lock_guard lock(mutex_);
+  bell.get_up();
+  return false;
+}
+
+// After a sleep: is there any reason not to go on waiting?
+void Group::look_around(const Awaited& awaited, Clock::time_point deadline) {
+  settings_.while_waiting();
+  const std::lock_guard lock(mutex_);
+  throw_if_broken();
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_) continue;
+    const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
+    if (!has_left && !settings_.has_ended(peer)) continue;
+    const bool concerns = awaited.word != nullptr || awaited.message_peer == peer || awaited.message_peer == world_size();
+    const bool is_behind = awaited.word == nullptr ? !messages_->could_progress()
+                                                   : !has_reached(word(awaited.condition.counter, peer).value.load(std::memory_order_acquire), awaited.target);
+    if (!concerns) continue;
+    if (!is_behind) continue;
+    break_group(Trouble::lost, "Rank " + std::to_string(peer) + (has_left ? " left the group" : " ended") + " while rank " +
+                                   std::to_string(rank_) + " waits for " +
+                                   (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".");
+  }
+  if (Clock::now() > deadline) {
+    const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
+    const std::string who = late == world_size() ? "A message" : "Rank " + std::to_string(late);
+    break_group(Trouble::timeout, who + " did not come in time; rank " + std::to_string(rank_) + " waits in " +
+                                      description_text(rank_, number_) + ".");
+  }
+}
+
+bool Group::row_is_free(std::uint32_t number) {
+  if (has_reached(rows_free_to_, number)) return true;
+  const std::uint32_t needed = number - num_rows;
+  if (first_behind({Counter::worked, needed}) != world_size()) return false;
+  rows_free_to_ = number;
+  return true;
+}
+
+void Group::publish(Operation& operation) {
+  const Request& request = operation.request;
+  Row& mine = row(rank_, operation.number);
+  mine.description = {request.count, 0, request.factor, operation.number, request.root, request.kind, request.dtype,
+                      request.op, request.scale, 0};
+  // FNV-1a
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const auto* bytes : {&request.program, &request.leaves}) {
+    for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
+    hash = (hash ^ 0xff) * 0x100000001b3u;
+  }
+  mine.description.program_hash = hash;
+  mine.all_placed = 0;
+  mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
+  const bool is_tiny = lockstep::is_tiny(request, world_size());
+  if (is_tiny || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
+  const std::size_t size = size_of(request.dtype);
+  const std::size_t num_places = request.inputs.size() + request.outputs.size();
+  if (!is_tiny && !windows_.empty() && num_places <= max_places) {
+    const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+    bool all = !request.inputs.empty() || is_reduction;
+    std::size_t next = 0;
+    const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
+    for (const void* input : request.inputs) {
+      mine.places[next] = place_of(input, input_count * size);
+      all = all && mine.places[next++].window_plus_one != Place::elsewhere;
+    }
+    if (is_reduction) {  // the others write here
+      for (const void* output : request.outputs) {
+        mine.places[next] = place_of(output, request.count * size);
+        all = all && mine.places[next++].window_plus_one != Place::elsewhere;
+      }
+    }
+    mine.all_placed = all;
+  }
+  if (!request.where.empty()) {
+    std::strncpy(mine.where, request.where.c_str(), sizeof(mine.where) - 1);
+  } else {
+    mine.where[0] = 0;
+  }
+  operation.published = true;
+  set(Counter::arrived, operation.number);
+}
+
+void Group::set(Counter counter, std::uint32_t value) {
+  word(counter, rank_).value.store(value, std::memory_order_release);
+  ring_peers();
+}
+
+void Group::ring_peers() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // our word before their bells
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_) blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
+  }
+}
+
+std::size_t Group::first_behind(Condition condition) const {
+  for (std::size_t i = 1; i < world_size(); ++i) {
+    const std::size_t peer = (rank_ + i) % world_size();  // not everybody looks at the same one first
+    if (!has_reached(word(condition.counter, peer).value.load(std::memory_order_acquire), condition.target)) return peer;
+  }
+  return world_size();
+}
+
+void Group::progress() {
+  move_on();
+  if (is_noted_busy_) note_busy();
+}
+
+void Group::move_on() {
+  try {
+    if (!messages_->idle()) messages_->progress();
+    progress_collectives();
+  } catch (const GroupError& error) {
+    try {
+      break_group(error.trouble, error.what());
+    } catch (const GroupError&) {
+      fail_everything(std::current_exception());
+    }
+  }
+}
+
+void Group::progress_collectives() {
+  for (const auto& operation : queue_) {
+    if (operation->published) continue;
+    if (!row_is_free(operation->number)) {
+      operation->waits_for = {Counter::worked, operation->number - static_cast<std::uint32_t>(num_rows)};
+      break;
+    }
+    publish(*operation);
+    operation->waits_for = {Counter::arrived, operation->number};
+  }
+  for (const auto& operation : queue_) {
+    if (!operation->published) break;
+    if (!operation->started) {
+      if (first_behind(operation->waits_for) != world_size()) break;
+      compare_descriptions(*operation);
+      operation->task = start(*this, *operation);
+      operation->started = true;
+    }
+    // A task that has just begun waits for nothing; its condition is the one that is met already.
+    while (!operation->task.done() && first_behind(operation->waits_for) == world_size()) operation->task.resume();
+    operation->finished = operation->task.done();
+    if (!operation->has_worked) break;  // the next one must not overtake it
+  }
+  while (!queue_.empty() && queue_.front()->finished) queue_.pop_front();
+}
+
+void Group::fail_everything(std::exception_ptr error) {
+  broken_ = error;
+  for (const auto& operation : queue_) operation->error = error;
+  queue_.clear();
+  messages_->fail_all(error);
+}
+
+Place Group::place_of(const void* data, std::size_t bytes) const {
+  const auto* first = static_cast<const std::byte*>(data);
+  for (std::size_t number = 0; number < windows_.size(); ++number) {
+    const std::byte* base = window(number, rank_);
+    if (first >= base && first + bytes <= base + windows_[number].bytes) {
+      return {static_cast<std::uint32_t>(number) + 1, 0, static_cast<std::uint64_t>(first - base)};
+    }
+  }
+  return {Place::elsewhere, 0, 0};
+}
+
+std::byte* Group::window(std::size_t number, std::size_t rank) const {
+  const Window& found = windows_.at(number);
+  return found.memory->data() + rank * found.stride;
+}
+
+std::size_t Group::window_bytes(std::size_t number) const { return windows_.at(number).bytes; }
+
+}  // namespace lockstep

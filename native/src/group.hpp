@@ -1,0 +1,149 @@
+// One rank's membership in a group: its words, rows and windows, what is under way, and how it waits.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "control.hpp"
+#include "errors.hpp"
+#include "memory.hpp"
+#include "messages.hpp"
+#include "operation.hpp"
+
+namespace lockstep {
+
+struct Settings {
+  Nanoseconds patience = std::chrono::hours(24 * 7);
+  Nanoseconds spin = std::chrono::microseconds(30);
+  // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
+  std::function<void()> while_waiting = [] {};
+  // The source line that called, for errors.
+  std::function<std::string()> where = [] { return std::string(); };
+  // Whether a rank's process has ended. By default it is asked by its process id (pidfd).
+  std::function<bool(std::size_t)> has_ended = {};
+  bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
+};
+
+// Several threads may use one group; the operations of a group must be called in the same order on all ranks.
+class Group {
+ public:
+  // The control block is mapped already; every rank of the group constructs one. Returns when all have.
+  Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings);
+  // Ranks as threads of one process, for tests: `control` points to a zeroed block of `Layout::total()` bytes.
+  Group(std::byte* control, std::size_t rank, std::size_t world_size, Settings settings);
+  Group(const Group&) = delete;
+  ~Group();
+
+  std::size_t rank() const { return rank_; }
+  std::size_t world_size() const { return layout_.world_size; }
+
+  // Begin; `wait` or `test` until it is finished. Throws BadCall before anybody else is concerned.
+  std::shared_ptr<Operation> begin(Request request);
+  // Begin and wait.
+  void run(Request request);
+  // In place; the short way for few elements.
+  void all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op);
+  void wait(Pending& pending, Nanoseconds patience);
+  void wait(Pending& pending) { wait(pending, settings_.patience); }
+  bool test(Pending& pending);
+
+  std::shared_ptr<Message> send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag);
+  // From any rank when `from` is the world size; `Message::peer` says from whom it came.
+  std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag);
+
+  // A new window with `bytes` for each rank; every rank must call it. Its number, from 0.
+  std::size_t allocate(std::size_t bytes);
+  std::byte* window(std::size_t number, std::size_t rank) const;
+  std::size_t window_bytes(std::size_t number) const;
+  // For private views. The stride between the regions of two ranks is `window_stride`.
+  const Memory& window_memory(std::size_t number) const { return *windows_.at(number).memory; }
+  std::size_t window_stride(std::size_t number) const { return windows_.at(number).stride; }
+
+  // Break the group for every rank.
+  void abort(const std::string& reason);
+  // This rank makes no more calls. Others that still wait for it get an error.
+  void leave();
+
+ private:
+  friend struct Everyone;
+  friend struct Algorithms;
+
+  struct Window {
+    std::shared_ptr<Memory> memory;
+    std::size_t bytes, stride;
+  };
+
+  void join();
+  void check_usable() const;
+  std::shared_ptr<Operation> begin_now(Request request);
+
+  // All below: with the mutex held.
+  bool row_is_free(std::uint32_t number);
+  void publish(Operation& operation);
+  void progress();
+  void move_on();  // progress, without telling the other groups
+  void progress_collectives();
+  void note_busy();
+  void fail_everything(std::exception_ptr error);
+
+  Row& row(std::size_t rank, std::uint32_t number) const {
+    return rows_[rank * num_rows + number % num_rows];
+  }
+  Word& word(Counter counter, std::size_t rank) const {
+    RankBlock& block = blocks_[rank];
+    return counter == Counter::arrived ? block.arrived : counter == Counter::pieces ? block.pieces : block.worked;
+  }
+  void set(Counter counter, std::uint32_t value);
+  void ring_peers();
+  // The first rank that has not reached the condition; the world size when all have.
+  std::size_t first_behind(Condition condition) const;
+  std::byte* staging(std::size_t rank, std::uint32_t piece) const {
+    return staging_ + (rank * num_buffers + piece % num_buffers) * layout_.piece_bytes;
+  }
+  Place place_of(const void* data, std::size_t bytes) const;
+  std::byte* at(const Place& place, std::size_t rank) const {
+    const Window& window = windows_[place.window_plus_one - 1];
+    return window.memory->data() + rank * window.stride + place.offset;
+  }
+
+  struct Awaited;
+  Awaited what_to_wait_for(const Pending& pending) const;
+  bool wait_a_while(const Awaited& awaited);
+  void look_around(const Awaited& awaited, Clock::time_point deadline);
+  void compare_descriptions(const Operation& operation);
+  // all_to_all: `to` must expect what `from` sends it.
+  void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;
+  std::string sentence_of_disagreement(const Operation& operation);
+  std::string description_text(std::size_t rank, std::uint32_t number) const;
+  [[noreturn]] void break_group(Trouble trouble, const std::string& text);
+  void throw_if_broken() const;
+
+  std::shared_ptr<Memory> memory_;  // null for ranks as threads
+  std::size_t rank_;
+  Layout layout_;
+  Settings settings_;
+  Header* header_ = nullptr;
+  RankBlock* blocks_ = nullptr;
+  Row* rows_ = nullptr;
+  std::byte* staging_ = nullptr;
+  std::vector<int> pidfds_;
+  std::int64_t owner_;  // the process that joined; a forked child is no member
+
+  std::mutex mutex_;
+  std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
+  std::uint32_t number_ = 0;        // of the last operation
+  std::uint32_t piece_ = 0;         // of the last piece that went through staging
+  std::uint32_t rows_free_to_ = 0;  // rows up to this operation are known to be free
+  std::deque<std::shared_ptr<Operation>> queue_;
+  std::unique_ptr<Messages> messages_;
+  std::deque<Window> windows_;
+  std::exception_ptr broken_;
+  bool has_left_ = false;
+  bool is_noted_busy_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,142 @@
+// How a group breaks, and the sentences that say why.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "group.hpp"
+
+namespace lockstep {
+namespace {
+
+std::string_view name_of(Kind kind) {
+  switch (kind) {
+    case Kind::barrier: return "barrier";
+    case Kind::all_reduce: return "all_reduce";
+    case Kind::reduce: return "reduce";
+    case Kind::reduce_scatter: return "reduce_scatter";
+    case Kind::broadcast: return "broadcast";
+    case Kind::all_gather: return "all_gather";
+    case Kind::gather: return "gather";
+    case Kind::scatter: return "scatter";
+    case Kind::all_to_all: return "all_to_all";
+    case Kind::allocate: return "allocate";
+  }
+  return "an unknown operation";
+}
+
+std::string text_of(const Description& description) {
+  std::string text(name_of(description.kind));
+  const bool is_reduction = description.kind == Kind::all_reduce || description.kind == Kind::reduce ||
+                            description.kind == Kind::reduce_scatter;
+  if (is_reduction) text.append("(").append(name_of(description.op)).append(")");
+  if (description.kind == Kind::barrier) return text;
+  text += " of " + std::to_string(description.count) + " " + std::string(name_of(description.dtype));
+  if (description.root >= 0) {
+    text += (description.kind == Kind::broadcast || description.kind == Kind::scatter ? " from rank " : " to rank ") +
+            std::to_string(description.root);
+  }
+  return text;
+}
+
+void write_text(char* target, std::size_t size, const std::string& text) {
+  const std::size_t length = std::min(size - 1, text.size());
+  std::memcpy(target, text.data(), length);
+  target[length] = 0;
+}
+
+}  // namespace
+
+std::string Group::description_text(std::size_t rank, std::uint32_t number) const {
+  const Row& found = row(rank, number);
+  if (number == 0 || found.description.number != number) return "its next operation";
+  std::string text = text_of(found.description);
+  if (found.where[0] != 0) text += std::string(" (") + found.where + ")";
+  return text;
+}
+
+void Group::compare_descriptions(const Operation& operation) {
+  const Description& mine = row(rank_, operation.number).description;
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (std::memcmp(&mine, &row(peer, operation.number).description, sizeof(mine)) != 0) {
+      throw GroupError(Trouble::disagreement, sentence_of_disagreement(operation));
+    }
+  }
+}
+
+void Group::check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const {
+  std::uint64_t expected;
+  const std::byte* const table = row(to, operation.number).payload + (world_size() + from) * sizeof(expected);
+  std::memcpy(&expected, table, sizeof(expected));
+  if (expected == sent) return;
+  throw GroupError(Trouble::disagreement, "In all_to_all rank " + std::to_string(from) + " sends " + std::to_string(sent) +
+                                              " elements to rank " + std::to_string(to) + ", which expects " +
+                                              std::to_string(expected) + ".");
+}
+
+// All ranks see the same rows, so all come here. Only now is the source line looked up.
+std::string Group::sentence_of_disagreement(const Operation& operation) {
+  RankBlock& mine = blocks_[rank_];
+  const std::string where = operation.request.where.empty() ? settings_.where() : operation.request.where;
+  write_text(mine.text, text_bytes, where);
+  mine.told.store(operation.number, std::memory_order_release);
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  std::map<std::string, std::vector<std::size_t>> ranks_at;
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    const Row& theirs = row(peer, operation.number);
+    std::string line = theirs.where;
+    if (line.empty()) {  // a rank that waits tells its line now
+      while (blocks_[peer].told.load(std::memory_order_acquire) != operation.number && Clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      if (blocks_[peer].told.load(std::memory_order_acquire) == operation.number) line = blocks_[peer].text;
+    }
+    std::string place = text_of(theirs.description);
+    if (theirs.description.program_hash != row(rank_, operation.number).description.program_hash) place += " in another order of the sum";
+    if (!line.empty()) place += " at " + line;
+    ranks_at[place].push_back(peer);
+  }
+  std::vector<std::pair<std::size_t, std::string>> parts;
+  for (const auto& [place, ranks] : ranks_at) {
+    std::string text(ranks.size() == 1 ? "rank " : "ranks ");
+    for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    parts.emplace_back(ranks.front(), text + ": " + place);
+  }
+  std::sort(parts.begin(), parts.end());
+  std::string sentence = "The ranks call different operations. ";
+  for (std::size_t i = 0; i < parts.size(); ++i) sentence += (i == 0 ? "" : "; ") + parts[i].second;
+  return sentence + ". Every rank must make the same calls in the same order.";
+}
+
+void Group::break_group(Trouble trouble, const std::string& text) {
+  std::uint32_t expected = 0;
+  if (header_->broken.compare_exchange_strong(expected, 1)) {
+    header_->broken_kind = static_cast<std::int32_t>(trouble);
+    write_text(header_->reason, sizeof(header_->reason), text);
+    header_->broken.store(2, std::memory_order_seq_cst);
+    for (std::size_t peer = 0; peer < world_size(); ++peer) {
+      if (peer != rank_) blocks_[peer].bell.ring();
+    }
+  }
+  throw_if_broken();
+  throw GroupError(trouble, text);
+}
+
+void Group::throw_if_broken() const {
+  if (header_->broken.load(std::memory_order_acquire) == 0) return;
+  const auto end = Clock::now() + std::chrono::milliseconds(100);
+  while (header_->broken.load(std::memory_order_acquire) != 2 && Clock::now() < end) pause();
+  if (header_->broken.load(std::memory_order_acquire) != 2) throw GroupError(Trouble::aborted, "Another rank gave up.");
+  throw GroupError(static_cast<Trouble>(header_->broken_kind), header_->reason);
+}
+
+void Group::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  try {
+    break_group(Trouble::aborted, reason);
+  } catch (const GroupError&) {
+    fail_everything(std::current_exception());
+  }
+}
+
+}  // namespace lockstep

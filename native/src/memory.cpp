@@ -1,0 +1,164 @@
+#include "memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
+
+std::string size_text(std::size_t bytes) { return std::to_string((bytes + (1u << 20) - 1) >> 20) + " MiB"; }
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+void set_size(int descriptor, std::size_t bytes, bool reserve) {
+  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
+    fail(errno, "shared memory of " + size_text(bytes) + " cannot be made");
+  }
+  if (!reserve || bytes == 0) return;
+  int error = 0;
+  do {  // allocates the pages, or says ENOSPC
+    error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) fail(error, "there is no room for " + size_text(bytes) + " of shared memory");
+}
+
+}  // namespace
+
+std::size_t page_size() {
+  static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+Memory Memory::map(int descriptor, std::size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  if (data == MAP_FAILED) fail(errno, "shared memory of " + size_text(bytes) + " cannot be mapped");
+  return Memory(descriptor, static_cast<std::byte*>(data), bytes);
+}
+
+Memory Memory::create(std::size_t bytes, bool reserve) {
+  Descriptor made(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (made.get() < 0) fail(errno, "memfd_create");
+  ::fchmod(made.get(), 0600);
+  set_size(made.get(), bytes, reserve);
+  // Nobody can cut it off under another rank's feet, which would be a SIGBUS there.
+  ::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  Memory memory = map(made.get(), bytes);
+  made.release();
+  return memory;
+}
+
+Memory Memory::create_named(const std::string& name, std::size_t bytes, bool reserve) {
+  const std::string path = "/dev/shm/" + name;
+  Descriptor made(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (made.get() < 0) fail(errno, path);
+  try {
+    set_size(made.get(), bytes, reserve);
+    Memory memory = map(made.get(), bytes);
+    made.release();
+    return memory;
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+Memory Memory::open(const std::string& path) {
+  Descriptor found(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (found.get() < 0) fail(errno, path);
+  Memory memory = adopt(found.get());
+  found.release();
+  return memory;
+}
+
+Memory Memory::adopt(int descriptor) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) fail(errno, "fstat");
+  return map(descriptor, static_cast<std::size_t>(status.st_size));
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void unlink_name(const std::string& name) { ::unlink(("/dev/shm/" + name).c_str()); }
+
+PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(),
+                      static_cast<off_t>(offset));
+  if (data == MAP_FAILED) fail(errno, "a private view of " + size_text(bytes) + " cannot be mapped");
+  data_ = static_cast<std::byte*>(data);
+}
+
+PrivateView::~PrivateView() { ::munmap(data_, size_); }
+
+void PrivateView::forget_writes() { ::madvise(data_, size_, MADV_DONTNEED); }
+
+std::vector<std::size_t> PrivateView::written_pages() const {
+  Descriptor map(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  if (map.get() < 0) fail(errno, "/proc/self/pagemap");
+  const std::size_t first = reinterpret_cast<std::uintptr_t>(data_) / page_size();
+  const std::size_t num_pages = (size_ + page_size() - 1) / page_size();
+  constexpr std::uint64_t present = 1ull << 63, swapped = 1ull << 62, of_the_file = 1ull << 61;
+  std::vector<std::size_t> written;
+  std::vector<std::uint64_t> entries(4096);
+  for (std::size_t page = 0; page < num_pages;) {
+    const std::size_t wanted = std::min(entries.size(), num_pages - page) * sizeof(std::uint64_t);
+    const ssize_t got = ::pread(map.get(), entries.data(), wanted, static_cast<off_t>((first + page) * sizeof(std::uint64_t)));
+    if (got <= 0) fail(got < 0 ? errno : EIO, "/proc/self/pagemap");
+    const std::size_t count = static_cast<std::size_t>(got) / sizeof(std::uint64_t);
+    for (std::size_t i = 0; i < count; ++i) {
+      // A page of ours is anonymous: there, or swapped out, and not of the file.
+      if ((entries[i] & (present | swapped)) != 0 && (entries[i] & of_the_file) == 0) written.push_back(page + i);
+    }
+    page += count;
+  }
+  return written;
+}
+
+bool PrivateView::can_tell_writes() {
+  try {
+    Memory memory = Memory::create(2 * page_size(), false);
+    memory.data()[0] = memory.data()[page_size()] = std::byte{1};
+    PrivateView view(memory, 0, memory.size());
+    volatile std::byte seen = view.data()[0];
+    (void)seen;
+    view.data()[page_size()] = std::byte{2};
+    return view.written_pages() == std::vector<std::size_t>{1};
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,212 @@
+#include "messages.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "errors.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint32_t envelope_magic = 0x6d736731;
+
+std::string text_of(std::uint64_t bytes, Dtype dtype) {
+  return std::to_string(bytes / size_of(dtype)) + " of " + std::string(name_of(dtype));
+}
+
+}  // namespace
+
+Messages::Messages(std::byte* rings, const Layout& layout, std::size_t rank)
+    : rings_(rings),
+      layout_(layout),
+      rank_(rank),
+      outgoing_(layout.world_size),
+      incoming_(layout.world_size),
+      aside_(layout.world_size) {}
+
+Ring& Messages::ring(std::size_t from, std::size_t to) const {
+  return *reinterpret_cast<Ring*>(rings_ + (from * layout_.world_size + to) * layout_.ring_stride());
+}
+
+// Copies as much as there is room for, in at most two parts, and publishes it.
+std::uint64_t Messages::put(Ring& ring, const void* data, std::uint64_t bytes) {
+  const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
+  const std::uint64_t room = layout_.ring_bytes - (written - ring.read.load(std::memory_order_acquire));
+  const std::uint64_t size = std::min(bytes, room), at = written % layout_.ring_bytes;
+  const std::uint64_t first = std::min(size, layout_.ring_bytes - at);
+  std::memcpy(bytes_of(ring) + at, data, first);
+  std::memcpy(bytes_of(ring), static_cast<const std::byte*>(data) + first, size - first);
+  ring.written.store(written + size, std::memory_order_release);
+  return size;
+}
+
+std::uint64_t Messages::take(Ring& ring, void* data, std::uint64_t bytes) {
+  const std::uint64_t read = ring.read.load(std::memory_order_relaxed);
+  const std::uint64_t there = ring.written.load(std::memory_order_acquire) - read;
+  const std::uint64_t size = std::min(bytes, there), at = read % layout_.ring_bytes;
+  const std::uint64_t first = std::min(size, layout_.ring_bytes - at);
+  std::memcpy(data, bytes_of(ring) + at, first);
+  std::memcpy(static_cast<std::byte*>(data) + first, bytes_of(ring), size - first);
+  ring.read.store(read + size, std::memory_order_release);
+  return size;
+}
+
+void Messages::send(std::shared_ptr<Message> message) {
+  ++num_pending_;
+  outgoing_[message->peer].push_back(std::move(message));
+}
+
+void Messages::receive(std::shared_ptr<Message> message) {
+  if (serve_from_aside(*message)) return;
+  ++num_pending_;
+  posted_.push_back(std::move(message));
+}
+
+bool Messages::progress() {
+  if (num_pending_ == 0) return false;
+  bool moved = false;
+  for (std::size_t peer = 0; peer < layout_.world_size; ++peer) {
+    bool changed = progress_outgoing(peer);
+    if (wants(peer)) changed = progress_incoming(peer) || changed;
+    if (changed) on_change(peer);
+    moved = moved || changed;
+  }
+  return moved;
+}
+
+bool Messages::could_progress() const {
+  for (std::size_t peer = 0; peer < layout_.world_size; ++peer) {
+    if (!outgoing_[peer].empty()) {
+      const Ring& out = ring(rank_, peer);
+      if (out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire) < layout_.ring_bytes) return true;
+    }
+    if (wants(peer)) {
+      const Ring& in = ring(peer, rank_);
+      if (in.written.load(std::memory_order_acquire) != in.read.load(std::memory_order_relaxed)) return true;
+    }
+  }
+  return false;
+}
+
+bool Messages::progress_outgoing(std::size_t peer) {
+  auto& queue = outgoing_[peer];
+  Ring& out = ring(rank_, peer);
+  bool moved = false;
+  while (!queue.empty()) {
+    Message& message = *queue.front();
+    if (!message.has_header) {
+      const std::uint64_t used =
+          out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
+      if (layout_.ring_bytes - used < sizeof(Envelope)) break;
+      const Envelope envelope{message.bytes, message.tag, static_cast<std::uint32_t>(message.dtype), envelope_magic};
+      put(out, &envelope, sizeof(envelope));
+      message.has_header = moved = true;
+    }
+    const std::uint64_t size = put(out, message.data + message.moved, message.bytes - message.moved);
+    message.moved += size;
+    moved = moved || size != 0;
+    if (message.moved != message.bytes) break;
+    message.finished = true;
+    --num_pending_;
+    queue.pop_front();
+  }
+  return moved;
+}
+
+// Rings are read only while somebody here waits for a message from there; else they stay full, which holds back the sender.
+bool Messages::wants(std::size_t peer) const {
+  return std::any_of(posted_.begin(), posted_.end(), [&](const auto& message) {
+    return message->peer == peer || message->peer == layout_.world_size;
+  }) || (incoming_[peer].open && incoming_[peer].target);
+}
+
+bool Messages::progress_incoming(std::size_t peer) {
+  Incoming& now = incoming_[peer];
+  Ring& in = ring(peer, rank_);
+  bool moved = false;
+  while (now.open || wants(peer)) {
+    if (!now.open) {
+      const std::uint64_t there = in.written.load(std::memory_order_acquire) - in.read.load(std::memory_order_relaxed);
+      if (there < sizeof(Envelope)) break;
+      take(in, &now.envelope, sizeof(Envelope));
+      if (now.envelope.magic != envelope_magic) throw GroupError(Trouble::aborted, "the messages from rank " + std::to_string(peer) + " are damaged");
+      now.moved = 0;
+      now.target = matching(peer, now.envelope);
+      now.aside = now.target ? nullptr : std::make_shared<std::vector<std::byte>>(now.envelope.bytes);
+      now.open = moved = true;
+    }
+    std::byte* target = now.target ? now.target->data : now.aside->data();
+    const std::uint64_t size = take(in, target + now.moved, now.envelope.bytes - now.moved);
+    now.moved += size;
+    moved = moved || size != 0;
+    if (now.moved != now.envelope.bytes) break;
+    now.open = false;
+    if (now.target) {
+      now.target->finished = true;
+      --num_pending_;
+      now.target.reset();
+    } else if (const auto asked = matching(peer, now.envelope)) {  // asked for while it was on its way
+      std::memcpy(asked->data, now.aside->data(), asked->bytes);
+      asked->finished = true;
+      --num_pending_;
+    } else {
+      aside_[peer].push_back({now.envelope, std::move(now.aside)});
+    }
+  }
+  return moved;
+}
+
+// `message` is the one that `envelope` is for.
+void Messages::accept(Message& message, std::size_t peer, const Envelope& envelope) {
+  message.peer = peer;
+  const auto dtype = static_cast<Dtype>(envelope.dtype);
+  if (message.bytes == envelope.bytes && message.dtype == dtype) return;
+  throw GroupError(Trouble::disagreement,
+                   "Rank " + std::to_string(peer) + " sends " + text_of(envelope.bytes, dtype) + " with tag " +
+                       std::to_string(envelope.tag) + ", but rank " + std::to_string(rank_) + " receives " +
+                       text_of(message.bytes, message.dtype) + ".");
+}
+
+std::shared_ptr<Message> Messages::matching(std::size_t peer, const Envelope& envelope) {
+  const auto found = std::find_if(posted_.begin(), posted_.end(), [&](const auto& message) {
+    return message->tag == envelope.tag && (message->peer == peer || message->peer == layout_.world_size);
+  });
+  if (found == posted_.end()) return nullptr;
+  std::shared_ptr<Message> message = *found;
+  posted_.erase(found);
+  accept(*message, peer, envelope);
+  return message;
+}
+
+// A message that came before anybody asked for it.
+bool Messages::serve_from_aside(Message& message) {
+  for (std::size_t peer = 0; peer < layout_.world_size; ++peer) {
+    if (message.peer != peer && message.peer != layout_.world_size) continue;
+    auto& waiting = aside_[peer];
+    const auto found = std::find_if(waiting.begin(), waiting.end(),
+                                    [&](const Aside& each) { return each.envelope.tag == message.tag; });
+    if (found == waiting.end()) continue;
+    accept(message, peer, found->envelope);
+    std::memcpy(message.data, found->bytes->data(), message.bytes);
+    waiting.erase(found);
+    message.finished = true;
+    return true;
+  }
+  return false;
+}
+
+void Messages::fail_all(const std::exception_ptr& error) {
+  for (auto& queue : outgoing_) {
+    for (const auto& message : queue) message->error = error;
+    queue.clear();
+  }
+  for (const auto& message : posted_) message->error = error;
+  posted_.clear();
+  for (Incoming& incoming : incoming_) {
+    if (incoming.target) incoming.target->error = error;
+    incoming = {};
+  }
+  num_pending_ = 0;
+}
+
+}  // namespace lockstep

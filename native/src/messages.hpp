@@ -1,0 +1,81 @@
+// Sending and receiving between two ranks of a group: streams of bytes through one ring for each direction.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "control.hpp"
+#include "operation.hpp"
+
+namespace lockstep {
+
+struct Message : Pending {
+  bool incoming = false;
+  std::size_t peer = 0;  // for a receive from anybody: the world size until one has come
+  std::uint64_t tag = 0;
+  Dtype dtype = Dtype::uint8;
+  std::uint64_t bytes = 0;
+  std::byte* data = nullptr;
+  std::uint64_t moved = 0;
+  bool has_header = false;  // the header went into the ring
+};
+
+class Messages {
+ public:
+  Messages(std::byte* rings, const Layout& layout, std::size_t rank);
+
+  void send(std::shared_ptr<Message> message);
+  void receive(std::shared_ptr<Message> message);
+  // Move what can be moved; whether anything was. Throws GroupError when a message does not fit.
+  bool progress();
+  bool idle() const { return num_pending_ == 0; }
+  // Whether something has changed that `progress` could use, for a message or for any.
+  bool could_progress() const;
+  // Whoever waits for a message gets this error.
+  void fail_all(const std::exception_ptr& error);
+  // Called with a peer after its ring was written or read.
+  std::function<void(std::size_t)> on_change;
+
+ private:
+  struct Envelope {
+    std::uint64_t bytes, tag;
+    std::uint32_t dtype, magic;
+  };
+  // A message that is being read out of a ring.
+  struct Incoming {
+    bool open = false;
+    Envelope envelope{};
+    std::uint64_t moved = 0;
+    std::shared_ptr<Message> target;     // who asked for it; else it goes into `aside`
+    std::shared_ptr<std::vector<std::byte>> aside;
+  };
+  struct Aside {
+    Envelope envelope;
+    std::shared_ptr<std::vector<std::byte>> bytes;
+  };
+
+  Ring& ring(std::size_t from, std::size_t to) const;
+  std::byte* bytes_of(Ring& ring) const { return reinterpret_cast<std::byte*>(&ring) + sizeof(Ring); }
+  std::uint64_t put(Ring& ring, const void* data, std::uint64_t bytes);
+  std::uint64_t take(Ring& ring, void* data, std::uint64_t bytes);
+  bool progress_outgoing(std::size_t peer);
+  bool progress_incoming(std::size_t peer);
+  bool wants(std::size_t peer) const;
+  std::shared_ptr<Message> matching(std::size_t peer, const Envelope& envelope);
+  bool serve_from_aside(Message& message);
+  void accept(Message& message, std::size_t peer, const Envelope& envelope);
+
+  std::byte* rings_;
+  Layout layout_;
+  std::size_t rank_;
+  std::size_t num_pending_ = 0;
+  std::vector<std::deque<std::shared_ptr<Message>>> outgoing_;
+  std::vector<Incoming> incoming_;
+  std::vector<std::deque<Aside>> aside_;
+  std::deque<std::shared_ptr<Message>> posted_;
+};
+
+}  // namespace lockstep

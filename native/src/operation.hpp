@@ -1,0 +1,91 @@
+// One collective operation on its way, as a coroutine that suspends where it waits for other ranks.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control.hpp"
+
+namespace lockstep {
+
+// What a rank asks for. Pointers must stay good until the operation is finished.
+struct Request {
+  Kind kind = Kind::barrier;
+  Dtype dtype = Dtype::uint8;
+  ReduceOp op = ReduceOp::sum;
+  Scale scale = Scale::none;
+  double factor = 1.0;
+  std::int32_t root = -1;
+  std::uint64_t count = 0;                     // elements of one input; for reduce_scatter of the output
+  std::vector<const void*> inputs;             // partial sums; or one for each destination; or one
+  std::vector<void*> outputs;                  // one for each source; or one
+  std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank
+  std::vector<std::uint8_t> leaves;            // how many partial sums each rank has
+  std::vector<std::uint64_t> sends, receives;  // all_to_all: elements for each destination, from each source
+  std::string where;                           // the source line, when it is known beforehand
+};
+
+// Three words of each rank; see docs/design/0010.
+enum class Counter : std::uint8_t { arrived, pieces, worked };
+
+struct Condition {
+  Counter counter = Counter::arrived;
+  std::uint32_t target = 0;
+};
+
+class Task {
+ public:
+  struct promise_type {
+    std::exception_ptr error;
+    Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+  };
+
+  Task() = default;
+  explicit Task(std::coroutine_handle<promise_type> handle) : handle_(handle) {}
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
+  Task& operator=(Task&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Task() {
+    if (handle_) handle_.destroy();
+  }
+
+  bool done() const { return !handle_ || handle_.done(); }
+  void resume() {
+    handle_.resume();
+    if (handle_.done() && handle_.promise().error) std::rethrow_exception(handle_.promise().error);
+  }
+
+ private:
+  std::coroutine_handle<promise_type> handle_;
+};
+
+// Something that a rank waits for: a collective or a message. Guarded by its group's mutex.
+struct Pending {
+  bool finished = false;
+  std::exception_ptr error;
+  virtual ~Pending() = default;
+};
+
+struct Operation : Pending {
+  Request request;
+  std::uint32_t number = 0;
+  bool published = false;
+  bool started = false;
+  bool has_worked = false;  // this rank's part is done; others may still be reading
+  Condition waits_for;
+  std::shared_ptr<void> kept;  // what the task refers to
+  Task task;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+// Windows: memories of a group in which every rank has a region that all can read and write.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <system_error>
+
+#include "group.hpp"
+
+namespace lockstep {
+namespace {
+
+// What the leader tells about a memory that it has made; or a rank about opening it.
+struct Offer {
+  std::int32_t process, descriptor, error, padding;
+  char text[240];
+};
+
+// Memories that this process made, by descriptor: ranks that are threads share one mapping, which thread checkers need.
+std::shared_ptr<Memory> made_here(int descriptor, const std::shared_ptr<Memory>& made = nullptr) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<Memory>> memories;
+  const std::lock_guard lock(mutex);
+  if (made != nullptr) memories[descriptor] = made;
+  return memories[descriptor].lock();
+}
+
+std::shared_ptr<Memory> open_memory(const Offer& leader, bool named) {
+  if (leader.process == ::getpid()) return made_here(leader.descriptor);
+  return std::make_shared<Memory>(Memory::open(
+      named ? std::string("/dev/shm/") + leader.text
+            : "/proc/" + std::to_string(leader.process) + "/fd/" + std::to_string(leader.descriptor)));
+}
+
+void note_failure(Offer& offer, const std::system_error& error) {
+  offer.error = error.code().value();
+  std::strncpy(offer.text, error.what(), sizeof(offer.text) - 1);
+}
+
+}  // namespace
+
+std::string random_name() {
+  std::random_device source;
+  std::string name = "lockstep-";
+  for (int i = 0; i < 32; ++i) name += "0123456789abcdef"[source() % 16];
+  return name;
+}
+
+std::size_t Group::allocate(std::size_t bytes) {
+  Request agreement;
+  agreement.kind = Kind::allocate;
+  agreement.count = bytes;
+  run(agreement);
+
+  const std::size_t stride = (std::max<std::size_t>(bytes, 1) + page_size() - 1) / page_size() * page_size();
+  std::shared_ptr<Memory> memory;
+  std::vector<Offer> offers(world_size());
+  const auto exchange = [&](const Offer& mine) {
+    Request request;
+    request.kind = Kind::all_gather;
+    request.count = sizeof(Offer);
+    request.inputs = {&mine};
+    request.outputs = {offers.data()};
+    run(std::move(request));
+  };
+  Offer mine{};
+  std::string name;
+  if (rank_ == 0) {
+    try {
+      if (settings_.named_memory) {
+        name = random_name();
+        memory = std::make_shared<Memory>(Memory::create_named(name, stride * world_size(), true));
+        std::strncpy(mine.text, name.c_str(), sizeof(mine.text) - 1);
+      } else {
+        memory = std::make_shared<Memory>(Memory::create(stride * world_size(), true));
+      }
+      mine.process = static_cast<std::int32_t>(::getpid());
+      mine.descriptor = memory->descriptor();
+      made_here(mine.descriptor, memory);
+    } catch (const std::system_error& error) {
+      note_failure(mine, error);
+    }
+  }
+  exchange(mine);
+  const Offer leader = offers[0];
+  Offer opened{};
+  if (leader.error != 0) {
+    throw GroupError(Trouble::no_memory, leader.text);  // the same on every rank; the group goes on
+  }
+  if (rank_ != 0) {
+    try {
+      memory = open_memory(leader, settings_.named_memory);
+    } catch (const std::system_error& error) {
+      note_failure(opened, error);
+    }
+  }
+  exchange(opened);
+  if (!name.empty()) unlink_name(name);
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (offers[peer].error != 0) throw GroupError(Trouble::no_memory, "Rank " + std::to_string(peer) + ": " + offers[peer].text);
+  }
+  const std::lock_guard lock(mutex_);
+  windows_.push_back({std::move(memory), bytes, stride});
+  return windows_.size() - 1;
+}
+
+}  // namespace lockstep

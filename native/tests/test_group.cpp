@@ -1,0 +1,313 @@
+// Random sequences of operations on 1 to 5 ranks against a straightforward reference.
+#include <cstring>
+#include <random>
+
+#include "ranks.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+// What rank `rank` puts in as element `index` of operation `number`. Small integers: exact in every order.
+float value(std::size_t rank, std::uint32_t number, std::size_t index) {
+  return static_cast<float>((rank * 7 + number * 13 + index * 3) % 101);
+}
+
+std::vector<float> values(std::size_t rank, std::uint32_t number, std::size_t count) {
+  std::vector<float> found(count);
+  for (std::size_t i = 0; i < count; ++i) found[i] = value(rank, number, i);
+  return found;
+}
+
+Request request_for(Kind kind, std::size_t count, std::vector<const void*> inputs, std::vector<void*> outputs, int root = -1) {
+  Request request;
+  request.kind = kind;
+  request.dtype = Dtype::float32;
+  request.count = count;
+  request.inputs = std::move(inputs);
+  request.outputs = std::move(outputs);
+  request.root = root;
+  return request;
+}
+
+std::size_t some_count(std::mt19937& random) {
+  const std::size_t limits[] = {1, 20, 1100, 9000, 70000, 300000};
+  return random() % limits[random() % 6];
+}
+
+float sum(std::size_t world, std::uint32_t number, std::size_t index) {
+  float total = 0;
+  for (std::size_t rank = 0; rank < world; ++rank) total += value(rank, number, index);
+  return total;
+}
+
+struct Flight {  // an operation that has begun, and how to check it
+  std::shared_ptr<Operation> operation;
+  std::function<void()> check;
+};
+
+Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::byte* window, std::size_t& window_used, std::size_t window_bytes) {
+  const std::size_t world = group.world_size(), rank = group.rank();
+  const auto kind = static_cast<Kind>(random() % 9);
+  const std::size_t count = some_count(random) / (kind == Kind::all_to_all ? world : 1);
+  const int root = static_cast<int>(random() % world);
+  const bool in_window = random() % 2 == 0;
+  // The same on every rank, so that windows are taken alike.
+  const auto array = [&](std::size_t size) {
+    struct Array {
+      float* data;
+      std::shared_ptr<std::vector<float>> owner;
+    };
+    const std::size_t bytes = (size * sizeof(float) + 63) / 64 * 64;
+    if (in_window && window_used + bytes <= window_bytes) {
+      auto* data = reinterpret_cast<float*>(window + window_used);
+      window_used += bytes;
+      return Array{data, nullptr};
+    }
+    auto owner = std::make_shared<std::vector<float>>(size + 1);
+    return Array{owner->data(), owner};
+  };
+  const auto fill = [&](float* data, std::size_t size, std::size_t offset = 0) {
+    for (std::size_t i = 0; i < size; ++i) data[i] = value(rank, number, i + offset);
+  };
+  switch (kind) {
+    case Kind::all_reduce:
+    case Kind::reduce: {
+      const auto data = array(count);
+      fill(data.data, count);
+      auto operation = group.begin(request_for(kind, count, {data.data}, {data.data}, kind == Kind::reduce ? root : -1));
+      return {operation, [=] {
+                if (kind == Kind::reduce && root != static_cast<int>(rank)) return;
+                for (std::size_t i = 0; i < count; ++i) CHECK(data.data[i] == sum(world, number, i));
+              }};
+    }
+    case Kind::reduce_scatter: {
+      const auto data = array(count * world), out = array(count);
+      fill(data.data, count * world);
+      auto operation = group.begin(request_for(kind, count, {data.data}, {out.data}));
+      return {operation, [=] {
+                for (std::size_t i = 0; i < count; ++i) CHECK(out.data[i] == sum(world, number, rank * count + i));
+                (void)data;  // kept until here
+              }};
+    }
+    case Kind::broadcast: {
+      const auto data = array(count);
+      fill(data.data, count);
+      auto operation = group.begin(request_for(kind, count, {data.data}, {data.data}, root));
+      return {operation, [=] {
+                for (std::size_t i = 0; i < count; ++i) CHECK(data.data[i] == value(root, number, i));
+              }};
+    }
+    case Kind::all_gather:
+    case Kind::gather: {
+      const auto data = array(count), out = array(count * world);
+      fill(data.data, count);
+      auto operation = group.begin(request_for(kind, count, {data.data}, {out.data}, kind == Kind::gather ? root : -1));
+      return {operation, [=] {
+                if (kind == Kind::gather && root != static_cast<int>(rank)) return;
+                for (std::size_t peer = 0; peer < world; ++peer) {
+                  for (std::size_t i = 0; i < count; ++i) CHECK(out.data[peer * count + i] == value(peer, number, i));
+                }
+                (void)data;
+              }};
+    }
+    case Kind::scatter: {
+      const auto data = array(count * world), out = array(count);
+      fill(data.data, count * world);
+      std::vector<const void*> inputs;
+      for (std::size_t peer = 0; peer < world; ++peer) inputs.push_back(data.data + peer * count);
+      auto operation = group.begin(request_for(kind, count, inputs, {out.data}, root));
+      return {operation, [=] {
+                for (std::size_t i = 0; i < count; ++i) CHECK(out.data[i] == value(root, number, rank * count + i));
+                (void)data;
+              }};
+    }
+    case Kind::all_to_all: {  // rank r sends (r + to) % 3 thirds to `to`
+      const auto size = [=](std::size_t from, std::size_t to) { return (from + to) % 3 * (count / 2); };
+      auto in = std::make_shared<std::vector<std::vector<float>>>(), out = std::make_shared<std::vector<std::vector<float>>>();
+      Request request = request_for(kind, 0, {}, {});
+      for (std::size_t peer = 0; peer < world; ++peer) {
+        in->push_back(values(rank * 5 + peer, number, size(rank, peer)));
+        out->emplace_back(size(peer, rank));
+      }
+      for (std::size_t peer = 0; peer < world; ++peer) {
+        request.inputs.push_back((*in)[peer].data());
+        request.outputs.push_back((*out)[peer].data());
+        request.sends.push_back(size(rank, peer));
+        request.receives.push_back(size(peer, rank));
+      }
+      auto operation = group.begin(std::move(request));
+      return {operation, [=] {
+                for (std::size_t peer = 0; peer < world; ++peer) CHECK((*out)[peer] == values(peer * 5 + rank, number, size(peer, rank)));
+                (void)in;
+              }};
+    }
+    default: {
+      Request request;
+      return {group.begin(std::move(request)), [] {}};
+    }
+  }
+}
+
+void random_operations(std::size_t world, unsigned seed, int num_operations) {
+  on_ranks(world, [=](Group& group) {
+    std::mt19937 random(seed);
+    constexpr std::size_t window_bytes = 16 << 20;
+    const std::size_t number_of_window = group.allocate(window_bytes);
+    std::byte* const window = group.window(number_of_window, group.rank());
+    std::size_t used = 0;
+    std::deque<Flight> flights;
+    for (int i = 0; i < num_operations; ++i) {
+      if (used > window_bytes / 2) {
+        for (auto& flight : flights) {
+          group.wait(*flight.operation);
+          flight.check();
+        }
+        flights.clear();
+        used = 0;
+        group.run(Request{});
+      }
+      flights.push_back(begin_one(group, random, static_cast<std::uint32_t>(i), window, used, window_bytes));
+      const std::size_t at_most = random() % 30;  // more than there are rows
+      while (flights.size() > at_most) {
+        const std::size_t pick = flights.size() > 1 && group.rank() % 2 ? 1 : 0;  // waiting is no collective: any order
+        group.wait(*flights[pick].operation);
+        flights[pick].check();
+        flights.erase(flights.begin() + static_cast<std::ptrdiff_t>(pick));
+      }
+    }
+    for (auto& flight : flights) {
+      group.wait(*flight.operation);
+      flight.check();
+    }
+  });
+}
+
+void messages_in_any_order(std::size_t world, unsigned seed) {
+  on_ranks(world, [=](Group& group) {
+    std::mt19937 random(seed);
+    struct One {
+      std::size_t from, to, count;
+      std::uint64_t tag;
+    };
+    std::vector<One> all;
+    for (int i = 0; i < 60; ++i) all.push_back({random() % world, random() % world, some_count(random), random() % 3});
+    std::vector<std::vector<float>> sent, got;
+    std::vector<std::shared_ptr<Message>> pending;
+    sent.reserve(all.size());
+    got.reserve(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i].from != group.rank()) continue;
+      sent.push_back(values(group.rank(), static_cast<std::uint32_t>(i), all[i].count));
+      pending.push_back(group.send(sent.back().data(), all[i].count * 4, Dtype::float32, all[i].to, all[i].tag));
+    }
+    group.run(Request{});  // nobody has received yet, and it still goes through
+    // Tag by tag from the last to the first: another order than they were sent in.
+    std::vector<std::size_t> numbers;
+    for (int tag = 2; tag >= 0; --tag) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (all[i].to != group.rank() || all[i].tag != static_cast<std::uint64_t>(tag)) continue;
+        got.emplace_back(all[i].count);
+        numbers.push_back(i);
+        pending.push_back(group.receive(got.back().data(), all[i].count * 4, Dtype::float32, all[i].from, all[i].tag));
+      }
+    }
+    for (auto& message : pending) group.wait(*message);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const One& one = all[numbers[i]];
+      CHECK(got[i] == values(one.from, static_cast<std::uint32_t>(numbers[i]), one.count));
+    }
+  });
+}
+
+// Runs `wrong` on every rank and returns what each was told.
+std::vector<std::string> errors_of(std::size_t world, const std::function<void(Group&)>& wrong) {
+  std::vector<std::string> errors(world);
+  on_ranks(world, [&](Group& group) {
+    try {
+      wrong(group);
+    } catch (const GroupError& error) {
+      errors[group.rank()] = error.what();
+    }
+  });
+  return errors;
+}
+
+void differing_calls_raise_everywhere() {
+  const auto errors = errors_of(3, [](Group& group) {
+    std::vector<float> data(100000);
+    if (group.rank() == 1) {
+      group.run(request_for(Kind::broadcast, 100000, {data.data()}, {data.data()}, 0));
+    } else {
+      group.run(request_for(Kind::all_reduce, 100000, {data.data()}, {data.data()}));
+    }
+    std::abort();  // it must not come back
+  });
+  for (const auto& error : errors) {
+    CHECK(error == errors[0]);
+    CHECK(error.find("ranks 0, 2: all_reduce(sum) of 100000 float32 at train.py:") != std::string::npos ||
+          error.find("rank 0: all_reduce(sum) of 100000 float32 at train.py:0") != std::string::npos);
+    CHECK(error.find("rank 1: broadcast of 100000 float32 from rank 0 at train.py:1") != std::string::npos);
+  }
+}
+
+void a_rank_that_leaves_is_named() {
+  const auto errors = errors_of(2, [](Group& group) {
+    if (group.rank() == 0) group.run(Request{});
+  });
+  CHECK(errors[0].find("Rank 1 left the group") != std::string::npos);
+}
+
+void a_message_that_does_not_fit_raises() {
+  const auto errors = errors_of(2, [](Group& group) {
+    float data[20] = {};
+    if (group.rank() == 0) {
+      group.wait(*group.send(data, 40, Dtype::float32, 1, 5));
+    } else {
+      group.wait(*group.receive(data, 80, Dtype::float32, 0, 5));
+    }
+  });
+  CHECK(errors[1].find("Rank 0 sends 10 of float32 with tag 5, but rank 1 receives 20 of float32") != std::string::npos);
+}
+
+void the_patience_ends() {
+  Block block(2);
+  std::vector<std::thread> threads;
+  std::string error;
+  std::atomic<bool> over = false;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Settings settings;
+      settings.has_ended = [](std::size_t) { return false; };
+      Group group(block.data(), rank, 2, std::move(settings));
+      if (rank == 0) {
+        try {
+          const auto operation = group.begin(Request{});
+          group.wait(*operation, std::chrono::milliseconds(100));
+        } catch (const GroupError& raised) {
+          error = raised.what();
+        }
+        over = true;
+      } else {
+        while (!over) std::this_thread::yield();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(error.find("Rank 1 did not come in time; rank 0 waits in barrier") != std::string::npos);
+}
+
+}  // namespace
+
+int main() {
+  for (std::size_t world = 1; world <= 5; ++world) {
+    for (unsigned seed = 0; seed < 4; ++seed) {
+      random_operations(world, seed, 150);
+      messages_in_any_order(world, seed);
+    }
+  }
+  differing_calls_raise_everywhere();
+  a_rank_that_leaves_is_named();
+  a_message_that_does_not_fit_raises();
+  the_patience_ends();
+}

@@ -5,16 +5,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-thorough lint bench format clean
+# What compiles native/. Without a compiler everything here works as well, in pure Python.
+COMPILER := $(shell command -v $${CXX:-c++} || command -v g++ || command -v clang++)
+CMAKE    := PATH="$(CURDIR)/$(BIN):$$PATH" cmake
 
-demo: $(STAMP)
+.PHONY: demo test test-thorough lint bench format native clean
+
+demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
-test: lint
+test: lint native
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not thorough"
 
-test-thorough: lint
+test-thorough: lint native
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
@@ -23,14 +27,29 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
+bench: native
 	$(BIN)/python -m benchmarks
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Ninja knows which C++ files have changed since the last build.
+ifeq ($(COMPILER),)
+native: $(STAMP)
+	@echo "no C++ compiler: lockstep goes without its compiled part, over Gloo (apt-get install g++)"
+else
+native: build/native/build.ninja
+	$(CMAKE) --build build/native
+endif
+
+build/native/build.ninja: native/CMakeLists.txt $(STAMP)
+	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \
+	  -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+	@touch $@
+
 clean:
+	rm -f src/lockstep/_native*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis lockstep-runs
 
 # torch goes first and by its exact version, so that pip takes the tested build and not the newest one.
@@ -39,5 +58,6 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "lockstep needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `make native` compiles
 	@touch $@

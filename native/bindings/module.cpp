@@ -79,6 +79,7 @@ nb::object group_error;
 }  // namespace
 
 NB_MODULE(_native, module) {
+  nb::set_leak_warnings(false);  // a process may end while it still holds groups
   module.doc() = "The shared-memory transport: memory, groups of ranks, collectives, messages.";
 
   group_error = nb::steal(PyErr_NewException("lockstep._native.GroupError", PyExc_RuntimeError, nullptr));
@@ -175,7 +176,6 @@ NB_MODULE(_native, module) {
            nb::arg("scale"), Released())
       .def("wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
            nb::arg("pending"), nb::arg("patience_s"), Released())
-      .def("wait", [](Group& group, Pending& pending) { group.wait(pending); }, nb::arg("pending"), Released())
       .def("test", &Group::test, nb::arg("pending"), Released())
       .def("send",
            [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination, std::uint64_t tag) {

@@ -261,7 +261,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
         if (lock) other.move_on();
       });
       if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
-      look_around(awaited, deadline);
+      look_around(pending, awaited, deadline);
       last_look = Clock::now();
     }
   } catch (const GroupError&) {
@@ -324,9 +324,10 @@ bool Group::wait_a_while(const Awaited& awaited) {
 }
 
 // After a sleep: is there any reason not to go on waiting?
-void Group::look_around(const Awaited& awaited, Clock::time_point deadline) {
+void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline) {
   settings_.while_waiting();
   const std::lock_guard lock(mutex_);
+  if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
   throw_if_broken();
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_) continue;

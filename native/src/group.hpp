@@ -113,7 +113,7 @@ class Group {
   struct Awaited;
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
-  void look_around(const Awaited& awaited, Clock::time_point deadline);
+  void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);
   void compare_descriptions(const Operation& operation);
   // all_to_all: `to` must expect what `from` sends it.
   void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;

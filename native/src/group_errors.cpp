@@ -29,9 +29,9 @@ std::string text_of(const Description& description) {
   std::string text(name_of(description.kind));
   const bool is_reduction = description.kind == Kind::all_reduce || description.kind == Kind::reduce ||
                             description.kind == Kind::reduce_scatter;
-  if (is_reduction) text.append("(").append(name_of(description.op)).append(")");
+  if (is_reduction) text.append(1, '(').append(name_of(description.op)).append(1, ')');
   if (description.kind == Kind::barrier) return text;
-  text += " of " + std::to_string(description.count) + " " + std::string(name_of(description.dtype));
+  text.append(" of ").append(std::to_string(description.count)).append(" ").append(name_of(description.dtype));
   if (description.root >= 0) {
     text += (description.kind == Kind::broadcast || description.kind == Kind::scatter ? " from rank " : " to rank ") +
             std::to_string(description.root);

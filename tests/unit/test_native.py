@@ -16,10 +16,12 @@ def test_where_the_compiled_part_is_built_it_is_available_and_there_is_no_reason
 
 
 def test_without_the_compiled_part_the_reason_names_the_compiler(monkeypatch):
-    monkeypatch.delitem(sys.modules, "lockstep._native", raising=False)
-    monkeypatch.setattr("lockstep.__path__", [])
-    assert not native.available()
-    assert "C++20 compiler" in native.why_not()
+    monkeypatch.setitem(sys.modules, "lockstep._native", None)
+    monkeypatch.delattr("lockstep._native", raising=False)
+    fresh = importlib.util.module_from_spec(importlib.util.find_spec("lockstep.transport.native"))
+    fresh.__spec__.loader.exec_module(fresh)
+    assert not fresh.available()
+    assert "C++20 compiler" in fresh.why_not()
 
 
 def test_a_compiled_part_that_does_not_load_says_what_the_loader_said():

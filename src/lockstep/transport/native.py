@@ -1,12 +1,12 @@
 """Whether the compiled part of the package, `lockstep._native`, can be used here, and why not.
 
 An installation without a C++ compiler, or on another system than Linux, has no compiled part: then the ranks of one node
-talk over Gloo. Whoever wants the compiled part asks here first and imports `lockstep._native` after that. Nothing is
-compiled or loaded before somebody asks.
+talk over Gloo. Whoever wants the compiled part asks `why_not` first and then uses `compiled`.
 """
 
-import importlib
 import sys
+
+__all__ = ["available", "compiled", "reason", "why_not"]
 
 _NAME = "lockstep._native"
 _NOT_BUILT = (
@@ -14,25 +14,27 @@ _NOT_BUILT = (
     "install g++ 11 or newer and run `pip install --force-reinstall --no-deps -v lockstep-train` to see what happens"
 )
 
+_problem: ImportError | None = None
+try:
+    from lockstep import _native as compiled
+except ImportError as error:
+    _problem = error
+
 
 def available() -> bool:
-    """Whether `import lockstep._native` works in this process. Loads it, so that the answer holds."""
-    return why_not() == ""
+    """Whether `compiled` is there."""
+    return _problem is None
 
 
 def why_not() -> str:
     """One sentence without a full stop about what is missing, with the way out; empty where nothing is."""
-    try:
-        importlib.import_module(_NAME)
-    except ImportError as error:
-        return reason(error, sys.platform)
-    return ""
+    return "" if _problem is None else reason(_problem, sys.platform)
 
 
 def reason(error: ImportError, platform: str) -> str:
     """Say what a failed import means. Never empty."""
     if not platform.startswith("linux"):
         return f"the compiled part of lockstep needs Linux, and this is {platform}"
-    if isinstance(error, ModuleNotFoundError) and error.name == _NAME:
+    if error.name == "lockstep" or (isinstance(error, ModuleNotFoundError) and error.name == _NAME):
         return _NOT_BUILT
     return f"the compiled part of lockstep does not load: {error}"

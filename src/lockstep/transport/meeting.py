@@ -1,0 +1,135 @@
+"""How the ranks of a group come to share one control block: through a store that they have already.
+
+The leader makes the block without a name (memfd) and tells process id and descriptor; the others open it by way of
+`/proc`. Where they cannot (other PID namespaces, or `/proc` is closed), the leader makes a file of mode 0600 with a
+random name in `/dev/shm` and unlinks it as soon as all have mapped it. See docs/design/0010.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.transport.native import compiled, why_not
+
+LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
+"""How long a rank spins before it sleeps: where each thread has a core of its own, and where it has not."""
+
+PATIENCE = dt.timedelta(days=7)
+"""How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
+
+
+class Store(Protocol):
+    """What of torch.distributed's stores a meeting needs: `get` waits until the key is there."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Write a key."""
+
+    def get(self, key: str, /) -> bytes:
+        """Read a key, waiting for it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank's process lives; what can be shared depends on it."""
+
+    boot: str
+    """The machine, since it was started."""
+    process_names: str
+    """The PID namespace."""
+
+    @classmethod
+    def here(cls) -> Place:
+        return cls(
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            str(Path("/proc/self/ns/pid").readlink()),
+        )
+
+
+def objection(places: Sequence[Place]) -> str:
+    """Why these ranks cannot share memory; empty when they can."""
+    strangers = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
+    if not strangers:
+        return ""
+    return (
+        f"The back end lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
+        f"than rank 0. Use gloo or nccl for this group."
+    )
+
+
+def spin_us(num_ranks: int, threads: int, cores: int) -> float:
+    """How long to spin: longer only when nobody else needs the core."""
+    return LONG_SPIN_US if num_ranks * threads <= cores else SHORT_SPIN_US
+
+
+def meet(
+    store: Store,
+    rank: int,
+    world_size: int,
+    where: Callable[[], str],
+    patience: dt.timedelta = PATIENCE,
+) -> compiled.Group:
+    """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
+
+    Args:
+        store: shared by these ranks; nobody else uses its keys.
+        rank: from 0, in the group.
+        world_size: the number of ranks in the group.
+        where: the source line that called, for errors; asked only when something is wrong.
+        patience: how long to wait for a rank, here and in every operation.
+
+    Raises:
+        UsageError: on every rank, when some are on another machine, or there is no compiled part.
+        WorldError: on every rank, when memory cannot be shared.
+    """
+    if problem := why_not():
+        raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.")
+    store.set(f"place/{rank}", json.dumps(vars(Place.here())))
+    places = [Place(**json.loads(store.get(f"place/{peer}"))) for peer in range(world_size)]
+    if reason := objection(places):
+        raise UsageError(reason)
+    alike = len({place.process_names for place in places}) == 1
+    problems = []
+    for named in (False, True) if alike else (True,):
+        control, problem = _share(store, rank, world_size, named=named)
+        if control is not None:
+            spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
+            return compiled.Group.join(control, rank, world_size, patience.total_seconds(), spin, where, named)
+        problems.append(problem)
+    raise WorldError(f"The ranks cannot share memory: {'; '.join(problems)}.")
+
+
+def _share(store: Store, rank: int, world_size: int, *, named: bool) -> tuple[compiled.Memory | None, str]:
+    """The control block, mapped by every rank; or why one of them could not, the same on all."""
+    key = "named" if named else "nameless"
+    control, name, told = None, "", {"path": "", "problem": ""}
+    try:
+        if rank == 0:
+            num_bytes = compiled.control_bytes(world_size)
+            if named:
+                name = compiled.random_name()
+                control = compiled.Memory.create_named(name, num_bytes, reserve=True)
+                told["path"] = f"/dev/shm/{name}"  # noqa: S108 - mode 0600, a random name, gone at once
+            else:
+                control = compiled.Memory.create(num_bytes, reserve=False)
+                told["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
+        else:
+            offer = json.loads(store.get(f"{key}/0"))
+            told["problem"] = offer["problem"]
+            control = None if offer["problem"] else compiled.Memory.open(offer["path"])
+    except OSError as error:
+        told["problem"] = error.strerror or str(error)
+    store.set(f"{key}/{rank}", json.dumps(told))
+    everyone: list[Mapping[str, str]] = [json.loads(store.get(f"{key}/{peer}")) for peer in range(world_size)]
+    if name:
+        compiled.unlink_name(name)
+    failed = [f"rank {peer}: {each['problem']}" for peer, each in enumerate(everyone) if each["problem"]]
+    return (None, failed[0]) if failed else (control, "")

@@ -37,6 +37,11 @@ std::vector<void*> targets(const Addresses& addresses) {
   return found;
 }
 
+std::vector<std::uint8_t> numbers(const nb::bytes& data) {
+  const auto* first = static_cast<const std::uint8_t*>(data.data());
+  return {first, first + data.size()};
+}
+
 Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
 
 void check_signals() {
@@ -72,6 +77,21 @@ Request request_of(int kind, int dtype, int op, std::int32_t root, std::uint64_t
   request.outputs = targets(outputs);
   request.where = std::move(where);
   return request;
+}
+
+// Every rank's bytes, one after the other; as many from each.
+nb::bytes all_gather_bytes(Group& group, const nb::bytes& data) {
+  std::vector<char> everyone(data.size() * group.world_size());
+  Request request;
+  request.kind = Kind::all_gather;
+  request.count = data.size();
+  request.inputs = {data.data()};
+  request.outputs = {everyone.data()};
+  {
+    const nb::gil_scoped_release released;
+    group.run(std::move(request));
+  }
+  return nb::bytes(everyone.data(), everyone.size());
 }
 
 nb::object group_error;
@@ -122,6 +142,16 @@ NB_MODULE(_native, module) {
   module.def("can_tell_writes", &PrivateView::can_tell_writes);
   module.def("page_size", &page_size);
 
+  nb::class_<Window>(module, "Window")
+      .def_ro("num_bytes", &Window::bytes)
+      .def("address", [](const Window& window, std::size_t rank) { return reinterpret_cast<Address>(window.region(rank)); },
+           nb::arg("rank"))
+      .def("private_view",
+           [](const Window& window, std::size_t rank) {
+             return new PrivateView(*window.memory, rank * window.stride, window.stride);
+           },
+           nb::arg("rank"), nb::rv_policy::take_ownership);
+
   nb::class_<Pending>(module, "Pending").def_ro("finished", &Pending::finished);
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
@@ -162,18 +192,19 @@ NB_MODULE(_native, module) {
            Released())
       .def("begin_tree_sum",
            [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
-              std::vector<std::uint8_t> program, std::vector<std::uint8_t> leaves, double scale) {
+              const nb::bytes& program, const nb::bytes& leaves, double scale) {
              Request request = request_of(static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output}, {});
-             request.program = std::move(program);
-             request.leaves = std::move(leaves);
+             request.program = numbers(program);
+             request.leaves = numbers(leaves);
              if (scale != 1.0) {
                request.scale = Scale::multiply;
                request.factor = scale;
              }
+             const nb::gil_scoped_release released;
              return group.begin(std::move(request));
            },
            nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"), nb::arg("leaves"),
-           nb::arg("scale"), Released())
+           nb::arg("scale"))
       .def("wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
            nb::arg("pending"), nb::arg("patience_s"), Released())
       .def("test", &Group::test, nb::arg("pending"), Released())
@@ -188,14 +219,8 @@ NB_MODULE(_native, module) {
            },
            nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
       .def("allocate", &Group::allocate, nb::arg("num_bytes"), Released())
-      .def("window_address",
-           [](const Group& group, std::size_t window, std::size_t rank) { return reinterpret_cast<Address>(group.window(window, rank)); },
-           nb::arg("window"), nb::arg("rank"))
-      .def("private_view",
-           [](const Group& group, std::size_t window, std::size_t rank) {
-             return new PrivateView(group.window_memory(window), rank * group.window_stride(window), group.window_stride(window));
-           },
-           nb::arg("window"), nb::arg("rank"), nb::rv_policy::take_ownership)
+      .def("release", &Group::release, nb::arg("window"), Released())
+      .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))
       .def("abort", &Group::abort, nb::arg("reason"), Released())
       .def("leave", &Group::leave, Released());
 

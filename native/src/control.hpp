@@ -39,7 +39,7 @@ static_assert(sizeof(Description) == 40);
 // Where a tensor lies for the others: in a window of the group, or nowhere.
 struct Place {
   static constexpr std::uint32_t elsewhere = 0;
-  std::uint32_t window_plus_one;
+  std::uint32_t window;  // its number, from 1
   std::uint32_t padding;
   std::uint64_t offset;
 };

@@ -383,12 +383,12 @@ void Group::publish(Operation& operation) {
     const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
     for (const void* input : request.inputs) {
       mine.places[next] = place_of(input, input_count * size);
-      all = all && mine.places[next++].window_plus_one != Place::elsewhere;
+      all = all && mine.places[next++].window != Place::elsewhere;
     }
     if (is_reduction) {  // the others write here
       for (const void* output : request.outputs) {
         mine.places[next] = place_of(output, request.count * size);
-        all = all && mine.places[next++].window_plus_one != Place::elsewhere;
+        all = all && mine.places[next++].window != Place::elsewhere;
       }
     }
     mine.all_placed = all;
@@ -475,20 +475,14 @@ void Group::fail_everything(std::exception_ptr error) {
 
 Place Group::place_of(const void* data, std::size_t bytes) const {
   const auto* first = static_cast<const std::byte*>(data);
-  for (std::size_t number = 0; number < windows_.size(); ++number) {
-    const std::byte* base = window(number, rank_);
-    if (first >= base && first + bytes <= base + windows_[number].bytes) {
-      return {static_cast<std::uint32_t>(number) + 1, 0, static_cast<std::uint64_t>(first - base)};
+  for (const auto& window : windows_) {
+    if (window == nullptr) continue;
+    const std::byte* const base = window->region(rank_);
+    if (first >= base && first + bytes <= base + window->bytes) {
+      return {window->number, 0, static_cast<std::uint64_t>(first - base)};
     }
   }
   return {Place::elsewhere, 0, 0};
 }
-
-std::byte* Group::window(std::size_t number, std::size_t rank) const {
-  const Window& found = windows_.at(number);
-  return found.memory->data() + rank * found.stride;
-}
-
-std::size_t Group::window_bytes(std::size_t number) const { return windows_.at(number).bytes; }
 
 }  // namespace lockstep

@@ -16,6 +16,15 @@
 
 namespace lockstep {
 
+// A memory of a group in which every rank has a region that all can read and write. It lives as long as somebody holds it.
+struct Window {
+  std::shared_ptr<Memory> memory;
+  std::uint32_t number = 0;  // from 1, the same on every rank
+  std::size_t bytes = 0;     // of one region
+  std::size_t stride = 0;    // from one region to the next
+  std::byte* region(std::size_t rank) const { return memory->data() + rank * stride; }
+};
+
 struct Settings {
   Nanoseconds patience = std::chrono::hours(24 * 7);
   Nanoseconds spin = std::chrono::microseconds(30);
@@ -55,13 +64,12 @@ class Group {
   // From any rank when `from` is the world size; `Message::peer` says from whom it came.
   std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag);
 
-  // A new window with `bytes` for each rank; every rank must call it. Its number, from 0.
-  std::size_t allocate(std::size_t bytes);
-  std::byte* window(std::size_t number, std::size_t rank) const;
-  std::size_t window_bytes(std::size_t number) const;
-  // For private views. The stride between the regions of two ranks is `window_stride`.
-  const Memory& window_memory(std::size_t number) const { return *windows_.at(number).memory; }
-  std::size_t window_stride(std::size_t number) const { return windows_.at(number).stride; }
+  // A new window with `bytes` for each rank; every rank must call it. Throws GroupError(no_memory) on every rank, and the
+  // group goes on.
+  std::shared_ptr<Window> allocate(std::size_t bytes);
+  // Tensors in this window are ordinary ones from now on. Every rank must call it between the same operations, with
+  // nothing under way.
+  void release(const Window& window);
 
   // Break the group for every rank.
   void abort(const std::string& reason);
@@ -71,11 +79,6 @@ class Group {
  private:
   friend struct Everyone;
   friend struct Algorithms;
-
-  struct Window {
-    std::shared_ptr<Memory> memory;
-    std::size_t bytes, stride;
-  };
 
   void join();
   void check_usable() const;
@@ -106,8 +109,7 @@ class Group {
   }
   Place place_of(const void* data, std::size_t bytes) const;
   std::byte* at(const Place& place, std::size_t rank) const {
-    const Window& window = windows_[place.window_plus_one - 1];
-    return window.memory->data() + rank * window.stride + place.offset;
+    return windows_[place.window - 1]->region(rank) + place.offset;
   }
 
   struct Awaited;
@@ -140,7 +142,7 @@ class Group {
   std::uint32_t rows_free_to_ = 0;  // rows up to this operation are known to be free
   std::deque<std::shared_ptr<Operation>> queue_;
   std::unique_ptr<Messages> messages_;
-  std::deque<Window> windows_;
+  std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
   std::exception_ptr broken_;
   bool has_left_ = false;
   bool is_noted_busy_ = false;

@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -13,8 +16,6 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
-
-std::string size_text(std::size_t bytes) { return std::to_string((bytes + (1u << 20) - 1) >> 20) + " MiB"; }
 
 class Descriptor {
  public:
@@ -31,17 +32,51 @@ class Descriptor {
 
 void set_size(int descriptor, std::size_t bytes, bool reserve) {
   if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(errno, "shared memory of " + size_text(bytes) + " cannot be made");
+    fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be made");
   }
   if (!reserve || bytes == 0) return;
   int error = 0;
   do {  // allocates the pages, or says ENOSPC
     error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
-  if (error != 0) fail(error, "there is no room for " + size_text(bytes) + " of shared memory");
+  if (error != 0) fail(error, "there is no room for " + mebibytes(bytes) + " of shared memory");
+}
+
+// The number in a file like memory.max; the largest one when there is none ("max").
+std::size_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::size_t number = 0;
+  return file >> number ? number : std::numeric_limits<std::size_t>::max();
+}
+
+std::size_t left_in_control_groups() {
+  std::size_t left = std::numeric_limits<std::size_t>::max();
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("0::", 0) != 0) continue;
+    for (std::string group = line.substr(3); !group.empty(); group.resize(group.rfind('/'))) {
+      const std::string folder = "/sys/fs/cgroup" + group;
+      const std::size_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
+      if (limit != std::numeric_limits<std::size_t>::max()) left = std::min(left, limit - std::min(limit, used));
+      if (group == "/") break;
+    }
+  }
+  return left;
 }
 
 }  // namespace
+
+std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (1u << 20) - 1) >> 20) + " MiB"; }
+
+std::size_t available_memory() {
+  std::size_t left = left_in_control_groups();
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::size_t kibibytes = 0;
+    if (word == "MemAvailable:" && file >> kibibytes) left = std::min(left, kibibytes << 10);
+  }
+  return left;
+}
 
 std::size_t page_size() {
   static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -50,7 +85,7 @@ std::size_t page_size() {
 
 Memory Memory::map(int descriptor, std::size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (data == MAP_FAILED) fail(errno, "shared memory of " + size_text(bytes) + " cannot be mapped");
+  if (data == MAP_FAILED) fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be mapped");
   return Memory(descriptor, static_cast<std::byte*>(data), bytes);
 }
 
@@ -117,7 +152,7 @@ void unlink_name(const std::string& name) { ::unlink(("/dev/shm/" + name).c_str(
 PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(),
                       static_cast<off_t>(offset));
-  if (data == MAP_FAILED) fail(errno, "a private view of " + size_text(bytes) + " cannot be mapped");
+  if (data == MAP_FAILED) fail(errno, "a private view of " + mebibytes(bytes) + " cannot be mapped");
   data_ = static_cast<std::byte*>(data);
 }
 

@@ -69,4 +69,8 @@ class PrivateView {
 
 std::size_t page_size();
 
+// What this process may still use before the kernel ends processes: of the machine and of its control groups (version 2).
+std::size_t available_memory();
+std::string mebibytes(std::size_t bytes);
+
 }  // namespace lockstep

@@ -1,7 +1,8 @@
-// Windows: memories of a group in which every rank has a region that all can read and write.
+// How the ranks of a group make a window together.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <random>
@@ -48,7 +49,7 @@ std::string random_name() {
   return name;
 }
 
-std::size_t Group::allocate(std::size_t bytes) {
+std::shared_ptr<Window> Group::allocate(std::size_t bytes) {
   Request agreement;
   agreement.kind = Kind::allocate;
   agreement.count = bytes;
@@ -69,12 +70,17 @@ std::size_t Group::allocate(std::size_t bytes) {
   std::string name;
   if (rank_ == 0) {
     try {
+      if (const std::size_t room = available_memory(); stride * world_size() > room) {
+        throw std::system_error(ENOMEM, std::generic_category(),
+                                "there is no room for " + mebibytes(stride * world_size()) + " of shared memory beside " +
+                                    mebibytes(room) + " that this machine or its control group has left");
+      }
       if (settings_.named_memory) {
         name = random_name();
         memory = std::make_shared<Memory>(Memory::create_named(name, stride * world_size(), true));
         std::strncpy(mine.text, name.c_str(), sizeof(mine.text) - 1);
       } else {
-        memory = std::make_shared<Memory>(Memory::create(stride * world_size(), true));
+        memory = std::make_shared<Memory>(Memory::create(stride * world_size(), false));
       }
       mine.process = static_cast<std::int32_t>(::getpid());
       mine.descriptor = memory->descriptor();
@@ -86,9 +92,7 @@ std::size_t Group::allocate(std::size_t bytes) {
   exchange(mine);
   const Offer leader = offers[0];
   Offer opened{};
-  if (leader.error != 0) {
-    throw GroupError(Trouble::no_memory, leader.text);  // the same on every rank; the group goes on
-  }
+  if (leader.error != 0) throw GroupError(Trouble::no_memory, leader.text);
   if (rank_ != 0) {
     try {
       memory = open_memory(leader, settings_.named_memory);
@@ -102,8 +106,14 @@ std::size_t Group::allocate(std::size_t bytes) {
     if (offers[peer].error != 0) throw GroupError(Trouble::no_memory, "Rank " + std::to_string(peer) + ": " + offers[peer].text);
   }
   const std::lock_guard lock(mutex_);
-  windows_.push_back({std::move(memory), bytes, stride});
-  return windows_.size() - 1;
+  const auto number = static_cast<std::uint32_t>(windows_.size() + 1);
+  windows_.push_back(std::make_shared<Window>(Window{std::move(memory), number, bytes, stride}));
+  return windows_.back();
+}
+
+void Group::release(const Window& window) {
+  const std::lock_guard lock(mutex_);
+  windows_.at(window.number - 1) = nullptr;
 }
 
 }  // namespace lockstep

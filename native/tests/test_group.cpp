@@ -153,8 +153,8 @@ void random_operations(std::size_t world, unsigned seed, int num_operations) {
   on_ranks(world, [=](Group& group) {
     std::mt19937 random(seed);
     constexpr std::size_t window_bytes = 16 << 20;
-    const std::size_t number_of_window = group.allocate(window_bytes);
-    std::byte* const window = group.window(number_of_window, group.rank());
+    const auto shared = group.allocate(window_bytes);
+    std::byte* const window = shared->region(group.rank());
     std::size_t used = 0;
     std::deque<Flight> flights;
     for (int i = 0; i < num_operations; ++i) {

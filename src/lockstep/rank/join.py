@@ -6,14 +6,18 @@ import warnings
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.layout.rank_environment import RankEnvironment
 from lockstep.layout.run_folder import RunFolder
+from lockstep.transport import native
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import GroupTransport
+from lockstep.transport.shared_memory import SharedMemoryTransport
 
 _meetings = 0
 """How often this process has met the others; a file store must not be used twice, because it remembers old addresses."""
@@ -30,6 +34,8 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
         UsageError: when the script's own default group has another size than the launcher said.
         WorldError: when the ranks cannot meet.
     """
+    global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
+    _meetings += 1
     position = environment.position
     if dist.is_initialized():
         if dist.get_world_size() != max(position.world_size, 1):
@@ -41,12 +47,12 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
         _initialise(environment, device)
     if position.world_size == 1:
         return AloneTransport()
+    if exact and device.type == "cpu" and position.local_world_size == position.world_size and native.available():
+        return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
     return GroupTransport(device) if exact else BackendOrderTransport(device)
 
 
 def _initialise(environment: RankEnvironment, device: torch.device) -> None:
-    global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
-    _meetings += 1
     position, settings = environment.position, environment.settings
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
@@ -59,6 +65,11 @@ def _initialise(environment: RankEnvironment, device: torch.device) -> None:
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
+
+
+def _own_keys() -> Store:
+    """The default group's store, with keys that nobody else uses."""
+    return PrefixStore(f"lockstep {_meetings}", distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public way
 
 
 def leave() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter
-from lockstep.run.caller import caller
+from lockstep.transport.caller import caller
 
 
 class Ledger:

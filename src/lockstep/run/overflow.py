@@ -16,10 +16,10 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.loss_scale import LossScale
+from lockstep.transport.caller import where
 
 PATIENCE = 16
 """After so many skipped updates in a row it is said: the scale has become 1, so it is hardly the scale's fault."""

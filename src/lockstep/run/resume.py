@@ -20,7 +20,6 @@ from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.state import (
     DOCUMENTS,
@@ -35,6 +34,7 @@ from lockstep.run.state import (
     require_between_epochs,
     schedulers_of,
 )
+from lockstep.transport.caller import where
 
 LOAD = "run.load_state"
 OWN = ("the run", "random numbers")

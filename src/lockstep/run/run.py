@@ -16,7 +16,6 @@ from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.layout.tree import tree_sum
 from lockstep.run import rows, weights
 from lockstep.run.agreed import Agreed, number
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.preparation import prepare
@@ -26,6 +25,7 @@ from lockstep.run.step import Step
 from lockstep.run.tally import Tally
 from lockstep.run.training import train
 from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.transport.caller import where
 
 A = TypeVar("A")
 B = TypeVar("B")

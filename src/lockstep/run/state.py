@@ -25,10 +25,10 @@ from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.rank.numerics import fingerprint
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
+from lockstep.transport.caller import where
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"

@@ -18,11 +18,11 @@ from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
 from lockstep.run.agreed import Agreed
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.strategy.contract import Ordered, PassResult, StepCut
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
+from lockstep.transport.caller import where
 
 
 class Step:

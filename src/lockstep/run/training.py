@@ -10,7 +10,6 @@ from lockstep.feed.order import EpochPlan
 from lockstep.journal.record import Phase
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
@@ -18,6 +17,7 @@ from lockstep.run.step import Step
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.transport.caller import where
 
 
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:

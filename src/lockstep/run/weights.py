@@ -12,9 +12,9 @@ from lockstep.checkpoint.contents import TensorSet, digest
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.run.caller import where
 from lockstep.run.parts import Parts
 from lockstep.run.state import place_of
+from lockstep.transport.caller import where
 
 SAVE = "run.save_weights"
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
@@ -54,6 +55,19 @@ class Transport(ABC):
 
     rank: int
     world_size: int
+    begins_early = True
+    """Whether a reduction makes progress while the rank does something else, so that beginning it early pays."""
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A 1-D tensor of zeros in memory whose reductions cost least. Every rank must call it, and `free` it in turn.
+
+        Raises:
+            WorldError: on every rank, when there is too little memory.
+        """
+        return torch.zeros(size, dtype=dtype, device=device)
+
+    def free(self, tensor: Tensor) -> None:  # noqa: B027 - most have nothing to do
+        """`tensor`, which `allocate` made, is an ordinary tensor from now on; its memory goes when nobody holds it."""
 
     @abstractmethod
     def all_gather_bytes(self, data: bytes) -> list[bytes]:

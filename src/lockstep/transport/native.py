@@ -16,7 +16,7 @@ _NOT_BUILT = (
 
 _problem: ImportError | None = None
 try:
-    from lockstep import _native as compiled
+    import lockstep._native as compiled
 except ImportError as error:
     _problem = error
 
@@ -35,6 +35,6 @@ def reason(error: ImportError, platform: str) -> str:
     """Say what a failed import means. Never empty."""
     if not platform.startswith("linux"):
         return f"the compiled part of lockstep needs Linux, and this is {platform}"
-    if error.name == "lockstep" or (isinstance(error, ModuleNotFoundError) and error.name == _NAME):
+    if isinstance(error, ModuleNotFoundError) and error.name == _NAME:
         return _NOT_BUILT
     return f"the compiled part of lockstep does not load: {error}"

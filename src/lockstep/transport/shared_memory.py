@@ -1,0 +1,211 @@
+"""The transport between the CPU ranks of one node: shared memory, without a network stack. See docs/design/0010.
+
+Reductions of tensors that `allocate` made need no copy: each rank adds up one slice of everybody's partials, in the lane
+tree's order, and writes it to everybody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from lockstep.errors import LockstepError, PeerLost, UsageError, WorldError
+from lockstep.layout.placement import Placement
+from lockstep.layout.tree import Node, children
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.caller import where
+from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.meeting import meet
+from lockstep.transport.native import compiled
+
+BROADCAST, ALL_GATHER = 4, 5
+"""Kinds of operations, as the compiled part numbers them."""
+
+DTYPES = {
+    torch.float64: 0,
+    torch.float32: 1,
+    torch.float16: 2,
+    torch.bfloat16: 3,
+    torch.int8: 4,
+    torch.int16: 5,
+    torch.int32: 6,
+    torch.int64: 7,
+    torch.uint8: 8,
+    torch.bool: 9,
+}
+"""As the compiled part numbers them."""
+
+BYTE = DTYPES[torch.uint8]
+
+TROUBLES: dict[int, type[LockstepError]] = {1: PeerLost, 2: UsageError, 3: WorldError, 4: PeerLost, 5: WorldError}
+"""What the compiled part reports, as our exceptions (native/src/errors.hpp)."""
+
+FOREVER_S = 7 * 86400.0
+
+Returned = TypeVar("Returned")
+
+
+def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Raise what the compiled part reports as one of ours."""
+
+    @functools.wraps(call)
+    def guarded(*args: object) -> Returned:
+        try:
+            return call(*args)
+        except compiled.GroupError as error:
+            trouble, text = error.args
+            raise TROUBLES.get(trouble, WorldError)(text) from None
+
+    return guarded
+
+
+def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
+    """In which order to add everybody's partials: postfix, a byte for each leaf (rank by rank) and 255 for an addition.
+
+    Args:
+        subtrees: of each rank, the nodes of the lane tree that it has; together they cover all lanes.
+    """
+    leaves = {node: number for number, node in enumerate(itertools.chain.from_iterable(subtrees))}
+
+    def postfix(node: Node) -> list[int]:
+        if node in leaves:
+            return [leaves[node]]
+        left, right = children(node)
+        return [*postfix(left), *postfix(right), 255]
+
+    return bytes(postfix((0, max(node[1] for node in leaves))))
+
+
+class SharedMemoryTransport(Transport):
+    """CPU ranks of one node.
+
+    Args:
+        store: shared by the ranks, with keys of their own.
+        rank: of this process.
+        world_size: the number of ranks.
+
+    Must be constructed by every rank. Raises what `meet` raises.
+    """
+
+    begins_early = False
+
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._store = store
+        self._group = meet(store, rank, world_size, where)
+        self._splits = 0
+        self._windows: dict[int, compiled.Window] = {}
+        self._programs: dict[Placement, tuple[bytes, bytes]] = {}
+        self._everyone = range(world_size)
+
+    @_guarded
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        whole, size = self._group.all_gather_bytes(data), len(data)
+        return [whole[size * rank : size * (rank + 1)] for rank in self._everyone]
+
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        if placement not in self._programs:
+            subtrees = [placement.subtrees(rank) for rank in self._everyone]
+            self._programs[placement] = tree_program(subtrees), bytes(map(len, subtrees))
+        return _TreeSum(self._group, partials, out, *self._programs[placement])
+
+    @_guarded
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        address = tensor.data_ptr()
+        self._group.run(BROADCAST, BYTE, 0, source, tensor.nbytes, [address], [address])
+
+    @_guarded
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        tensor = tensor.contiguous()
+        everyone = tensor.new_empty((self.world_size, *tensor.shape))
+        self._group.run(ALL_GATHER, BYTE, 0, -1, tensor.nbytes, [tensor.data_ptr()], [everyone.data_ptr()])
+        return list(everyone.unbind(0))
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        self._splits += 1
+        if all(len(ranks) == 1 for ranks in groups):
+            return AloneTransport()
+        number = next(number for number, ranks in enumerate(groups) if self.rank in ranks)
+        store = PrefixStore(f"split {self._splits}/{number}", self._store)
+        return SharedMemoryTransport(store, groups[number].index(self.rank), len(groups[number]))
+
+    @_guarded
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        message = self._group.send(data.data_ptr(), data.nbytes, BYTE, destination, tag)
+        return _Sent(self._group, message, data)
+
+    @_guarded
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        message = self._group.receive(out.data_ptr(), out.nbytes, BYTE, source, tag)
+        self._group.wait(message, FOREVER_S)
+
+    @_guarded
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if device.type != "cpu" or not size:
+            return super().allocate(size, dtype, device)
+        window = self._group.allocate(size * dtype.itemsize)
+        address = window.address(self.rank)
+        self._windows[address] = window
+        return tensor_over(window, address, size * dtype.itemsize).view(dtype)
+
+    def free(self, tensor: Tensor) -> None:
+        window = self._windows.pop(tensor.data_ptr(), None)
+        if window is not None:
+            self._group.release(window)
+
+    def close(self) -> None:
+        self._group.leave()
+
+
+def tensor_over(owner: object, address: int, num_bytes: int) -> Tensor:
+    """A 1-D uint8 tensor over memory that lives at least as long as `owner`, which the tensor holds."""
+    memory = (ctypes.c_char * num_bytes).from_address(address)
+    memory.owner = owner  # type: ignore[attr-defined]  # torch holds `memory`
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+class _Sent:
+    def __init__(self, group: compiled.Group, message: compiled.Message, data: Tensor) -> None:
+        self._group, self._message, self._data = group, message, data
+
+    @_guarded
+    def wait(self) -> object:
+        self._group.wait(self._message, FOREVER_S)
+        return self._data
+
+
+class _TreeSum(Pending):
+    """Nothing happens before `advance`: with as many ranks as cores there is nobody who could do it meanwhile."""
+
+    def __init__(
+        self, group: compiled.Group, partials: Sequence[Tensor], out: Tensor, program: bytes, leaves: bytes
+    ) -> None:
+        self._group, self._partials, self._out = group, partials, out
+        self._program, self._leaves = program, leaves
+
+    @_guarded
+    def advance(self, scale: float = 1.0) -> None:
+        out = self._out
+        self._operation = self._group.begin_tree_sum(
+            DTYPES[out.dtype],
+            out.numel(),
+            [partial.data_ptr() for partial in self._partials],
+            out.data_ptr(),
+            self._program,
+            self._leaves,
+            scale,
+        )
+
+    @_guarded
+    def finish(self) -> None:
+        self._group.wait(self._operation, FOREVER_S)
+
+    def give_up(self) -> None:
+        """Nothing was begun."""

@@ -2,7 +2,8 @@
 
 Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
 while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
-differ in the sign of some zeros. Finished lanes are merged as the lane tree allows, so a rank with k
+differ in the sign of some zeros. (A run with one lane has one on every number of ranks, and needs no slot: `only_lane`.)
+Finished lanes are merged as the lane tree allows, so a rank with k
 lanes holds at most log2(k) + 1 slots.
 """
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
-from lockstep.strategy.arena import Segment, lay_out
+from lockstep.strategy.arena import Segment, lay_out, private_zeros
 from lockstep.transport.channel import is_dense
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -58,14 +59,14 @@ class Bucket:
 
 
 class SlotPool:
-    """Slots for one list of trainable parameters, reused from step to step."""
+    """Slots for one list of trainable parameters, made when first taken, reused from step to step."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
-        self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters])
+        self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds)
         self._unheld: list[int] = []
-        self._idle = [self._slot(self._kinds)]  # what says the sizes is the first slot
+        self._idle: list[Slot] = []
 
     def take(self) -> Slot:
         """A slot full of zeros that nobody else can see."""
@@ -82,9 +83,10 @@ class SlotPool:
                 if slot.small:
                     torch._foreach_zero_(slot.small)
                 return slot
-        return self._slot([torch.zeros_like(kind) for kind in self._kinds])
+        return self._slot()
 
-    def _slot(self, flats: list[Tensor]) -> Slot:
+    def _slot(self) -> Slot:
+        flats = [private_zeros(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
         self._unheld = _references(slot)
@@ -93,6 +95,11 @@ class SlotPool:
     def give_back(self, slot: Slot) -> None:
         """The slot may be taken again, unless somebody still holds one of its gradients."""
         self._idle.append(slot)
+
+
+def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Says the size of a flat."""
+    return torch.zeros((), dtype=dtype, device=device).expand(size)
 
 
 def _references(slot: Slot) -> list[int]:

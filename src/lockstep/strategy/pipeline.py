@@ -76,7 +76,7 @@ class Pipeline(Staged, Ordered):
         [call] = runner.open_calls
         runner.open_calls.clear()
         self._in_flight[lane] = _InFlight(call, loss if self._is_last else None)
-        self._present_pass().buffers.after_lane(lane)
+        super()._take_buffers(lane)
         self.clock.note("F", lane, began)
 
     def _in_lane(self) -> bool:

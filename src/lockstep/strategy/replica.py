@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -18,20 +20,24 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import check_same_models, find_difference, refuse_unsupported
-from lockstep.strategy.arena import Allocate, ParameterArena, private_zeros
+from lockstep.strategy.arena import Allocate, Marks, ParameterArena, private_zeros
 from lockstep.strategy.buffer_pass import BufferPass
 from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
 from lockstep.strategy.gradients import PartialSums, Slot, SlotPool
 from lockstep.strategy.lane import Lane
 from lockstep.strategy.norm import gradient_norm
-from lockstep.strategy.pass_report import PassReport, conclude
+from lockstep.strategy.only_lane import OnlyLane
+from lockstep.strategy.pass_report import Conclusions, PassReport, conclude
 from lockstep.strategy.reduction import Reduction
 from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.slot_lane import SlotLane
 from lockstep.transport.contract import Transport
 
 CHECKED_LANES = 4
 """In so many lanes the parameters' bits are summed before and after, to find writes through `.data`."""
+
+_grad = attrgetter("grad")
 
 
 @dataclass
@@ -43,16 +49,19 @@ class _Pass:
     number: int
     """Which pass over the step's lanes, from 0."""
     sums: PartialSums
-    buffers: BufferPass
+    buffers: BufferPass | None
+    """None in a run with one lane: what it makes of the buffers is what they are."""
     reduction: Reduction
     held: list[Tensor | None]
     """What `p.grad` was when the pass began."""
     next_lane: int
+    marks: Marks
+    """Of the parameters when the pass began."""
+    only: OnlyLane | None = None
+    """The finished lane, when the run has one lane."""
     used: int = 0
     report: PassReport = field(default_factory=PassReport)
     losses: list[Tensor] = field(default_factory=list)
-    marks: list[tuple[int, int, bool]] = field(default_factory=list)
-    """Of the parameters when the pass began; see `ParameterArena.marks`."""
     checksums: list[int] = field(default_factory=list)
     backwards: int = 0
     """Backward calls of the present lane, then of the last one."""
@@ -197,8 +206,8 @@ class Replica(Strategy):
             )
         if self._arena.has_changed() or self._present_bank().has_changed():
             self._follow_changes()
-        held = [parameter.grad for parameter in self.trainable]
-        if self._result is not None and all(gradient is None for gradient in held):
+        held = list(map(_grad, self.trainable))
+        if self._result is not None and all(map(is_, held, repeat(None))):
             self._pool.give_back(self._result)
         self._result = None
         step, number = self._last_step
@@ -209,7 +218,7 @@ class Replica(Strategy):
             where=where,
             number=number,
             sums=PartialSums(self._pool, self.placement.subtrees(self._peers.rank), self.placement.num_lanes > 1),
-            buffers=BufferPass(self._present_bank(), cut),
+            buffers=BufferPass(self._present_bank(), cut) if self.placement.num_lanes > 1 else None,
             reduction=Reduction(self._peers, self.placement, self._pool.buckets),
             held=held,
             next_lane=self._lanes.start,
@@ -222,7 +231,8 @@ class Replica(Strategy):
             current.checksums = self._arena.checksums()
         self._skip_lanes_before(lane)
         current.backwards = 0
-        self._lane = Lane(lane, self._pool)
+        only = self.placement.num_lanes == 1
+        self._lane = OnlyLane(lane, self.trainable) if only else SlotLane(lane, self._pool)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         current, lane = self._present_pass(), self._present_lane()
@@ -231,7 +241,7 @@ class Replica(Strategy):
         lane.check_untouched()
         lane.losses.append(loss.detach())
         current.backwards += 1
-        if self._may_begin_early(current, lane):
+        if isinstance(lane, SlotLane) and self._may_begin_early(current, lane):
             current.reduction.arm(lane.slot)
         try:
             self._run_backward(lambda: self.precision.backward(loss, retain_graph=retain_graph))
@@ -247,11 +257,11 @@ class Replica(Strategy):
             self._in_backward = False
         self._present_lane().backward_finished()
 
-    def _may_begin_early(self, current: _Pass, lane: Lane) -> bool:
+    def _may_begin_early(self, current: _Pass, lane: SlotLane) -> bool:
         """Whether this is expected to be the last backward of the rank's only lane, and nothing is left to multiply."""
         only = len(self._lanes) == 1 and self._peers.world_size > 1
         last = current.backwards == self._expected_backwards.get(current.number)
-        return only and last and (lane.weight == 1.0 or self.placement.num_lanes == 1)
+        return only and last and lane.weight == 1.0
 
     def end_lane(self) -> None:
         current, lane = self._present_pass(), self._present_lane()
@@ -264,16 +274,29 @@ class Replica(Strategy):
         if lane.losses:
             current.report.lanes[lane.number] = (weight, lane.explicit)
             current.losses.append(torch.stack([loss.double().reshape(()) for loss in lane.losses]).sum())
-        lane.fill()
-        current.used |= sum(1 << number for number, arrived in enumerate(lane.arrived) if arrived)
+        current.used |= sum(1 << number for number, arrived in enumerate(lane.arrived()) if arrived)
+        if isinstance(lane, SlotLane):
+            lane.fill()
         if self.on_lane is not None:
-            self.on_lane(lane.number, lane.slot, weight, lane.explicit)
-        current.sums.add(lane.number, lane.slot, weight)
+            self._show(lane, self.on_lane)
+        if isinstance(lane, OnlyLane):
+            current.only = lane
+        elif isinstance(lane, SlotLane):
+            current.sums.add(lane.number, lane.slot, weight)
         current.next_lane = lane.number + 1
+
+    def _show(self, lane: Lane, observer: Callable[[int, Slot, float, bool], None]) -> None:
+        slot = lane.slot_for_reading(self._pool)
+        observer(lane.number, slot, lane.weight or 0.0, lane.explicit)
+        if isinstance(lane, OnlyLane):
+            self._pool.give_back(slot)
 
     def _take_buffers(self, lane: int) -> None:
         """What the lane made of the buffers is noted, and they are what the pass began with again."""
-        self._present_pass().buffers.after_lane(lane)
+        if (buffers := self._present_pass().buffers) is not None:
+            buffers.after_lane(lane)
+        else:
+            self._present_bank().take_in()
 
     def _peer_ranks(self) -> list[int]:
         """The ranks that hold the same parameters as this one."""
@@ -298,7 +321,8 @@ class Replica(Strategy):
         """Lanes that are empty in this step count as zeros, on whichever rank."""
         current = self._present_pass()
         for lane in range(current.next_lane, end):
-            current.sums.add(lane, None, 0.0)
+            if self.placement.num_lanes > 1:
+                current.sums.add(lane, None, 0.0)
         current.next_lane = max(current.next_lane, end)
 
     def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
@@ -307,20 +331,29 @@ class Replica(Strategy):
         report, reduction = current.report, current.reduction
         losses = torch.stack(current.losses).tolist() if current.losses else []
         report.losses = dict(zip(report.lanes, losses, strict=True))
-        report.used, report.buffers, report.notes = current.used, current.buffers.header(), notes
+        report.used, report.notes = current.used, notes
+        report.buffers = current.buffers.header() if current.buffers is not None else {}
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         operation = f"step {current.cut.step} pass {current.number + 1}"
         told = self._transport.all_gather_object(report.encode(), operation, current.where)
         all_ranks = conclude(told, self.placement.num_lanes, self._peer_ranks())
-        used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
-        needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
-        reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
-        current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
-        slot = reduction.finish(all_ranks.scale * self.precision.unscale)
-        current.buffers.finish()
-        self._hand_over(current, slot, used)
+        if self.placement.num_lanes > 1:
+            self._reduce(current, all_ranks)
+        elif current.only is not None:
+            current.only.hand_over(current.held, self.precision.unscale)
         self._pass = None
         return PassResult(all_ranks.loss, all_ranks.notes)
+
+    def _reduce(self, current: _Pass, all_ranks: Conclusions) -> None:
+        used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
+        needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
+        current.reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
+        if current.buffers is not None:
+            current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
+        slot = current.reduction.finish(all_ranks.scale * self.precision.unscale)
+        if current.buffers is not None:
+            current.buffers.finish()
+        self._hand_over(current, slot, used)
 
     def _hand_over(self, current: _Pass, slot: Slot, used: Sequence[bool]) -> None:
         """`p.grad` is what it was before the pass plus the pass's gradient; None where there is neither."""
@@ -344,7 +377,7 @@ class Replica(Strategy):
         if current is not None:
             for parameter, before in zip(self.trainable, current.held, strict=True):
                 parameter.grad = before
-            if self._lane is not None:
+            if self._lane is not None and current.buffers is not None:
                 self._present_bank().after_lane()
             self._lane = None
             if current.reduction.num_begun:

@@ -1,0 +1,115 @@
+"""The lane of a run that has one lane: its gradients are the step's, and stay where autograd made them.
+
+There is nothing to add them to and nobody to send them to, so no slot is filled: no zeroing and no copy, as in a plain
+loop, whose bits these are (`-0.0` included). Any other run has more lanes, on every number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, repeat
+from operator import attrgetter, is_
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.gradients import Slot, SlotPool
+from lockstep.strategy.lane import Lane, gradient_taken_away, gradients_touched
+
+_grad, _version, _layout, _nbytes = map(attrgetter, ("grad", "_version", "layout", "nbytes"))
+
+
+class OnlyLane(Lane):
+    """One lane between `begin_lane` and the end of its pass.
+
+    Args:
+        number: which lane.
+        parameters: the trainable ones; their `grad` is used until the pass ends.
+    """
+
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__(number)
+        self._parameters = parameters
+        self._known: Sequence[Tensor | None] = [None] * len(parameters)
+        self._present: list[Tensor] = []
+        self._versions: list[int] = []
+        self._arrived: set[int] = set()
+        for parameter in parameters:
+            parameter.grad = None
+
+    def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
+        if may_lack and self._parameters[number].grad is None:
+            return False
+        self._arrived.add(number)
+        return True
+
+    def backward_finished(self) -> None:
+        """What is written to the gradients from here on is not ours.
+
+        Raises:
+            UsageError: when a gradient that arrived is gone.
+        """
+        self._look()
+        if len(self._present) < len(self._arrived):
+            raise gradient_taken_away()
+        if self._make_dense() or self._make_disjoint():
+            self._look()
+        self._versions = list(map(_version, self._present))
+
+    def _look(self) -> None:
+        self._known = known = list(map(_grad, self._parameters))
+        self._present = [gradient for gradient in known if gradient is not None]
+
+    def _make_dense(self) -> bool:
+        """A sparse gradient is made dense, as in runs with several lanes. Whether there was one."""
+        if all(map(is_, map(_layout, self._present), repeat(torch.strided))):
+            return False
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+                parameter.grad = torch.zeros_like(parameter).add_(parameter.grad)
+        return True
+
+    def _make_disjoint(self) -> bool:
+        """Autograd may give two parameters one piece of memory, where the next backward would add twice. Whether it did.
+
+        `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2 does so in torch 2.13.
+        """
+        starts = list(map(Tensor.data_ptr, self._present))
+        ends = map(int.__add__, starts, map(_nbytes, self._present))
+        places = sorted(zip(starts, ends, strict=True))
+        if all(end <= start for (_, end), (start, _) in pairwise(places)):
+            return False
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+        return True
+
+    def check_untouched(self) -> None:
+        same = all(map(is_, map(_grad, self._parameters), self._known))
+        if not same or self._versions != list(map(_version, self._present)):
+            raise gradients_touched()
+
+    def arrived(self) -> Sequence[bool]:
+        return [gradient is not None for gradient in self._known]
+
+    def slot_for_reading(self, pool: SlotPool) -> Slot:
+        slot = pool.take()
+        for view, gradient in zip(slot.views, self._known, strict=True):
+            if gradient is not None:
+                view.copy_(gradient)
+        return slot
+
+    def hand_over(self, held: Sequence[Tensor | None], scale: float) -> None:
+        """`p.grad` is what it was before the pass plus the lane's gradient, which is multiplied by `scale`.
+
+        Args:
+            held: for each parameter what its `grad` was before the pass.
+            scale: exactly 1.0 multiplies nothing.
+        """
+        if scale != 1.0:
+            torch._foreach_mul_(self._present, scale)
+        if all(map(is_, held, repeat(None))):
+            return
+        for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):
+            if before is not None:
+                parameter.grad = before if gradient is None else before.add_(gradient)

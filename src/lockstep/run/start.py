@@ -26,6 +26,7 @@ from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.device import pin_device
 from lockstep.rank.join import join, leave
+from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.calm import calm, calm_random_numbers
@@ -125,6 +126,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     placement = place(decided.num_lanes, mesh.replicas)
     exact = decided.arithmetic.numerics == "exact"
     set_numerics(threads, exact=exact)
+    keep_freed_memory()
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
     folder = RunFolder(settings.run_folder) if settings else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 FORMAT = struct.Struct("<11qd")
 
@@ -34,7 +34,7 @@ class Gauges:
 
 def pack(gauges: Gauges) -> bytes:
     """The gauges as `FORMAT.size` bytes."""
-    return FORMAT.pack(*astuple(gauges))
+    return FORMAT.pack(*vars(gauges).values())
 
 
 def unpack(data: bytes) -> Gauges:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +12,20 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, merges_after, tree_sum
-from lockstep.strategy.buffers import BufferBank, Rule
+from lockstep.strategy.arena import Segment
+from lockstep.strategy.buffers import BufferBank, Changes, Rule
 from lockstep.strategy.contract import StepCut
 from lockstep.transport.contract import Pending, Transport
+
+Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
+"""For each lane, as JSON: the entries it changed that end as a mean; those that end as a maximum, by their value; for
+each other one a digest. Sets of entries are bits of a hexadecimal number."""
 
 
 class BufferPass:
     """Collects what the lanes of this rank changed, then settles it with the other ranks.
+
+    In a run with one lane there is nothing to settle: what the lane makes of the buffers is what they are.
 
     Args:
         bank: the buffers; their present values are those that every lane starts from.
@@ -26,57 +34,56 @@ class BufferPass:
 
     def __init__(self, bank: BufferBank, cut: StepCut) -> None:
         self._bank, self._cut = bank, cut
-        self._changed: dict[int, dict[int, Tensor]] = {}
+        self._changed: dict[int, Changes] = {}
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
         bank.remember()
 
     def after_lane(self, lane: int) -> None:
         """Lane `lane` of this rank is finished."""
-        if changed := self._bank.after_lane():
-            self._changed[lane] = changed
+        if len(self._cut.samples) == 1:
+            self._bank.take_in()
+        elif (changes := self._bank.after_lane()).entries:
+            self._changed[lane] = changes
 
-    def header(self) -> dict[str, dict[str, object]]:
-        """What the other ranks must know, as JSON: for each lane the entries that it changed, with digest or maximum."""
-        return {
-            str(lane): {str(index): self._word(index, value) for index, value in changed.items()}
-            for lane, changed in self._changed.items()
-        }
+    def header(self) -> Header:
+        """What the other ranks must know."""
+        return {str(lane): self._told(changes) for lane, changes in self._changed.items()}
 
-    def _word(self, index: int, value: Tensor) -> object:
-        rule = self._bank.entries[index].rule
-        if rule is Rule.MAXIMUM:
-            return int(value.max())
-        if rule is Rule.SAME:
-            return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
-        return 0
+    def _told(self, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
+        entries = self._bank.entries
+        means = 0
+        maxima: dict[int, int] = {}
+        others: dict[str, str] = {}
+        for index, value in self._bank.maxima(changes).items():
+            maxima[value] = maxima.get(value, 0) | 1 << index
+        for index in changes.entries:
+            rule = entries[index].rule
+            if rule is Rule.MEAN:
+                means |= 1 << index
+            elif rule is not Rule.MAXIMUM:
+                others[str(index)] = _digest(changes.part(entries[index].segment)) if rule is Rule.SAME else ""
+        return format(means, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
 
-    def begin(
-        self, headers: Sequence[Mapping[str, Mapping[str, object]]], transport: Transport, placement: Placement
-    ) -> None:
+    def begin(self, headers: Sequence[Header], transport: Transport, placement: Placement) -> None:
         """Begin to settle with the other ranks what every buffer is after the pass. `headers` are all ranks' headers.
 
         Raises:
             UsageError: on every rank, when a buffer without a rule came out of the lanes with different bits.
         """
-        words: dict[int, dict[int, object]] = {}
-        for header in headers:
-            for lane, entries in header.items():
-                for number, word in entries.items():
-                    words.setdefault(int(number), {})[int(lane)] = word
-        means = []
-        for index in sorted(words):
-            entry = self._bank.entries[index]
-            if entry.rule is Rule.MEAN:
-                means.append(index)
-            elif entry.rule is Rule.MAXIMUM:
-                self._bank.fill(index, max(map(_integer, words[index].values())))
-            else:
-                self._settle_equal(index, words[index], transport, placement)
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for index in means:
-            start = self._bank.start_of(index)
-            kinds.setdefault((start.dtype, start.device), []).append(index)
-        self._pending = [self._begin_means(members, words, transport, placement) for members in kinds.values()]
+        means: dict[int, int] = {}
+        maxima: dict[int, int] = {}
+        others: dict[int, dict[int, str]] = {}
+        for lane, told in (item for header in headers for item in header.items()):
+            means[int(lane)] = int(told[0], 16)
+            for number, mask in told[1].items():
+                maxima[int(number)] = maxima.get(int(number), 0) | int(mask, 16)
+            for entry, word in told[2].items():
+                others.setdefault(int(entry), {})[int(lane)] = word
+        for value in sorted(maxima):  # the largest is written last
+            self._bank.fill(_members(maxima[value]), value)
+        for index in sorted(others):
+            self._settle_equal(index, others[index], transport, placement)
+        self._begin_means(means, transport, placement)
 
     def finish(self) -> None:
         """Wait for the means that `begin` began."""
@@ -85,9 +92,7 @@ class BufferPass:
             pending.finish()
             finish()
 
-    def _settle_equal(
-        self, index: int, words: Mapping[int, object], transport: Transport, placement: Placement
-    ) -> None:
+    def _settle_equal(self, index: int, words: Mapping[int, str], transport: Transport, placement: Placement) -> None:
         entry = self._bank.entries[index]
         lanes = [lane for lane, samples in enumerate(self._cut.samples) if samples]
         if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
@@ -98,33 +103,58 @@ class BufferPass:
             )
         first = min(words)
         source = placement.rank_of(first)
-        value = self._changed[first][index] if source == transport.rank else self._bank.start_of(index).clone()
+        mine = source == transport.rank
+        start = self._bank.start_of_run(entry.segment)
+        value = self._changed[first].part(entry.segment) if mine else start.clone()
         transport.broadcast(value, source)
-        self._bank.set(index, value)
+        self._bank.set_run(entry.segment, value)
 
-    def _begin_means(
+    def _begin_means(self, lanes: Mapping[int, int], transport: Transport, placement: Placement) -> None:
+        """Begin the sums of the entries that `lanes` (lane to set of entries) changed; one for each dtype and device."""
+        everything = 0
+        for mask in lanes.values():
+            everything |= mask
+        by_flat: dict[int, list[tuple[Segment, list[int]]]] = {}
+        for run, members in self._bank.runs(_members(everything)):
+            by_flat.setdefault(run.flat, []).append((run, members))
+        for runs in by_flat.values():
+            self._pending.append(self._begin_mean(runs, lanes, transport, placement))
+
+    def _begin_mean(
         self,
-        members: Sequence[int],
-        words: Mapping[int, Mapping[int, object]],
+        runs: Sequence[tuple[Segment, list[int]]],
+        lanes: Mapping[int, int],
         transport: Transport,
         placement: Placement,
     ) -> tuple[Pending, Callable[[], None]]:
-        """Begin the sum of entries of one dtype and device; what to call when it is there."""
-        lanes = {
-            lane: torch.cat([self._contribution(lane, index) for index in members])
-            for lane in placement.lanes(transport.rank)
-        }
-        sizes = [self._bank.entries[index].segment.size for index in members]
-        total = self._bank.start_of(members[0]).new_empty(sum(sizes))
-        pending = transport.begin_all_reduce(_merge(lanes, placement.subtrees(transport.rank)), placement, total)
+        """Begin the sum of pieces of one flat; what to call when it is there."""
+        values = {lane: self._contribution(lane, runs) for lane in placement.lanes(transport.rank)}
+        total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)
+        partials = _merge(values, placement.subtrees(transport.rank))
+        pending = transport.begin_all_reduce(partials, placement, total)
 
         def finish() -> None:
-            scales = {lanes: self._scale(lanes) for lanes in {frozenset(words[index]) for index in members}}
-            for index, value in zip(members, torch.split(total, sizes), strict=True):
-                scale = scales[frozenset(words[index])]
-                self._bank.set(index, value if scale == 1.0 else value.mul_(scale))
+            for (run, members), value in zip(runs, torch.split(total, [run.size for run, _ in runs]), strict=True):
+                for lanes_of, piece in self._pieces(run, members, lanes):
+                    part = value[piece.offset - run.offset :][: piece.size]
+                    scale = self._scale(lanes_of)
+                    self._bank.set_run(piece, part if scale == 1.0 else part.mul_(scale))
 
         return pending, finish
+
+    def _pieces(
+        self, run: Segment, members: Sequence[int], lanes: Mapping[int, int]
+    ) -> Iterable[tuple[frozenset[int], Segment]]:
+        """A run in pieces that the same lanes changed; usually one."""
+        changed = sum(1 << index for index in members)
+        if len({mask & changed for mask in lanes.values()} - {0}) == 1:
+            yield frozenset(lane for lane, mask in lanes.items() if mask & changed), run
+            return
+        for index in members:
+            yield (
+                frozenset(lane for lane, mask in lanes.items() if mask >> index & 1),
+                self._bank.entries[index].segment,
+            )
 
     def _scale(self, lanes: frozenset[int]) -> float:
         """What the sum over `lanes` is multiplied by."""
@@ -133,12 +163,35 @@ class BufferPass:
             return 1.0
         return 1.0 / tree_sum([weight if lane in lanes else 0.0 for lane, weight in enumerate(weights)])
 
-    def _contribution(self, lane: int, index: int) -> Tensor:
-        value = self._changed.get(lane, {}).get(index)
-        if value is None:
-            return torch.zeros_like(self._bank.start_of(index))
+    def _zeros(self, runs: Sequence[tuple[Segment, Any]]) -> Tensor:
+        return torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs])
+
+    def _contribution(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
+        """What the lane adds to the sum; zeros for what it did not change."""
+        changes = self._changed.get(lane)
+        if changes is None:
+            return self._zeros(runs)
+        changed = set(changes.entries)
+        parts = []
+        for run, members in runs:
+            if changed.issuperset(members):
+                parts.append(changes.part(run))
+                continue
+            part = torch.zeros_like(self._bank.start_of_run(run))
+            for segment in (self._bank.entries[index].segment for index in members if index in changed):
+                part[segment.offset - run.offset :][: segment.size] = changes.part(segment)
+            parts.append(part)
+        value = torch.cat(parts)  # a copy: partials may be overwritten
         weight = self._cut.weights[lane]
-        return value if weight == 1.0 or len(self._cut.weights) == 1 else value * weight
+        return value if weight == 1.0 or len(self._cut.weights) == 1 else value.mul_(weight)
+
+
+def _members(mask: int) -> list[int]:
+    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+
+
+def _digest(value: Tensor) -> str:
+    return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def _merge(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor]:
@@ -148,8 +201,3 @@ def _merge(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor
         for left, right in merges_after(lane, subtrees):
             values[left[0], right[1]] = values.pop(left) + values.pop(right)
     return [values[node] for node in subtrees]
-
-
-def _integer(word: object) -> int:
-    assert isinstance(word, int)
-    return word

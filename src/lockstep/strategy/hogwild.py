@@ -95,7 +95,7 @@ class Hogwild(Around):
 
     def restore_buffers(self) -> list[str]:
         buffers = self._present_buffers()
-        return [buffers.entries[index].name for index in buffers.after_lane()]
+        return [buffers.entries[index].name for index in buffers.after_lane().entries]
 
     def _present_buffers(self) -> BufferBank:
         assert self._buffers is not None

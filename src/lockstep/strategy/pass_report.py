@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
+from lockstep.strategy.buffer_pass import Header
 
 
 @dataclass
@@ -19,7 +20,7 @@ class PassReport:
     losses: dict[int, float] = field(default_factory=dict)
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
-    buffers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    buffers: Header = field(default_factory=dict)
     notes: Mapping[int, Any] = field(default_factory=dict)
     begun: int = 0
     """Buckets whose reduction has begun during backward."""
@@ -41,7 +42,7 @@ class Conclusions:
     """Of each lane; 0.0 for one without backward."""
     loss: float | None
     used: int
-    buffers: list[Mapping[str, Mapping[str, object]]]
+    buffers: list[Header]
     notes: dict[int, Any]
     begun: int
     reopened: frozenset[int]

@@ -49,8 +49,7 @@ class _Pass:
     number: int
     """Which pass over the step's lanes, from 0."""
     sums: PartialSums
-    buffers: BufferPass | None
-    """None in a run with one lane: what it makes of the buffers is what they are."""
+    buffers: BufferPass
     reduction: Reduction
     held: list[Tensor | None]
     """What `p.grad` was when the pass began."""
@@ -218,7 +217,7 @@ class Replica(Strategy):
             where=where,
             number=number,
             sums=PartialSums(self._pool, self.placement.subtrees(self._peers.rank), self.placement.num_lanes > 1),
-            buffers=BufferPass(self._present_bank(), cut) if self.placement.num_lanes > 1 else None,
+            buffers=BufferPass(self._present_bank(), cut),
             reduction=Reduction(self._peers, self.placement, self._pool.buckets),
             held=held,
             next_lane=self._lanes.start,
@@ -293,10 +292,7 @@ class Replica(Strategy):
 
     def _take_buffers(self, lane: int) -> None:
         """What the lane made of the buffers is noted, and they are what the pass began with again."""
-        if (buffers := self._present_pass().buffers) is not None:
-            buffers.after_lane(lane)
-        else:
-            self._present_bank().take_in()
+        self._present_pass().buffers.after_lane(lane)
 
     def _peer_ranks(self) -> list[int]:
         """The ranks that hold the same parameters as this one."""
@@ -332,7 +328,7 @@ class Replica(Strategy):
         losses = torch.stack(current.losses).tolist() if current.losses else []
         report.losses = dict(zip(report.lanes, losses, strict=True))
         report.used, report.notes = current.used, notes
-        report.buffers = current.buffers.header() if current.buffers is not None else {}
+        report.buffers = current.buffers.header()
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         operation = f"step {current.cut.step} pass {current.number + 1}"
         told = self._transport.all_gather_object(report.encode(), operation, current.where)
@@ -348,11 +344,9 @@ class Replica(Strategy):
         used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
         current.reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
-        if current.buffers is not None:
-            current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
+        current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
         slot = current.reduction.finish(all_ranks.scale * self.precision.unscale)
-        if current.buffers is not None:
-            current.buffers.finish()
+        current.buffers.finish()
         self._hand_over(current, slot, used)
 
     def _hand_over(self, current: _Pass, slot: Slot, used: Sequence[bool]) -> None:
@@ -377,8 +371,8 @@ class Replica(Strategy):
         if current is not None:
             for parameter, before in zip(self.trainable, current.held, strict=True):
                 parameter.grad = before
-            if self._lane is not None and current.buffers is not None:
-                self._present_bank().after_lane()
+            if self._lane is not None:
+                self._present_bank().restore()
             self._lane = None
             if current.reduction.num_begun:
                 self._abandoned.append(current)
@@ -411,7 +405,7 @@ class Replica(Strategy):
     def restore_buffers(self) -> list[str]:
         if self._bank is None:
             return []
-        return [self._bank.entries[index].name for index in self._bank.after_lane()]
+        return [self._bank.entries[index].name for index in self._bank.after_lane().entries]
 
     def before_update(self, optimizer: Optimizer) -> None:
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]

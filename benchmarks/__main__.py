@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.launching import measure_launch
 from benchmarks.naive_split import measure_pipeline
+from benchmarks.overhead import measure_overhead, overhead_table
 from benchmarks.stepping import measure_steps
 from benchmarks.summary import Line, table
 from benchmarks.workloads import WORKLOADS
 
-PARTS = ("steps", "alone", "launch", "pipeline")
+PARTS = ("steps", "alone", "launch", "pipeline", "overhead")
 
 
 def comparisons(parts: list[str], rounds: int) -> list[Callable[[], Line]]:
@@ -49,14 +50,18 @@ def main() -> None:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}. Choose from {', '.join(PARTS)}.")
     lines = []
-    for number, measure in enumerate(todo := comparisons(options.parts or list(PARTS), 6 if options.quick else 24)):
+    parts = options.parts or list(PARTS)
+    for number, measure in enumerate(todo := comparisons(parts, 6 if options.quick else 24)):
         print(f"\r{number + 1}/{len(todo)} ", end="", file=sys.stderr, flush=True)
         lines.append(measure())
     print("\r", end="", file=sys.stderr)
+    overheads = [measure_overhead(n, 50 if options.quick else 400) for n in (1, 2)] if "overhead" in parts else []
     if options.json:
-        print(json.dumps({"machine": machine(), "lines": [asdict(line) for line in lines]}, indent=1))
-    else:
-        print(f"{machine()}\n{table(lines)}")
+        told = {"lines": [asdict(line) for line in lines], "overhead": [asdict(one) for one in overheads]}
+        print(json.dumps({"machine": machine(), **told}, indent=1))
+        return
+    tables = [table(lines)] * bool(lines) + [overhead_table(overheads)] * bool(overheads)
+    print("\n\n".join([machine(), *tables]))
 
 
 if __name__ == "__main__":

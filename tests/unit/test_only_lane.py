@@ -10,17 +10,10 @@ from lockstep.strategy.only_lane import OnlyLane
 
 
 def lane_of(*parameters):
-    lane = OnlyLane(0, parameters)
+    arrivals = []
     for number, parameter in enumerate(parameters):
-        parameter.register_post_accumulate_grad_hook(teller(lane, number))
-    return lane
-
-
-def teller(lane, number):
-    def arrived(_):
-        lane.gradient_arrived(number)
-
-    return arrived
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
+    return OnlyLane(0, parameters, arrivals)
 
 
 def square(*parameters):

@@ -94,8 +94,9 @@ class BufferBank:
         ]
         self._modules = [module for _, model in models for module in model.modules()]
         self._structure = self._present_structure()
+        self._tables = list(map(_buffers_of, self._modules))
         self._objects = self._present_objects()
-        self._holders, self._keys = [entry.module for entry in self.entries], [entry.key for entry in self.entries]
+        self._homes, self._keys = [_buffers_of(entry.module) for entry in self.entries], [e.key for e in self.entries]
         self._views = [entry.view for entry in self.entries]
         self._members = [
             [index for index, entry in enumerate(self.entries) if entry.segment.flat == flat]
@@ -128,8 +129,7 @@ class BufferBank:
 
     def _present_objects(self) -> list[object]:
         """All keys and buffers; while they are the same objects, nothing has changed. Few calls, whatever the model."""
-        tables = list(map(_buffers_of, self._modules))
-        return [*chain.from_iterable(tables), *chain.from_iterable(map(dict.values, tables))]
+        return [*chain.from_iterable(self._tables), *chain.from_iterable(map(dict.values, self._tables))]
 
     def _present_structure(self) -> list[tuple[int, str]]:
         return [
@@ -146,8 +146,7 @@ class BufferBank:
 
     def take_in(self) -> None:
         """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
-        present = map(dict.__getitem__, map(_buffers_of, self._holders), self._keys)
-        if all(map(is_, present, self._views)):
+        if all(map(is_, map(dict.__getitem__, self._homes, self._keys), self._views)):
             return
         for entry in self.entries:
             now = entry.module._buffers[entry.key]  # noqa: SLF001

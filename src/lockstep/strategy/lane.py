@@ -41,20 +41,15 @@ class Lane(ABC):
         self.weight = by_samples if weight is None else float(weight)
 
     @abstractmethod
-    def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
-        """Parameter `number` has a new gradient.
+    def backward_finished(self, *, may_lack: bool = False) -> None:
+        """What is written to the gradients from here on is not ours.
 
         Args:
-            number: of the parameter.
-            may_lack: whether autograd may have come to the parameter with nothing, because a later stage had nothing.
+            may_lack: whether autograd may have come to parameters with nothing, because a later stage had nothing.
 
-        Returns:
-            Whether there is one.
+        Raises:
+            UsageError: when a gradient that arrived is gone.
         """
-
-    @abstractmethod
-    def backward_finished(self) -> None:
-        """What is written to the gradients from here on is not ours."""
 
     @abstractmethod
     def check_untouched(self) -> None:

@@ -7,8 +7,8 @@ loop, whose bits these are (`-0.0` included). Any other run has more lanes, on e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise, repeat
-from operator import attrgetter, is_
+from itertools import islice, repeat
+from operator import add, attrgetter, is_, le
 
 import torch
 from torch import Tensor, nn
@@ -25,32 +25,25 @@ class OnlyLane(Lane):
     Args:
         number: which lane.
         parameters: the trainable ones; their `grad` is used until the pass ends.
+        arrivals: whoever watches the parameters appends the number of each that a backward comes to.
     """
 
-    def __init__(self, number: int, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int]) -> None:
         super().__init__(number)
         self._parameters = parameters
         self._known: Sequence[Tensor | None] = [None] * len(parameters)
-        self._present: list[Tensor] = []
+        self._present: Sequence[Tensor] = []
         self._versions: list[int] = []
-        self._arrived: set[int] = set()
+        self._arrivals = arrivals
+        arrivals.clear()
         for parameter in parameters:
             parameter.grad = None
 
-    def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
-        if may_lack and self._parameters[number].grad is None:
-            return False
-        self._arrived.add(number)
-        return True
-
-    def backward_finished(self) -> None:
-        """What is written to the gradients from here on is not ours.
-
-        Raises:
-            UsageError: when a gradient that arrived is gone.
-        """
+    def backward_finished(self, *, may_lack: bool = False) -> None:
         self._look()
-        if len(self._present) < len(self._arrived):
+        if may_lack:
+            self._arrivals[:] = [number for number in self._arrivals if self._known[number] is not None]
+        if len(self._present) < len(set(self._arrivals)):
             raise gradient_taken_away()
         if self._make_dense() or self._make_disjoint():
             self._look()
@@ -58,11 +51,12 @@ class OnlyLane(Lane):
 
     def _look(self) -> None:
         self._known = known = list(map(_grad, self._parameters))
-        self._present = [gradient for gradient in known if gradient is not None]
+        missing = any(map(is_, known, repeat(None)))
+        self._present = [gradient for gradient in known if gradient is not None] if missing else known
 
     def _make_dense(self) -> bool:
         """A sparse gradient is made dense, as in runs with several lanes. Whether there was one."""
-        if all(map(is_, map(_layout, self._present), repeat(torch.strided))):
+        if {torch.strided}.issuperset(map(_layout, self._present)):
             return False
         for parameter in self._parameters:
             if parameter.grad is not None and parameter.grad.layout is not torch.strided:
@@ -75,9 +69,9 @@ class OnlyLane(Lane):
         `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2 does so in torch 2.13.
         """
         starts = list(map(Tensor.data_ptr, self._present))
-        ends = map(int.__add__, starts, map(_nbytes, self._present))
-        places = sorted(zip(starts, ends, strict=True))
-        if all(end <= start for (_, end), (start, _) in pairwise(places)):
+        ends = sorted(map(add, starts, map(_nbytes, self._present)))
+        starts.sort()
+        if all(map(le, ends, islice(starts, 1, None))):  # each ends before the next starts
             return False
         for parameter in self._parameters:
             if parameter.grad is not None:
@@ -107,7 +101,7 @@ class OnlyLane(Lane):
             scale: exactly 1.0 multiplies nothing.
         """
         if scale != 1.0:
-            torch._foreach_mul_(self._present, scale)
+            torch._foreach_mul_(list(self._present), scale)
         if all(map(is_, held, repeat(None))):
             return
         for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):

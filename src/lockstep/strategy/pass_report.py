@@ -11,6 +11,16 @@ from lockstep.layout.tree import tree_sum
 from lockstep.strategy.buffer_pass import Header
 
 
+def mask_of(flags: Sequence[bool]) -> int:
+    """Bit n is set when flag n is."""
+    return int("".join(map("01".__getitem__, reversed(flags))) or "0", 2)
+
+
+def flags_of(mask: int, size: int) -> list[bool]:
+    """The inverse of `mask_of`."""
+    return [bit == "1" for bit in reversed(format(mask, f"0{size}b"))] if size else []
+
+
 @dataclass
 class PassReport:
     """One rank's."""
@@ -67,8 +77,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
             "every lane or in none."
         )
     weights = tuple(lanes[lane][0] if lane in lanes else 0.0 for lane in range(num_lanes))
-    if lanes and not tree_sum(weights) > 0:
-        raise UsageError("The weights of all lanes add up to 0. Pass weight= the number of items in the loss.")
+    _check_weights(lanes, weights)
     used = 0
     of_peers = [reports[rank] for rank in peers]
     for report in of_peers:
@@ -83,6 +92,23 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
     )
+
+
+def conclude_alone(report: PassReport) -> Conclusions:
+    """What `conclude` says of the report of one rank with one lane: there is nobody to tell and nothing to average.
+
+    Raises:
+        UsageError: when the lane weighs nothing.
+    """
+    weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
+    _check_weights(report.lanes, weights)
+    loss = next(iter(report.losses.values()), None)
+    return Conclusions(weights, loss, report.used, [report.buffers], dict(report.notes), 0, frozenset())
+
+
+def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
+    if lanes and not tree_sum(weights) > 0:
+        raise UsageError("The weights of all lanes add up to 0. Pass weight= the number of items in the loss.")
 
 
 def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None:

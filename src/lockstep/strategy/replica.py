@@ -28,7 +28,7 @@ from lockstep.strategy.gradients import PartialSums, Slot, SlotPool
 from lockstep.strategy.lane import Lane
 from lockstep.strategy.norm import gradient_norm
 from lockstep.strategy.only_lane import OnlyLane
-from lockstep.strategy.pass_report import Conclusions, PassReport, conclude
+from lockstep.strategy.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.reduction import Reduction
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.slot_lane import SlotLane
@@ -104,6 +104,8 @@ class Replica(Strategy):
         self._pass: _Pass | None = None
         self._lane: Lane | None = None
         self._in_backward = False
+        self._arrivals: list[int] = []
+        """In a run with one lane: the parameters that the lane's backward calls came to."""
         self._pools: dict[tuple[bool, ...], SlotPool] = {}
         """By which parameters are trainable: a GAN freezes and unfreezes the same ones again and again."""
         self._lanes_checked = 0 if shared is None else CHECKED_LANES
@@ -178,20 +180,22 @@ class Replica(Strategy):
             self._hooks.append(hook)
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        bucket = self._bucket_of[number]
+        bucket, note = self._bucket_of[number], self._arrivals.append
 
         def gradient_arrived(_: Tensor) -> None:
             if not self._in_backward:
-                raise UsageError(
-                    "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
-                    f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
-                )
-            assert self._lane is not None
+                raise _misplaced_backward()
+            assert isinstance(self._lane, SlotLane)
             assert self._pass is not None
             if self._lane.gradient_arrived(number, may_lack=self._may_lack()) and bucket >= 0:
                 self._pass.reduction.gradient_arrived(bucket, number)
 
-        return gradient_arrived
+        def only_gradient_arrived(_: Tensor) -> None:  # called for every parameter: little, and nothing that calls more
+            if not self._in_backward:
+                raise _misplaced_backward()
+            note(number)
+
+        return gradient_arrived if self.placement.num_lanes > 1 else only_gradient_arrived
 
     def _may_lack(self) -> bool:
         """Whether the present backward may come to parameters with nothing."""
@@ -231,7 +235,7 @@ class Replica(Strategy):
         self._skip_lanes_before(lane)
         current.backwards = 0
         only = self.placement.num_lanes == 1
-        self._lane = OnlyLane(lane, self.trainable) if only else SlotLane(lane, self._pool)
+        self._lane = OnlyLane(lane, self.trainable, self._arrivals) if only else SlotLane(lane, self._pool)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         current, lane = self._present_pass(), self._present_lane()
@@ -254,7 +258,7 @@ class Replica(Strategy):
             backward()
         finally:
             self._in_backward = False
-        self._present_lane().backward_finished()
+        self._present_lane().backward_finished(may_lack=self._may_lack())
 
     def _may_begin_early(self, current: _Pass, lane: SlotLane) -> bool:
         """Whether this is expected to be the last backward of the rank's only lane, and nothing is left to multiply."""
@@ -272,8 +276,9 @@ class Replica(Strategy):
         weight = lane.weight or 0.0
         if lane.losses:
             current.report.lanes[lane.number] = (weight, lane.explicit)
-            current.losses.append(torch.stack([loss.double().reshape(()) for loss in lane.losses]).sum())
-        current.used |= sum(1 << number for number, arrived in enumerate(lane.arrived()) if arrived)
+            current.losses.append(lane.losses[0] if len(lane.losses) == 1 else _stacked(lane.losses).sum())
+        if self.placement.num_lanes > 1:
+            current.used |= mask_of(lane.arrived())
         if isinstance(lane, SlotLane):
             lane.fill()
         if self.on_lane is not None:
@@ -325,14 +330,11 @@ class Replica(Strategy):
         current = self._present_pass()
         self._skip_lanes_before(self._lanes.stop)
         report, reduction = current.report, current.reduction
-        losses = torch.stack(current.losses).tolist() if current.losses else []
-        report.losses = dict(zip(report.lanes, losses, strict=True))
+        report.losses = dict(zip(report.lanes, _numbers(current.losses), strict=True))
         report.used, report.notes = current.used, notes
         report.buffers = current.buffers.header()
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
-        operation = f"step {current.cut.step} pass {current.number + 1}"
-        told = self._transport.all_gather_object(report.encode(), operation, current.where)
-        all_ranks = conclude(told, self.placement.num_lanes, self._peer_ranks())
+        all_ranks = self._conclude(current)
         if self.placement.num_lanes > 1:
             self._reduce(current, all_ranks)
         elif current.only is not None:
@@ -340,8 +342,15 @@ class Replica(Strategy):
         self._pass = None
         return PassResult(all_ranks.loss, all_ranks.notes)
 
+    def _conclude(self, current: _Pass) -> Conclusions:
+        if self._transport.world_size == self.placement.num_lanes == 1:
+            return conclude_alone(current.report)
+        operation = f"step {current.cut.step} pass {current.number + 1}"
+        told = self._transport.all_gather_object(current.report.encode(), operation, current.where)
+        return conclude(told, self.placement.num_lanes, self._peer_ranks())
+
     def _reduce(self, current: _Pass, all_ranks: Conclusions) -> None:
-        used = [bool(all_ranks.used >> number & 1) for number in range(len(self.trainable))]
+        used = flags_of(all_ranks.used, len(self.trainable))
         needed = {bucket for bucket, is_used in zip(self._bucket_of, used, strict=True) if is_used and bucket >= 0}
         current.reduction.begin(current.sums, needed, all_ranks.begun, all_ranks.reopened)
         current.buffers.begin(all_ranks.buffers, self._peers, self.placement)
@@ -409,8 +418,9 @@ class Replica(Strategy):
 
     def before_update(self, optimizer: Optimizer) -> None:
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        strangers = [parameter for parameter in owned if id(parameter) not in self._present]
-        if strangers:
+        strangers: list[Tensor] = []
+        if not self._present.issuperset(map(id, owned)):
+            strangers = [parameter for parameter in owned if id(parameter) not in self._present]
             live = {id(parameter) for _, model in self._models for parameter in model.parameters()}
             strangers = [parameter for parameter in strangers if id(parameter) not in live]
         for stranger in strangers:
@@ -443,6 +453,22 @@ class Replica(Strategy):
     def _present_pass(self) -> _Pass:
         assert self._pass is not None
         return self._pass
+
+
+def _misplaced_backward() -> UsageError:
+    return UsageError(
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
+        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
+    )
+
+
+def _stacked(losses: Sequence[Tensor]) -> Tensor:
+    return torch.stack([loss.double().reshape(()) for loss in losses])
+
+
+def _numbers(losses: Sequence[Tensor]) -> list[float]:
+    """The values, with one look at the device."""
+    return [float(losses[0])] if len(losses) == 1 else _stacked(losses).tolist() if losses else []
 
 
 def _check_loss(loss: Tensor, weight: float | None) -> None:

@@ -32,7 +32,15 @@ class SlotLane(Lane):
         self._seen = self.slot.versions()
 
     def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
-        """A large first gradient moves into its place, as if added to zeros there. See `Lane.gradient_arrived`."""
+        """Parameter `number` has a new gradient. A large first one moves into its place, as if added to zeros there.
+
+        Args:
+            number: of the parameter.
+            may_lack: whether autograd may have come to the parameter with nothing, because a later stage had nothing.
+
+        Returns:
+            Whether there is one.
+        """
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
         if may_lack and (
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
@@ -51,7 +59,7 @@ class SlotLane(Lane):
         self._seen[flat] = view._version  # noqa: SLF001 - moves when anything in the flat is written to
         return True
 
-    def backward_finished(self) -> None:
+    def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
         self._versions = self.slot.versions()
 
     def check_untouched(self) -> None:

@@ -23,4 +23,4 @@ def caller() -> tuple[str, int]:
 def where() -> str:
     """`file:line` of the caller, the file without its folder."""
     file, line = caller()
-    return f"{Path(file).name}:{line}"
+    return f"{file.rpartition('/')[2]}:{line}"

@@ -4,10 +4,11 @@ import torch
 from torch import nn
 
 from lockstep.strategy.gradients import SlotPool
+from lockstep.transport.alone import AloneTransport
 
 
 def pool_of(*sizes):
-    return SlotPool([nn.Parameter(torch.ones(size)) for size in sizes])
+    return SlotPool([nn.Parameter(torch.ones(size)) for size in sizes], AloneTransport(), 0)
 
 
 def test_a_slot_is_used_again():

@@ -7,6 +7,7 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.strategy.gradients import SlotPool
 from lockstep.strategy.only_lane import OnlyLane
+from lockstep.transport.alone import AloneTransport
 
 
 def lane_of(*parameters):
@@ -97,5 +98,5 @@ def test_the_gradients_can_be_read_as_a_slot():
     lane = lane_of(used, unused)
     square(used).backward()
     lane.backward_finished()
-    slot = lane.slot_for_reading(SlotPool([used, unused]))
+    slot = lane.slot_for_reading(SlotPool([used, unused], AloneTransport(), 0))
     assert [view.tolist() for view in slot.views] == [[2.0, 2.0, 2.0], [0.0, 0.0]]

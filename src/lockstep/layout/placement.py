@@ -13,7 +13,7 @@ from functools import cache
 from itertools import accumulate
 
 from lockstep.errors import UsageError
-from lockstep.layout.tree import Node, maximal_subtrees
+from lockstep.layout.tree import Node, maximal_subtrees, merges_after
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,18 @@ class Placement:
     def subtrees(self, rank: int) -> list[Node]:
         """The maximal subtrees that `rank` hands over, in lane order."""
         return maximal_subtrees(self.num_lanes, self.bounds[rank], self.bounds[rank + 1])
+
+    def most_held(self) -> int:
+        """The most gradients of lanes or subtrees that any rank holds at one time while it goes through its lanes."""
+        return max(1, *(self._most_held(rank) for rank in range(self.num_ranks)))
+
+    def _most_held(self, rank: int) -> int:
+        subtrees, held, most = self.subtrees(rank), 0, 0
+        for lane in self.lanes(rank):
+            held += 1
+            most = max(most, held)
+            held -= len(merges_after(lane, subtrees))
+        return most
 
 
 def place(num_lanes: int, num_ranks: int) -> Placement:

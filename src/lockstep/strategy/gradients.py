@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
-from lockstep.strategy.arena import Segment, lay_out, private_zeros
+from lockstep.strategy.arena import Allocate, Segment, lay_out, private_zeros
 from lockstep.transport.channel import is_dense
+from lockstep.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Parameters are reduced in runs of about this size; a run that no lane used is not reduced."""
@@ -41,6 +42,8 @@ class Slot:
     """For each trainable parameter its part of a flat, with the parameter's shape and strides."""
     small: list[Tensor]
     """The views below `COPIED_BYTES`: zeroed before a lane. The others are overwritten by their first gradient."""
+    unheld: list[int] = field(default_factory=list)
+    """What `_references` counts while nobody else holds a gradient."""
 
     def versions(self) -> list[int]:
         """Counters that move whenever anybody writes to a gradient in place."""
@@ -59,14 +62,28 @@ class Bucket:
 
 
 class SlotPool:
-    """Slots for one list of trainable parameters, made when first taken, reused from step to step."""
+    """Slots for one list of trainable parameters, reused from step to step.
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    Args:
+        parameters: the trainable parameters, in order.
+        transport: the ranks; every one of them must make the pool when `num_shared` is not 0.
+        num_shared: so many slots are made at once, in memory whose reductions cost least. Further ones are this
+            rank's own, made when they are taken.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], transport: Transport, num_shared: int) -> None:
         self.parameters = list(parameters)
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds)
-        self._unheld: list[int] = []
-        self._idle: list[Slot] = []
+        self._transport = transport
+        self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
+        self._idle = list(self._shared)
+
+    def close(self) -> None:
+        """The slots are not reduced any more. Every rank, in the same order as other calls of the transport."""
+        for slot in self._shared:
+            for flat in slot.flats:
+                self._transport.free(flat)
 
     def take(self) -> Slot:
         """A slot full of zeros that nobody else can see."""
@@ -79,17 +96,17 @@ class SlotPool:
         """A slot that nobody else can see; only `small` is sure to be zero."""
         while self._idle:
             slot = self._idle.pop()
-            if _references(slot) == self._unheld:
+            if _references(slot) == slot.unheld:
                 if slot.small:
                     torch._foreach_zero_(slot.small)
                 return slot
-        return self._slot()
+        return self._slot(private_zeros)
 
-    def _slot(self) -> Slot:
-        flats = [private_zeros(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
+    def _slot(self, allocate: Allocate) -> Slot:
+        flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
-        self._unheld = _references(slot)
+        slot.unheld = _references(slot)
         return slot
 
     def give_back(self, slot: Slot) -> None:

@@ -152,6 +152,8 @@ class Replica(Strategy):
 
     def _lay_out(self) -> None:
         """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
+        for pool in self._pools.values():
+            pool.close()
         self._pools.clear()
         self._arena = ParameterArena(self._models, self._absent, self._shared or private_zeros)
         self._present = {id(parameter) for parameter in self._arena.parameters}
@@ -167,7 +169,8 @@ class Replica(Strategy):
         self.trainable = [parameter for parameter in self._arena.parameters if parameter.requires_grad]
         key = tuple(parameter.requires_grad for parameter in self._arena.parameters)
         if key not in self._pools:
-            self._pools[key] = SlotPool(self.trainable)
+            num_shared = self.placement.most_held() if self._peers.world_size > 1 else 0
+            self._pools[key] = SlotPool(self.trainable, self._peers, num_shared)
         self._pool = self._pools[key]
         buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
@@ -262,7 +265,7 @@ class Replica(Strategy):
 
     def _may_begin_early(self, current: _Pass, lane: SlotLane) -> bool:
         """Whether this is expected to be the last backward of the rank's only lane, and nothing is left to multiply."""
-        only = len(self._lanes) == 1 and self._peers.world_size > 1
+        only = len(self._lanes) == 1 and self._peers.world_size > 1 and self._peers.begins_early
         last = current.backwards == self._expected_backwards.get(current.number)
         return only and last and lane.weight == 1.0
 

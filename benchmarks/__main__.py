@@ -60,7 +60,7 @@ def main() -> None:
         told = {"lines": [asdict(line) for line in lines], "overhead": [asdict(one) for one in overheads]}
         print(json.dumps({"machine": machine(), **told}, indent=1))
         return
-    tables = [table(lines)] * bool(lines) + [overhead_table(overheads)] * bool(overheads)
+    tables = ([table(lines)] if lines else []) + ([overhead_table(overheads)] if overheads else [])
     print("\n\n".join([machine(), *tables]))
 
 

@@ -27,7 +27,14 @@ def step(model, optimizer):
 
 def saved(model, optimizer, models=None):
     contents = Contents()
-    add_optimizer(contents, "optimizer", optimizer, parameter_names(models or [model]), lambda _: None)
+    add_optimizer(
+        contents,
+        "optimizer",
+        optimizer,
+        optimizer.state,
+        names=parameter_names(models or [model]),
+        holder=lambda _: None,
+    )
     return contents
 
 

@@ -31,9 +31,23 @@ def parameter_names(models: Sequence[nn.Module]) -> dict[int, str]:
 
 
 def add_optimizer(
-    contents: Contents, label: str, optimizer: Optimizer, names: Mapping[int, str], holder: Holder
+    contents: Contents,
+    label: str,
+    optimizer: Optimizer,
+    state: Mapping[Any, Any],
+    *,
+    names: Mapping[int, str],
+    holder: Holder,
 ) -> None:
     """Put the optimizer into `contents`: a document for its groups, an entry for each parameter, tensors by name.
+
+    Args:
+        contents: of this rank.
+        label: of the optimizer.
+        optimizer: its groups count.
+        state: by parameter, as far as this rank has it whole.
+        names: by identity of the parameter.
+        holder: says which rank's tensors count.
 
     Raises:
         UsageError: for a parameter of no prepared model, or a state that cannot be written.
@@ -46,9 +60,9 @@ def add_optimizer(
         groups.append({"params": list(named), "options": encode(options, f"{label} group {number}", tensors.add)})
         for name, parameter in named.items():
             # On "meta" it is another rank's; what is left of its state here is from before the model was spread.
-            if parameter in optimizer.state and not parameter.is_meta:
-                entries[name] = _entry(name, optimizer.state[parameter], tensors, holder(parameter))
-    shared = {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)}
+            if parameter in state and not parameter.is_meta:
+                entries[name] = _entry(name, state[parameter], tensors, holder(parameter))
+    shared = {key: value for key, value in state.items() if not isinstance(key, Tensor)}
     others = encode(shared, f"{label} state", tensors.add)
     contents.documents[label] = {"class": type(optimizer).__name__, "groups": groups, "others": others}
     contents.entries[label] = entries

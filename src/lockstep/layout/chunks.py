@@ -1,4 +1,4 @@
-"""Fixed chunks of parameters: the units in which norms and other reductions over parameters are computed.
+"""Fixed chunks of parameters: the units in which norms are computed, and in which ranks share out the update.
 
 A chunk never crosses a parameter, and starts at a multiple of `ALIGNMENT` elements from the parameter's start, so the
 chunks depend on shapes only: not on ranks, shards or buckets. (8 elements suffice for float32 and 32 for bfloat16;
@@ -7,8 +7,10 @@ odd chunks change the bits of fused optimizers.)
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 ALIGNMENT = 1024
 """Every chunk starts at a multiple of this many elements from its parameter's start."""
@@ -52,3 +54,49 @@ def aligned_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> tuple[t
         offsets.append(start)
         end = start + size
     return tuple(offsets), -(-end // 64) * 64
+
+
+def shares(sizes: Sequence[int], may_cut: Sequence[bool], world_size: int) -> tuple[tuple[Chunk, ...], ...]:
+    """For each rank the chunks that it updates: a run of neighbouring parameters, of about as many elements as the others'.
+
+    Args:
+        sizes: elements of each parameter, in the order in which they lie in memory.
+        may_cut: which of them may be cut inside; the others go to one rank each.
+        world_size: the number of ranks.
+
+    Invariant: disjoint, in order, covering every element; a rank has at most one chunk of a parameter, and it starts at a
+    multiple of `ALIGNMENT`; a parameter without elements has one empty chunk. When all may be cut, a rank's elements
+    differ from the mean by at most `ALIGNMENT`. Depends on the arguments only.
+    """
+    starts = [0, *accumulate(sizes)]
+    total = starts[-1]
+    borders = [_border(starts, may_cut, total * rank // world_size) for rank in range(1, world_size)]
+    ends = [0, *borders, total]
+    empty_places = [_rank_of(starts[number], ends) for number in range(len(sizes))]
+    found = []
+    for rank, (begin, end) in enumerate(pairwise(ends)):
+        mine = []
+        for number, size in enumerate(sizes):
+            low, high = max(begin - starts[number], 0), min(end - starts[number], size)
+            if low < high:
+                mine.append(Chunk(number, low, high))
+            elif not size and empty_places[number] == rank:
+                mine.append(Chunk(number, 0, 0))
+        found.append(tuple(mine))
+    return tuple(found)
+
+
+def _border(starts: Sequence[int], may_cut: Sequence[bool], target: int) -> int:
+    """The allowed place that is nearest to `target`: the edge of a parameter, or a multiple of `ALIGNMENT` inside of one."""
+    number = bisect_right(starts, target) - 1
+    if number >= len(may_cut):
+        return starts[-1]
+    low, high = starts[number], starts[number + 1]
+    if may_cut[number]:
+        low += (target - low) // ALIGNMENT * ALIGNMENT
+        high = min(low + ALIGNMENT, high)
+    return low if target - low <= high - target else high
+
+
+def _rank_of(place: int, ends: Sequence[int]) -> int:
+    return min(bisect_right(ends, place) - 1, len(ends) - 2)

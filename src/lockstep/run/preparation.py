@@ -23,22 +23,26 @@ from lockstep.layout.cut import Cut
 from lockstep.layout.exactness import why_not_exact
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
+from lockstep.run.caller import where
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
 from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
+from lockstep.strategy.contract import Caller
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
 
 
-def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> list[Any]:
+def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
         raise UsageError("run.prepare needs at least one model, optimizer, scheduler or DataLoader.")
     if parts.place.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
+    if updates_by not in (None, "element", "parameter"):
+        raise UsageError(f'updates_by={updates_by!r}: it must be "element" or "parameter".')
     for thing in things:
         _refuse(parts, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
@@ -47,7 +51,7 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str]) -> 
     if models:
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
-        _watch(parts, optimizer)
+        _watch(parts, optimizer, updates_by)
     if parts.arithmetic.numerics == "exact":
         set_compiler(parts.placement.num_lanes)
     parts.taken.extend(things)
@@ -90,7 +94,7 @@ def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) ->
     parts.models.extend(models)
 
 
-def _watch(parts: Parts, optimizer: Optimizer) -> None:
+def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
     """Check that the optimizer updates the prepared models, and only them; look at each of its steps."""
     known = {id(parameter) for model in parts.models for parameter in model.parameters()}
     owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -108,6 +112,7 @@ def _watch(parts: Parts, optimizer: Optimizer) -> None:
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
     if parts.scaler is not None:
         parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
+    parts.strategy.take_optimizer(optimizer, updates_by, Caller(where, parts.place.require_same_on_every_rank))
 
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:

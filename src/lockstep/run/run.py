@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
+Rules = dict[str, str] | None
+By = Literal["element", "parameter"] | None
 
 
 class Run:
@@ -74,22 +76,22 @@ class Run:
         return self.rank == 0
 
     @overload
-    def prepare(self, a: A, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()) -> A: ...
+    def prepare(self, a: A, /, *, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> A: ...
     @overload
     def prepare(
-        self, a: A, b: B, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+        self, a: A, b: B, /, *, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None
     ) -> tuple[A, B]: ...
     @overload
     def prepare(
-        self, a: A, b: B, c: C, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+        self, a: A, b: B, c: C, /, *, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None
     ) -> tuple[A, B, C]: ...
     @overload
     def prepare(
-        self, a: A, b: B, c: C, d: D, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+        self, a: A, b: B, c: C, d: D, /, *, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None
     ) -> tuple[A, B, C, D]: ...
     @overload
     def prepare(
-        self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()
+        self, a: A, b: B, c: C, d: D, e: E, /, *, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None
     ) -> tuple[A, B, C, D, E]: ...
     @overload
     def prepare(
@@ -102,10 +104,11 @@ class Run:
         f: Any,
         /,
         *more: Any,
-        buffers: dict[str, str] | None = None,
+        buffers: Rules = None,
         cut: Sequence[str] = (),
+        updates_by: By = None,
     ) -> tuple[Any, ...]: ...
-    def prepare(self, *things: Any, buffers: dict[str, str] | None = None, cut: Sequence[str] = ()) -> Any:
+    def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
         """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
 
         Args:
@@ -113,6 +116,8 @@ class Run:
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
             cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
                 measured.
+            updates_by: where each rank updates a share of the parameters (zero1): whether optimizers that lockstep does
+                not know update each "element", or each "parameter", by itself.
 
         Returns:
             The one thing, or a tuple of all.
@@ -123,7 +128,7 @@ class Run:
         self._parts.place.require_same_on_every_rank("run.prepare")
         self._require_present()
         self._parts.strategy.name_cuts(cut)
-        prepared = prepare(self._parts, things, buffers or {})
+        prepared = prepare(self._parts, things, buffers or {}, updates_by)
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _require_present(self) -> None:

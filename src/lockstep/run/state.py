@@ -43,8 +43,9 @@ def save_state(parts: Parts, path: str | os.PathLike[str], extra: Mapping[str, A
     check_replicas(parts, parts.transport.all_gather_object(checksums, SAVE, where()))
     folder = StateFolder(place_of(parts, path))
     contents, found, problem = Contents(), {}, folder.refusal() if parts.transport.rank == 0 else ""
+    states = {label: parts.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(parts)}
     try:
-        contents = collect(parts, extra)
+        contents = collect(parts, extra, states)
         told = {file: inventory_of(tensors) for file, tensors in contents.files.items()}
     except LockstepError as error:
         told, problem = {}, problem or str(error)
@@ -74,8 +75,8 @@ def place_of(parts: Parts, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def collect(parts: Parts, extra: Mapping[str, Any]) -> Contents:
-    """This rank's part of the state. Raises `UsageError` for what cannot be written, with its name."""
+def collect(parts: Parts, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]]) -> Contents:
+    """This rank's part of the state. `states` are the optimizers' by label. Raises `UsageError` for what cannot be written, with its name."""
     contents = Contents()
     holder = parts.strategy.holder_of
     for label, model in labelled(parts.models, "model"):
@@ -86,7 +87,7 @@ def collect(parts: Parts, extra: Mapping[str, Any]) -> Contents:
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(parts.models)
     for label, optimizer in optimizers_of(parts):
-        add_optimizer(contents, label, optimizer, names, holder)
+        add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
     for label, scheduler in schedulers_of(parts):
         contents.add(label, scheduler.state_dict(), OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}

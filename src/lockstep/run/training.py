@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from lockstep.errors import PromiseBroken, UsageError
 from lockstep.feed.loader import PreparedLoader
@@ -101,7 +102,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     ledger = parts.ledger
     if parts.witness is not None:
         taken = [*parts.taken, *parts.stateful.values()]
-        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here)
+        states = partial(parts.strategy.whole_state, everyone=True)
+        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here, states)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
         parts.meter.end_step(ledger.step, parts.strategy.report())

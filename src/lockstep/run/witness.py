@@ -108,7 +108,12 @@ class Witness:
             self._flush(step)
 
     def after_step(
-        self, step: int, models: Sequence[nn.Module], taken: Sequence[Any], is_here: Callable[[Tensor], bool]
+        self,
+        step: int,
+        models: Sequence[nn.Module],
+        taken: Sequence[Any],
+        is_here: Callable[[Tensor], bool],
+        state_of: Callable[[Optimizer], Mapping[Any, Any]],
     ) -> None:
         """The body of a step is finished. Ends the script after the last step that is wanted.
 
@@ -117,6 +122,7 @@ class Witness:
             models: that were prepared.
             taken: everything that was prepared.
             is_here: whether this rank looks after a buffer, and not another stage of the model.
+            state_of: an optimizer's state by parameter, each one whole.
         """
         for name, buffer in _named(models, "buffers"):
             if is_here(buffer):
@@ -127,7 +133,9 @@ class Witness:
             names.setdefault(id(parameter), name)
         optimizers = [thing for thing in taken if isinstance(thing, Optimizer)]
         for number, optimizer in enumerate(optimizers, 1):
-            self._optimizer(step, f"optimizer {number}: " if len(optimizers) > 1 else "optimizer ", optimizer, names)
+            prefix = f"optimizer {number}: " if len(optimizers) > 1 else "optimizer "
+            self._groups(step, prefix, optimizer.param_groups)
+            self._states(step, prefix, state_of(optimizer), names)
         for other in taken:
             if not isinstance(other, (Optimizer, nn.Module)) and hasattr(other, "state_dict"):
                 self._state(step, f"script {type(other).__name__}", other.state_dict())
@@ -138,16 +146,17 @@ class Witness:
         if step >= self._last_step:
             raise SystemExit(0)
 
-    def _optimizer(self, step: int, prefix: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
-        groups = optimizer.param_groups
+    def _groups(self, step: int, prefix: str, groups: Sequence[Mapping[str, Any]]) -> None:
         for number, group in enumerate(groups):
             of_group = f" of group {number}" if len(groups) > 1 else ""
             for key, value in group.items():
                 if key != "params":
                     self._state(step, f"{prefix}{key}{of_group}", value)
-        for group in groups:
-            for parameter in group["params"]:
-                for key, value in optimizer.state.get(parameter, {}).items():
+
+    def _states(self, step: int, prefix: str, states: Mapping[Any, Any], names: Mapping[int, str]) -> None:
+        for parameter, state in states.items():
+            if isinstance(parameter, Tensor):
+                for key, value in state.items():
                     self._state(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 
     def _state(self, step: int, name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.several_devices import SeveralDevices
 from lockstep.strategy.staged import Staged
+from lockstep.strategy.zero1 import Zero1
 from lockstep.transport.contract import Transport
 
 
@@ -27,4 +28,6 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
     if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
         return SeveralDevices(transport, placement, devices)
+    if mesh.strategy == "zero1" and mesh.num_ranks > 1:
+        return Zero1(transport, placement)
     return Replica(mesh.strategy, transport, placement)

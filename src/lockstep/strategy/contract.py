@@ -42,6 +42,16 @@ class PassResult:
     """The notes of all lanes, in lane order."""
 
 
+@dataclass(frozen=True)
+class Caller:
+    """What a strategy may ask about the script when the script calls an object that is not lockstep's."""
+
+    where: Callable[[], str]
+    """The user's source line."""
+    require_same_on_every_rank: Callable[[str], None]
+    """Raises `UsageError` where ranks do not pass equally often; takes what was called."""
+
+
 class Ordered(ABC):
     """A strategy that works on several lanes at a time, in an order of its own.
 
@@ -145,6 +155,30 @@ class Strategy(ABC):
     @abstractmethod
     def before_update(self, optimizer: Optimizer) -> None:
         """Called before each update. Raise `UsageError` when `optimizer` updates a parameter that its model no longer has."""
+
+    def take_optimizer(  # noqa: B027 - nothing to do
+        self, optimizer: Optimizer, updates_by: str | None, caller: Caller
+    ) -> None:
+        """Look after an optimizer whose parameters were adopted; by default nothing, as every rank updates what it holds.
+
+        Args:
+            optimizer: stays the user's object.
+            updates_by: "element" or "parameter", what the script said of optimizers that lockstep does not know.
+            caller: the script.
+
+        Raises:
+            UsageError: for an optimizer that this strategy cannot share out.
+        """
+
+    def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:  # noqa: ARG002 - each rank has all
+        """The optimizer's state by parameter, each one whole. Every rank must call it.
+
+        Args:
+            optimizer: that was taken.
+            everyone: whether every rank gets the whole state, where ranks keep parts of it; otherwise each parameter's is on
+                at least one rank.
+        """
+        return optimizer.state
 
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:

@@ -32,6 +32,15 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """Elements [start, end) in memory of the gradient of the trainable parameter `number`."""
+
+    number: int
+    start: int
+    end: int
+
+
 @dataclass
 class Slot:
     """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
@@ -44,6 +53,9 @@ class Slot:
     """The views below `COPIED_BYTES`: zeroed before a lane. The others are overwritten by their first gradient."""
     unheld: list[int] = field(default_factory=list)
     """What `_references` counts while nobody else holds a gradient."""
+    spans: tuple[Span, ...] = ()
+    parts: list[Tensor] = field(default_factory=list)
+    """For each span its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
 
     def versions(self) -> list[int]:
         """Counters that move whenever anybody writes to a gradient in place."""
@@ -78,6 +90,7 @@ class SlotPool:
         self._transport = transport
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
+        self.spans: tuple[Span, ...] = ()
 
     def close(self) -> None:
         """The slots are not reduced any more. Every rank, in the same order as other calls of the transport."""
@@ -97,10 +110,14 @@ class SlotPool:
         while self._idle:
             slot = self._idle.pop()
             if _references(slot) == slot.unheld:
+                if slot.spans is not self.spans:
+                    self._cut(slot)
                 if slot.small:
                     torch._foreach_zero_(slot.small)
                 return slot
-        return self._slot(private_zeros)
+        slot = self._slot(private_zeros)
+        self._cut(slot)
+        return slot
 
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
@@ -108,6 +125,19 @@ class SlotPool:
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
         slot.unheld = _references(slot)
         return slot
+
+    def cut(self, spans: Sequence[Span]) -> None:
+        """Give every slot that is taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
+        if tuple(spans) != self.spans:
+            self.spans = tuple(spans)
+
+    def _cut(self, slot: Slot) -> None:
+        slot.spans, slot.parts = self.spans, []
+        for span in self.spans:
+            segment, view = self.segments[span.number], slot.views[span.number]
+            row = slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
+            slot.parts.append(view.detach() if span.end - span.start == segment.size else row)
+        slot.unheld = _references(slot)
 
     def give_back(self, slot: Slot) -> None:
         """The slot may be taken again, unless somebody still holds one of its gradients."""

@@ -1,0 +1,93 @@
+"""Which optimizers may be given a part of the parameters, and how fine the part may be.
+
+An optimizer is *element-wise* when the update of an element depends on that element's gradient and state alone; then it
+may be given chunks. One with statistics over a tensor is given whole parameters. One that couples parameters, or that
+nobody here knows, is refused unless the script says what it is. The tables are tested: `tests/unit/test_optimizer_kinds.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import optim
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+
+
+class UpdatesBy(StrEnum):
+    """What an optimizer looks at to update something; the values are those of `run.prepare(updates_by=...)`."""
+
+    ELEMENT = "element"
+    PARAMETER = "parameter"
+
+
+KNOWN: dict[type[Optimizer], UpdatesBy] = {
+    optim.SGD: UpdatesBy.ELEMENT,
+    optim.Adam: UpdatesBy.ELEMENT,
+    optim.AdamW: UpdatesBy.ELEMENT,
+    optim.Adamax: UpdatesBy.ELEMENT,
+    optim.NAdam: UpdatesBy.ELEMENT,
+    optim.RAdam: UpdatesBy.ELEMENT,
+    optim.Adagrad: UpdatesBy.ELEMENT,
+    optim.Adadelta: UpdatesBy.ELEMENT,
+    optim.RMSprop: UpdatesBy.ELEMENT,
+    optim.Rprop: UpdatesBy.ELEMENT,
+    optim.ASGD: UpdatesBy.ELEMENT,
+    optim.Adafactor: UpdatesBy.PARAMETER,
+    **({optim.Muon: UpdatesBy.PARAMETER} if hasattr(optim, "Muon") else {}),
+}
+
+CUTTABLE = (torch.float32, torch.float64)
+"""Parameters of other dtypes stay whole: torch's half-precision kernels round in another way at the end of a thread's
+part than in the middle of it, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
+
+
+def updates_by(optimizer: Optimizer, said: str | None) -> UpdatesBy:
+    """How `optimizer` may be shared out.
+
+    Args:
+        optimizer: any.
+        said: what the script said of optimizers that are not known here.
+
+    Raises:
+        UsageError: for one that is not known and of which nothing was said, and for forms whose bits depend on the sharing.
+    """
+    for group in optimizer.param_groups:
+        _refuse_form(optimizer, group)
+    for known, kind in KNOWN.items():
+        if _is_like(type(optimizer), known):
+            return kind
+    if said is None:
+        raise UsageError(
+            f"zero1 does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself. Say "
+            f'run.prepare(..., updates_by="element") or updates_by="parameter" (statistics over a tensor, as LAMB has); an '
+            f"optimizer that couples parameters (Prodigy, SAM) needs --strategy ddp."
+        )
+    return UpdatesBy(said)
+
+
+def _is_like(kind: type[Optimizer], known: type[Optimizer]) -> bool:
+    """Whether it is the known class, or one that inherits everything that updates."""
+    if not issubclass(kind, known):
+        return False
+    own: Sequence[type] = kind.__mro__[: kind.__mro__.index(known)]
+    # torch wraps `step` of every class that is instantiated, so that `vars` has one also where nobody wrote it.
+    return inspect.unwrap(kind.step) is inspect.unwrap(known.step) and not any(
+        "_init_group" in vars(one) for one in own
+    )
+
+
+def _refuse_form(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    name = type(optimizer).__name__
+    if group.get("differentiable"):
+        raise UsageError(f"{name}(differentiable=True) needs the whole graph of an update. Use --strategy ddp.")
+    half = any(parameter.dtype not in CUTTABLE for parameter in group["params"])
+    if isinstance(optimizer, optim.SGD) and group.get("fused") and group.get("momentum") and half:
+        raise UsageError(
+            "SGD(fused=True) with momentum gives other bits each time for half-precision parameters. Use fused=False."
+        )

@@ -1,0 +1,202 @@
+"""One optimizer under zero1: this rank's share of its parameters, gradients and state.
+
+The optimizer stays the user's. Inside its step the lists of its groups hold this rank's pieces; outside, the parameters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+from lockstep.strategy.arena import ParameterArena
+from lockstep.strategy.contract import Caller
+from lockstep.strategy.gradients import Slot, Span
+from lockstep.strategy.optimizer_kinds import UpdatesBy
+from lockstep.strategy.sharing import Piece, listed_in, share_out
+from lockstep.strategy.spread_state import Entry, SpreadState
+from lockstep.strategy.state_assembly import assemble
+from lockstep.transport.channel import is_dense
+from lockstep.transport.contract import Transport
+
+
+class Share:
+    """One rank's share of one optimizer.
+
+    Args:
+        optimizer: the user's.
+        kind: how fine it may be shared out.
+        arena: where its parameters lie.
+        transport: the ranks.
+        caller: the script.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, transport: Transport, caller: Caller
+    ) -> None:
+        if isinstance(optimizer.state, SpreadState) and optimizer.state.is_spread:
+            raise UsageError(
+                f"The state of {type(optimizer).__name__} lies spread over the ranks of a run that has ended. Make a new "
+                f"optimizer, and take the state over with run.save_state and run.load_state."
+            )
+        self.optimizer = optimizer
+        self.num_updates = 0
+        self.updated: list[nn.Parameter] = []
+        """The parameters that have a gradient in the present update, the same on every rank."""
+        self._depth = 0
+        """Steps of the optimizer that have begun: one that calls its base class's step begins two."""
+        self._kind, self._transport, self._caller = kind, transport, caller
+        self.sharing = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
+        self._state = SpreadState(self.sharing)
+        self._take_state()
+        self._lists: list[list[Tensor]] | None = None
+        """The groups' own lists, while they hold pieces."""
+        self._rows: list[tuple[Piece, int, int]] = []
+        """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._is_closed = False
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(lambda _: self._show_whole_state()),
+            optimizer.register_state_dict_post_hook(lambda *_: self._hide_whole_state()),
+        ]
+
+    @property
+    def is_in_step(self) -> bool:
+        return self._depth > 0
+
+    def begins(self) -> bool:
+        """A step begins; whether it is not one inside of another."""
+        self._depth += 1
+        return self._depth == 1
+
+    def ends(self) -> bool:
+        """The engine has made a step; whether it was the outer one, so that every rank has made its part."""
+        self._depth -= 1
+        if self._depth:
+            return False
+        self.leave()
+        self.num_updates += 1
+        order = self._state.order
+        if any(id(parameter) not in order for parameter in self.updated):
+            updated = {*map(id, self.updated)}
+            order.update({one: None for group in self.sharing.listed for one in group if one in updated})
+        return True
+
+    def settle(self, arena: ParameterArena) -> bool:
+        """Follow what the script did to the optimizer since the last update; whether the pieces are other tensors now."""
+        changed = self.sharing.arena is not arena or self.sharing.listed != listed_in(self.optimizer)
+        if changed:
+            self._share_anew(arena)
+        if self.optimizer.state is not self._state or self._state.has_whole:
+            self._take_state()
+        return changed
+
+    def _share_anew(self, arena: ParameterArena) -> None:
+        """Parameters moved, came or went. A changed cut is rare, so the state simply passes through its whole form."""
+        old, state = self.sharing, self._state
+        new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
+        if self.optimizer.state is not state:  # loaded meanwhile, and whole
+            self.sharing = new
+        elif old.layout == new.layout:
+            self.sharing, self._state = new, state.moved(old, new)
+            self.optimizer.state = self._state
+        else:
+            self.optimizer.state = defaultdict(dict, self._whole(everyone=True))
+            self.sharing = new
+
+    def _take_state(self) -> None:
+        """A state that the script loaded, made or reset: keep this rank's part."""
+        if self.optimizer.state is self._state:
+            whole = self._state.take_whole()
+        else:
+            whole, self._state = dict(self.optimizer.state), SpreadState(self.sharing)
+            self.optimizer.state = self._state
+        self._state.cut_in(whole, self.sharing)
+
+    def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+        """Add to `spans` this rank's parts of the gradients of `trainable`; every slot is to have views of them."""
+        numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
+        self._rows = []
+        for piece in self.sharing.pieces:
+            number = numbers.get(id(piece.parameter), -1)
+            self._rows.append((piece, number, len(spans) if number >= 0 else -1))
+            if number >= 0:
+                spans.append(Span(number, piece.start, piece.end))
+
+    def enter(self, slot: Slot | None) -> None:
+        """Give the engine this rank's pieces and their gradients.
+
+        Args:
+            slot: holds the gradients that `p.grad` are views of, as far as they are; None: every view is made anew.
+        """
+        for piece, number, span in self._rows:
+            gradient = piece.parameter.grad
+            if gradient is None:
+                piece.tensor.grad = None
+            elif slot is not None and span >= 0 and gradient is slot.views[number]:
+                piece.tensor.grad = slot.parts[span]
+            else:
+                piece.tensor.grad = _part_of(gradient, piece)
+        groups = self.optimizer.param_groups
+        self._lists = [group["params"] for group in groups]
+        for group, pieces in zip(groups, self.sharing.groups, strict=True):
+            group["params"] = pieces
+
+    def leave(self) -> None:
+        """Put the groups' own lists back, also after a step that raised. Does nothing when they are there."""
+        lists, self._lists, self._depth = self._lists, None, 0
+        for group, parameters in zip(self.optimizer.param_groups, lists or (), strict=False):
+            group["params"] = parameters
+
+    def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
+        """The state by parameter; see `Strategy.whole_state`."""
+        if self.optimizer.state is not self._state:
+            return self.optimizer.state
+        if self._state.has_whole:
+            self._take_state()
+        return self._whole(everyone=everyone)
+
+    def _whole(self, *, everyone: bool) -> dict[Any, Entry]:
+        state = self._state
+        if not state.is_spread:
+            return dict(state.items())
+        found = assemble(self.sharing, state, self._transport, self._caller.where(), everyone=everyone)
+        place = {one: number for number, one in enumerate(state.order)}
+        ordered = sorted(found.items(), key=lambda item: place.get(id(item[0]), len(place)))
+        return dict(ordered) | state.others()
+
+    def _show_whole_state(self) -> None:
+        if self.optimizer.state is not self._state:
+            return
+        if self._is_closed and self._state.is_spread:
+            raise UsageError(
+                f"The run has ended, and the state of {type(self.optimizer).__name__} lies spread over its ranks. Call "
+                f"optimizer.state_dict() on every rank, or run.save_state(path), before the run ends."
+            )
+        self._caller.require_same_on_every_rank("optimizer.state_dict()")
+        self.optimizer.state = defaultdict(dict, self.whole_state(everyone=True))
+
+    def _hide_whole_state(self) -> None:
+        self.optimizer.state = self._state
+
+    def close(self) -> None:
+        """Let go of the optimizer; a state that is spread stays so, and says it."""
+        self.leave()
+        self._is_closed = True
+        if not self._state.is_spread:
+            for handle in self._handles:
+                handle.remove()
+
+
+def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
+    """This rank's part of a gradient that has a layout of its own."""
+    dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
+    if piece.is_whole:
+        return dense
+    if dense.stride() != piece.parameter.stride() or not is_dense(dense):
+        dense = torch.empty_like(piece.parameter, dtype=dense.dtype, requires_grad=False).copy_(dense)
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())[piece.start : piece.end]

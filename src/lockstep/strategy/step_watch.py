@@ -1,0 +1,69 @@
+"""Work around the inside of an optimizer's step: after everybody's hooks before it, and before everybody's hooks after it.
+
+torch calls hooks in the order in which they were registered. So `optimizer.step` of the object puts ours at their places
+first, and cleans up when the step raises, for which torch has no hook.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from torch.optim import Optimizer
+
+
+class StepWatch:
+    """Watches one optimizer.
+
+    Args:
+        optimizer: its object gets a `step` that calls its former one.
+        before: called when the engine is about to begin; hooks of others have seen the optimizer as it is.
+        after: called when the engine is finished.
+        undo: called at the end of each `step`, also when it raised.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        before: Callable[[], None],
+        after: Callable[[], None],
+        undo: Callable[[], None],
+    ) -> None:
+        self._optimizer = optimizer
+        self._first = optimizer.register_step_pre_hook(lambda *_: before())
+        self._last = optimizer.register_step_post_hook(lambda *_: after())
+        self._is_active = True
+        self._inner = optimizer.step
+        self._step = MethodType(self._around(undo), optimizer)
+        optimizer.step = self._step  # type: ignore[method-assign]
+
+    def _around(self, undo: Callable[[], None]) -> Callable[..., Any]:
+        inner = self._inner
+
+        @functools.wraps(inner)
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_active:
+                return inner(*args, **kwargs)
+            pre: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001 - ordered dictionaries, but torch offers no order
+            post: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
+            pre.move_to_end(self._first.id)
+            post.move_to_end(self._last.id, last=False)
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                undo()
+
+        return step
+
+    def remove(self) -> None:
+        """The optimizer steps as it did before. A scheduler that was made meanwhile keeps calling through."""
+        self._is_active = False
+        self._first.remove()
+        self._last.remove()
+        if vars(self._optimizer).get("step") is self._step:
+            if isinstance(self._inner, MethodType):
+                del self._optimizer.step
+            else:
+                self._optimizer.step = self._inner  # type: ignore[method-assign]

@@ -1,0 +1,108 @@
+"""`zero1`: ddp, but each rank updates a share of the parameters and keeps only that share's optimizer state.
+
+Gradients are reduced as under `ddp`: after a pass `p.grad` is complete on every rank and its own. Then each rank runs the
+user's optimizer over its pieces of the parameters, and everybody gets the new values. Bits are those of `single`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from lockstep.layout.placement import Placement
+from lockstep.strategy.contract import Caller
+from lockstep.strategy.gradients import Span
+from lockstep.strategy.optimizer_kinds import updates_by
+from lockstep.strategy.replica import Replica
+from lockstep.strategy.share import Share
+from lockstep.strategy.step_watch import StepWatch
+from lockstep.strategy.update_agreement import require_agreement
+from lockstep.strategy.visibility import HandedAround, Visibility
+from lockstep.transport.contract import Transport
+
+CHECKED_UPDATES = 4
+"""Before so many updates of each optimizer the bits of gradients and parameters are compared over ranks."""
+
+
+class Zero1(Replica):
+    """Every rank holds the model and updates a share of it.
+
+    Args:
+        transport: the ranks.
+        placement: lanes on ranks.
+        visibility: how new parameters become visible to everyone; by default they are handed around.
+    """
+
+    def __init__(self, transport: Transport, placement: Placement, visibility: Visibility | None = None) -> None:
+        super().__init__("zero1", transport, placement)
+        self._visibility = visibility or HandedAround(transport)
+        self._shares: list[Share] = []
+        self._watches: list[StepWatch] = []
+
+    def take_optimizer(self, optimizer: Optimizer, said: str | None, caller: Caller) -> None:
+        kind = updates_by(optimizer, said)
+        share = Share(optimizer, kind, self._arena, self._transport, caller)
+        self._shares.append(share)
+        self._watches.append(
+            StepWatch(
+                optimizer,
+                before=lambda: self._before_engine(share, caller),
+                after=lambda: self._after_engine(share),
+                undo=share.leave,
+            )
+        )
+        self._cut_gradients()
+
+    def _watch_trainable(self) -> None:
+        super()._watch_trainable()
+        self._cut_gradients()
+
+    def _cut_gradients(self) -> None:
+        spans: list[Span] = []
+        for share in self._shares:
+            share.link(self.trainable, spans)
+        self._pool.cut(spans)
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
+            return  # a step that calls the step of its base class
+        if self._arena.has_changed() or self._present_bank().has_changed():
+            self._follow_changes()
+        super().before_update(optimizer)
+
+    def _before_engine(self, share: Share, caller: Caller) -> None:
+        if not share.begins():
+            return
+        if share.settle(self._arena):
+            self._cut_gradients()
+        sums = self._arena.checksums() if share.num_updates < CHECKED_UPDATES else []
+        share.updated = require_agreement(
+            share.optimizer, share.sharing.parameters, self._transport, caller.where(), sums
+        )
+        self._visibility.before_update()
+        slot = self._result
+        share.enter(slot if slot is not None and slot.spans is self._pool.spans else None)
+
+    def _after_engine(self, share: Share) -> None:
+        if not share.ends():
+            return
+        if updated := share.updated:
+            self._visibility.after_update(share.sharing.stretches)
+            # Others' writes came past autograd, which must see them: a graph from before is of no use any more.
+            torch.autograd.graph.increment_version(updated)
+
+    def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
+        for share in self._shares:
+            if share.optimizer is optimizer:
+                return share.whole_state(everyone=everyone)
+        return super().whole_state(optimizer, everyone=everyone)
+
+    def close(self) -> None:
+        super().close()
+        for watch in self._watches:
+            watch.remove()
+        for share in self._shares:
+            share.close()

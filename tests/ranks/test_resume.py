@@ -49,6 +49,10 @@ def one_cycle(model):
 KINDS = {"sgd": (scenarios.mlp, sgd), "groups": (scenarios.mlp, adamw_groups), "cnn": (scenarios.Cnn, one_cycle)}
 
 
+STAGED = ("model_parallel", "single")
+"""The strategies of the run whose model is cut; its average stays outside, as it needs all layers."""
+
+
 def draws():
     return [torch.rand(3).tolist(), np.random.randn(), random.gauss(0, 1)]
 
@@ -58,7 +62,8 @@ def train(kind, path, stop_after, *, load, strategy=None):
     model = KINDS[kind][0]()
     optimizer, scheduler = KINDS[kind][1](model)
     loader = DataLoader(scenarios.digits(), batch_size=32, shuffle=True)
-    average = AveragedModel(nn.Linear(1, 1) if strategy else model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+    averaged = nn.Linear(1, 1) if strategy in STAGED else model
+    average = AveragedModel(averaged, multi_avg_fn=get_ema_multi_avg_fn(0.8))
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     seen, next_draws = {}, None
     if load:
@@ -69,7 +74,7 @@ def train(kind, path, stop_after, *, load, strategy=None):
             step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
             optimizer.zero_grad()
-            average.update_parameters(nn.Linear(1, 1) if strategy else model)
+            average.update_parameters(averaged)
         scheduler.step()
         draws()
         if epoch + 1 == stop_after:
@@ -81,13 +86,13 @@ def train(kind, path, stop_after, *, load, strategy=None):
     rates = [group["lr"].hex() for group in optimizer.param_groups]
     return {
         "bits": (
-            *(() if strategy else [digest_of(x) for x in (model, optimizer, average)]),
+            *(() if strategy in STAGED else [digest_of(x) for x in (model, optimizer, average)]),
             rates,
             scheduler.last_epoch,
             draws(),
         ),
         "next draws": next_draws,
-        "model": state_hash(run._parts) if strategy or run.world_size == 1 else "",
+        "model": state_hash(run._parts) if strategy in STAGED or run.world_size == 1 else "",
         "steps": run._parts.ledger.step,
         "seen": seen,
     }
@@ -132,6 +137,30 @@ def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, und
     for last in (run_ranks(spread, Started(2), str(tmp_path), None, True), run_ranks(whole, Started(1), str(tmp_path))):
         assert {rank["cnn"]["model"] for rank in last} == {undisturbed["cnn"]["model"]}
         assert {rank["cnn"]["steps"] for rank in last} == {undisturbed["cnn"]["steps"]}
+
+
+@pytest.mark.parametrize("first", ["ddp", "zero1"])
+def test_a_state_is_the_same_file_under_zero1_and_goes_on_anywhere(tmp_path, undisturbed, first):
+    """Saved after one epoch by the first strategy, after three by zero1 on other ranks, finished by one rank."""
+    run_ranks(all_kinds, Started(2), str(tmp_path), 1, False, first)
+    run_ranks(all_kinds, Started(3), str(tmp_path), 3, True, "zero1")
+    run_ranks(all_kinds, Started(1), str(tmp_path / "alone"), 3, False)
+    for kind in KINDS:
+        alone, shared = (sorted((folder / kind).glob("*.safetensors")) for folder in (tmp_path / "alone", tmp_path))
+        assert len(alone) == 3
+        assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in shared]
+        mine, theirs = (
+            json.loads((folder / kind / "state.json").read_text()) for folder in (tmp_path, tmp_path / "alone")
+        )
+        assert list(mine["entries"]["optimizer"].items()) == list(theirs["entries"]["optimizer"].items())
+        assert mine["documents"]["optimizer"] == theirs["documents"]["optimizer"]
+    for last in (
+        run_ranks(all_kinds, Started(1), str(tmp_path), None, True),
+        run_ranks(all_kinds, Started(4), str(tmp_path), None, True, "zero1"),
+    ):
+        for rank in last:
+            for kind, result in rank.items():
+                assert result["bits"] == undisturbed[kind]["bits"], kind
 
 
 def whole(folder):

@@ -179,8 +179,9 @@ def _agree(parts: Parts, contents: Contents, told: dict[str, Any]) -> dict[str, 
         full = parts.transport.all_gather_object([told, contents.entries], SAVE, where())
         inventories = [inventory for inventory, _ in full]
         for label in contents.entries:
-            for _, entries in reversed(full):
-                contents.entries[label] |= entries[label]
+            found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}
+            listed = [name for group in contents.documents[label]["groups"] for name in group["params"]]
+            contents.entries[label] = {name: found[name] for name in listed if name in found}
     return {file: sources([inventory[file] for inventory in inventories]) for file in told}
 
 

@@ -58,6 +58,8 @@ class Share:
         """The groups' own lists, while they hold pieces."""
         self._rows: list[tuple[Piece, int, int]] = []
         """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._shown: Any = None
+        """The whole state, while `optimizer.state_dict()` reads it."""
         self._is_closed = False
         self._handles = [
             optimizer.register_state_dict_pre_hook(lambda _: self._show_whole_state()),
@@ -178,10 +180,12 @@ class Share:
                 f"optimizer.state_dict() on every rank, or run.save_state(path), before the run ends."
             )
         self._caller.require_same_on_every_rank("optimizer.state_dict()")
-        self.optimizer.state = defaultdict(dict, self.whole_state(everyone=True))
+        self._shown = self.optimizer.state = defaultdict(dict, self.whole_state(everyone=True))
 
     def _hide_whole_state(self) -> None:
-        self.optimizer.state = self._state
+        if self.optimizer.state is self._shown:
+            self.optimizer.state = self._state
+        self._shown = None
 
     def close(self) -> None:
         """Let go of the optimizer; a state that is spread stays so, and says it."""

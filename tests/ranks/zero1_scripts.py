@@ -139,7 +139,7 @@ def writes_between_steps():
     def by_hand(model):
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.01 * parameter.sign()
+                parameter.sub_(0.01 * parameter.sign())
 
     def loaded(model):
         model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})

@@ -6,7 +6,7 @@ The optimizer stays the user's. Inside its step the lists of its groups hold thi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +87,13 @@ class Share:
             updated = {*map(id, self.updated)}
             order.update({one: None for group in self.sharing.listed for one in group if one in updated})
         return True
+
+    def has_strayed(self, present: Container[int]) -> bool:
+        """Whether, since the last pass, a parameter was moved, or one joined the optimizer that is not in `present`."""
+        if self.sharing.has_moved():
+            return True
+        listed = listed_in(self.optimizer)
+        return listed != self.sharing.listed and any(one not in present for group in listed for one in group)
 
     def settle(self, arena: ParameterArena) -> bool:
         """Follow what the script did to the optimizer since the last update; whether the pieces are other tensors now."""

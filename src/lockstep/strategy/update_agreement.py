@@ -34,11 +34,11 @@ def require_agreement(
         where: the user's source line.
         sums: further numbers that must be equal: over the bits of the model. Empty: they are not looked at.
     """
-    updated = [parameter for parameter in parameters if parameter.grad is not None]
-    presence = bytes(parameter.grad is not None for parameter in parameters)
+    presence = [parameter.grad is not None for parameter in parameters]
+    updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
     options = [_options(group) for group in optimizer.param_groups]
     bits = [sum(bit_sums([p.grad for p in updated if p.grad is not None])), *sums] if sums else []
-    mine = [zlib.crc32(presence), zlib.crc32(repr(options).encode()), bits]
+    mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
     told = transport.exchange(UPDATE, json.dumps(mine).encode(), where)
     if len(set(told)) > 1:
         name = type(optimizer).__name__

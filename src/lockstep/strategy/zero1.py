@@ -69,13 +69,13 @@ class Zero1(Replica):
     def before_update(self, optimizer: Optimizer) -> None:
         if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
             return  # a step that calls the step of its base class
-        if self._arena.has_changed() or self._present_bank().has_changed():
-            self._follow_changes()
         super().before_update(optimizer)
 
     def _before_engine(self, share: Share, caller: Caller) -> None:
         if not share.begins():
             return
+        if share.has_strayed(self._present):
+            self._follow_changes()
         if share.settle(self._arena):
             self._cut_gradients()
         sums = self._arena.checksums() if share.num_updates < CHECKED_UPDATES else []

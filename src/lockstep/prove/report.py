@@ -129,7 +129,7 @@ def _not_exact(findings: Findings) -> Iterator[str]:
         place = findings.difference.difference.place
         yield (
             f"So the bits differ, from step {place.step} on ({place.item}); that is no fault of the script. Equal bits can "
-            f"be proved with `single`, `ddp`, `model_parallel` and `pipeline`, and numerics=exact."
+            f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact."
         )
     elif findings.same_bits:
         yield "They were equal here; another run may give others."

@@ -138,6 +138,7 @@ NB_MODULE(_native, module) {
       .def_prop_ro("address", [](const PrivateView& view) { return reinterpret_cast<Address>(view.data()); })
       .def_prop_ro("num_bytes", &PrivateView::size)
       .def("written_pages", &PrivateView::written_pages)
+      .def("was_written", [](const PrivateView& view) { return !view.written_pages().empty(); })
       .def("forget_writes", &PrivateView::forget_writes);
   module.def("can_tell_writes", &PrivateView::can_tell_writes);
   module.def("page_size", &page_size);

@@ -23,7 +23,6 @@ from lockstep.layout.cut import Cut
 from lockstep.layout.exactness import why_not_exact
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
-from lockstep.run.caller import where
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
 from lockstep.run.overflow import Overflow
@@ -33,6 +32,7 @@ from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_l
 from lockstep.strategy.contract import Caller
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
+from lockstep.transport.caller import where
 
 
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:

@@ -85,6 +85,14 @@ Marks = tuple[list[int], list[int], list[bool]]
 _shape, _version, _trainable = attrgetter("shape"), attrgetter("_version"), attrgetter("requires_grad")
 
 
+def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
+    """The elements of `flat` that `segment` names, with the shape of `like` and, when that is dense, its strides."""
+    part = flat[segment.offset : segment.offset + segment.size]
+    if is_dense(like):
+        return part.as_strided(like.shape, like.stride(), segment.offset)
+    return part.view(like.shape)
+
+
 class ParameterArena:
     """The parameters of all prepared models, each once, in the order of `named_parameters`.
 
@@ -92,6 +100,7 @@ class ParameterArena:
         models: (label, module) pairs; names are `label.path`, or `path` for a single model.
         absent: identities of parameters that other ranks hold; they are left out.
         allocate: where the parameters go.
+        master: of a flat that `allocate` made, the one like it into which an optimizer writes.
     """
 
     def __init__(
@@ -99,6 +108,7 @@ class ParameterArena:
         models: Sequence[tuple[str, nn.Module]],
         absent: Container[int] = (),
         allocate: Allocate = private_zeros,
+        master: Callable[[Tensor], Tensor] = lambda flat: flat,
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
         # The tables themselves: the public iterators cost 20x, and asking each module for its tables half of the rest.
@@ -120,8 +130,17 @@ class ParameterArena:
         for parameter, segment in zip(self.parameters, self.segments, strict=True):
             if segment.size:
                 parameter.data = alias(self.flats[segment.flat], segment.offset, parameter)
+        self._masters = [master(flat) for flat in self.flats]
         self._layout = self._present_layout()
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def master(self, number: int) -> Tensor:
+        """What an optimizer writes to update parameter `number`: like the parameter, but no part of a graph."""
+        segment, like = self.segments[number], self.parameters[number].detach()
+        flat = self._masters[segment.flat]
+        if flat is self.flats[segment.flat] or not segment.size:
+            return like
+        return view_in(flat, segment, like)
 
     def has_changed(self) -> bool:
         """Whether any parameter moved, changed shape, froze, was replaced, or a layer came or went.

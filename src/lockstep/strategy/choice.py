@@ -9,10 +9,12 @@ from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.data_parallel import DataParallel
 from lockstep.strategy.hogwild import Hogwild
+from lockstep.strategy.once_per_node import OncePerNode
 from lockstep.strategy.pipeline import Pipeline
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.several_devices import SeveralDevices
 from lockstep.strategy.staged import Staged
+from lockstep.strategy.visibility import HandedAround
 from lockstep.strategy.zero1 import Zero1
 from lockstep.transport.contract import Transport
 
@@ -29,5 +31,6 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
         return SeveralDevices(transport, placement, devices)
     if mesh.strategy == "zero1" and mesh.num_ranks > 1:
-        return Zero1(transport, placement)
+        shared = transport.shares_memory
+        return Zero1(transport, placement, OncePerNode(transport) if shared else HandedAround(transport))
     return Replica(mesh.strategy, transport, placement)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
-from lockstep.strategy.arena import Allocate, Segment, lay_out, private_zeros
-from lockstep.transport.channel import is_dense
+from lockstep.strategy.arena import Allocate, Segment, lay_out, private_zeros, view_in
 from lockstep.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -121,7 +120,7 @@ class SlotPool:
 
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
-        views = [_view(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
+        views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
         slot.unheld = _references(slot)
         return slot
@@ -157,13 +156,6 @@ def _references(slot: Slot) -> list[int]:
     storages = [flat.untyped_storage() for flat in slot.flats]
     shared = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # noqa: SLF001
     return [*(sys.getrefcount(view) for view in slot.views), *shared]
-
-
-def _view(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
-    part = flat[segment.offset : segment.offset + segment.size]
-    if is_dense(like):
-        return part.as_strided(like.shape, like.stride(), segment.offset)
-    return part.view(like.shape)
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor]) -> list[Bucket]:

@@ -155,12 +155,15 @@ class Replica(Strategy):
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
-        self._arena = ParameterArena(self._models, self._absent, self._shared or private_zeros)
+        self._arena = self._make_arena()
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
         self._bank = BufferBank(self._models if self._shared is None else (), self._rules, self._absent)
         self._watch_trainable()
+
+    def _make_arena(self) -> ParameterArena:
+        return ParameterArena(self._models, self._absent, self._shared or private_zeros)
 
     def _watch_trainable(self) -> None:
         """Lay out gradients of the parameters that are trainable now, and watch them."""

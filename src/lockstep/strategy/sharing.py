@@ -97,7 +97,10 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
     for owner, chunks in enumerate(parts):
         for chunk in chunks:
             owners[chunk.parameter].append((owner, chunk.start, chunk.end))
-    pieces = [_piece(chunk, parameters[chunk.parameter]) for chunk in parts[rank]]
+    pieces = [
+        _piece(chunk, parameters[chunk.parameter], arena.master(place[id(parameters[chunk.parameter])]))
+        for chunk in parts[rank]
+    ]
     tensor_of = {id(piece.parameter): piece.tensor for piece in pieces}
     groups = [[tensor_of[one] for one in group if one in tensor_of] for group in listed]
     likes = [parameter.detach() for parameter in parameters]
@@ -109,9 +112,8 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
     return Sharing(arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches)
 
 
-def _piece(chunk: Chunk, parameter: nn.Parameter) -> Piece:
+def _piece(chunk: Chunk, parameter: nn.Parameter, tensor: Tensor) -> Piece:
     is_whole = chunk.end - chunk.start == parameter.numel()
-    tensor = parameter.detach()
     if not is_whole:
         tensor = in_memory_order(tensor)[chunk.start : chunk.end]
     return Piece(chunk.parameter, chunk.start, chunk.end, parameter, tensor, is_whole)

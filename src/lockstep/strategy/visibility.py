@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from lockstep.strategy.arena import private_zeros
 from lockstep.transport.contract import Transport
 
 
@@ -27,6 +29,20 @@ class Stretch:
 
 class Visibility(ABC):
     """Every rank calls `before_update`, updates its own stretches, and calls `after_update`."""
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Zeros for parameters to lie in, 1-D. Every rank must call it."""
+        return private_zeros(size, dtype, device)
+
+    def master(self, flat: Tensor) -> Tensor:
+        """Where an update writes the parameters that lie in `flat`, which `allocate` made: a tensor like it."""
+        return flat
+
+    def forget(self) -> None:  # noqa: B027 - most have nothing to do
+        """What `allocate` made holds no parameters any more. Every rank must call it."""
+
+    def publish(self) -> None:  # noqa: B027
+        """Parameters were put into what `allocate` made, on every rank the same. Every rank must call it."""
 
     @abstractmethod
     def before_update(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from lockstep.layout.placement import Placement
+from lockstep.strategy.arena import ParameterArena
 from lockstep.strategy.contract import Caller
 from lockstep.strategy.gradients import Span
 from lockstep.strategy.optimizer_kinds import updates_by
@@ -20,7 +21,7 @@ from lockstep.strategy.replica import Replica
 from lockstep.strategy.share import Share
 from lockstep.strategy.step_watch import StepWatch
 from lockstep.strategy.update_agreement import require_agreement
-from lockstep.strategy.visibility import HandedAround, Visibility
+from lockstep.strategy.visibility import Visibility
 from lockstep.transport.contract import Transport
 
 CHECKED_UPDATES = 4
@@ -33,12 +34,12 @@ class Zero1(Replica):
     Args:
         transport: the ranks.
         placement: lanes on ranks.
-        visibility: how new parameters become visible to everyone; by default they are handed around.
+        visibility: how new parameters become visible to everyone.
     """
 
-    def __init__(self, transport: Transport, placement: Placement, visibility: Visibility | None = None) -> None:
+    def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         super().__init__("zero1", transport, placement)
-        self._visibility = visibility or HandedAround(transport)
+        self._visibility = visibility
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
 
@@ -55,6 +56,14 @@ class Zero1(Replica):
             )
         )
         self._cut_gradients()
+
+    def _lay_out(self) -> None:
+        self._visibility.forget()
+        super()._lay_out()
+        self._visibility.publish()
+
+    def _make_arena(self) -> ParameterArena:
+        return ParameterArena(self._models, self._absent, self._visibility.allocate, self._visibility.master)
 
     def _watch_trainable(self) -> None:
         super()._watch_trainable()

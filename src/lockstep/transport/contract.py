@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lockstep.errors import UsageError
+from lockstep.errors import PromiseBroken, UsageError
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
 
@@ -47,6 +48,20 @@ class Sent(Protocol):
         """Return when the message is delivered."""
 
 
+@dataclass(frozen=True)
+class SharedOnce:
+    """A tensor that lies once in the memory that all ranks share."""
+
+    mine: Tensor
+    """This rank's view: it shows `master`, but what is written here only this rank sees."""
+    master: Tensor
+    """What everyone sees who has not written. Ranks must agree who writes where and when."""
+    was_written: Callable[[], bool]
+    """Whether this rank wrote through `mine` since the last `forget_writes`. About 20 ns per 4 KiB."""
+    forget_writes: Callable[[], None]
+    """`mine` shows `master` again."""
+
+
 class Transport(ABC):
     """The exchange between the ranks of a run. Every method must be called by every rank, in the same order.
 
@@ -58,6 +73,9 @@ class Transport(ABC):
     begins_early = True
     """Whether a reduction makes progress while the rank does something else, so that beginning it early pays."""
 
+    shares_memory = False
+    """Whether the ranks have memory in common, so that `allocate_once` works. The same on every rank."""
+
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A 1-D tensor of zeros in memory whose reductions cost least. Every rank must call it, and `free` it in turn.
 
@@ -65,6 +83,13 @@ class Transport(ABC):
             WorldError: on every rank, when there is too little memory.
         """
         return torch.zeros(size, dtype=dtype, device=device)
+
+    def allocate_once(self, size: int, dtype: torch.dtype, device: torch.device) -> SharedOnce:
+        """A 1-D tensor of zeros once for all ranks, of at least one element, on the CPU; only where `shares_memory`.
+
+        Every rank must call it, and `free` the master in turn.
+        """
+        raise PromiseBroken(f"{type(self).__name__} shares no memory for {size} of {dtype} on {device}.")
 
     def free(self, tensor: Tensor) -> None:  # noqa: B027 - most have nothing to do
         """`tensor`, which `allocate` made, is an ordinary tensor from now on; its memory goes when nobody holds it."""

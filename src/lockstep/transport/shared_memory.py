@@ -21,7 +21,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, children
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.caller import where
-from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.contract import Pending, Sent, SharedOnce, Transport
 from lockstep.transport.meeting import meet
 from lockstep.transport.native import compiled
 
@@ -104,6 +104,7 @@ class SharedMemoryTransport(Transport):
         self._windows: dict[int, compiled.Window] = {}
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}
         self._everyone = range(world_size)
+        self.shares_memory = self.all(compiled.can_tell_writes(), "shares_memory")
 
     @_guarded
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
@@ -154,6 +155,18 @@ class SharedMemoryTransport(Transport):
         address = window.address(self.rank)
         self._windows[address] = window
         return tensor_over(window, address, size * dtype.itemsize).view(dtype)
+
+    @_guarded
+    def allocate_once(self, size: int, dtype: torch.dtype, device: torch.device) -> SharedOnce:
+        if device.type != "cpu":
+            return super().allocate_once(size, dtype, device)
+        num_bytes = size * dtype.itemsize
+        window = self._group.allocate(num_bytes)
+        self._windows[window.address(0)] = window
+        view = window.private_view(0)
+        master = tensor_over(window, window.address(0), num_bytes).view(dtype)
+        mine = tensor_over(view, view.address, num_bytes).view(dtype)
+        return SharedOnce(mine, master, view.was_written, view.forget_writes)
 
     def free(self, tensor: Tensor) -> None:
         window = self._windows.pop(tensor.data_ptr(), None)

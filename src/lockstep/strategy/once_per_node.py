@@ -1,0 +1,71 @@
+"""Parameters that lie once in the memory of a node, although every rank's script owns a model of its own.
+
+Each rank sees them through a private view of shared memory: what the script writes (`p.clamp_()`, `load_state_dict`, by
+whatever way) goes into copies of those pages that only this rank sees, as if the parameters were its own. Before the
+next update the kernel says which pages were written; then the ranks compare their values, which must be equal as under
+`ddp`, take them over into the shared memory, and drop the copies. Updates write into the shared memory itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.strategy.arena import bit_sums
+from lockstep.strategy.visibility import Stretch, Visibility
+from lockstep.transport.contract import SharedOnce, Transport
+
+
+class OncePerNode(Visibility):
+    """Ranks that all share memory: `Transport.allocate_once` makes it.
+
+    After `adopt`-ing new parameters into memory that `allocate` made, every rank calls `publish`.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._parts: list[SharedOnce] = []
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if not size:
+            return super().allocate(size, dtype, device)
+        found = self._transport.allocate_once(size, dtype, device)
+        self._parts.append(found)
+        return found.mine
+
+    def master(self, flat: Tensor) -> Tensor:
+        return next((part.master for part in self._parts if part.mine is flat), flat)
+
+    def forget(self) -> None:
+        for part in self._parts:
+            self._transport.free(part.master)
+        self._parts.clear()
+
+    def publish(self) -> None:
+        if self._parts:
+            self._take_over()
+
+    def before_update(self) -> None:
+        """Parameters that a script wrote become everybody's."""
+        if self._parts and self._transport.any(any(part.was_written() for part in self._parts), "parameters"):
+            self._take_over()
+
+    def after_update(self, stretches: Sequence[Stretch]) -> None:  # noqa: ARG002 - everyone sees all of them
+        self._transport.barrier("updated")
+
+    def _take_over(self) -> None:
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in self._parts]), "parameters")
+        if any(one != sums[0] for one in sums):
+            raise UsageError(
+                "The parameters differ between ranks: the script wrote to them on some ranks only, or other values. "
+                "Write to parameters on every rank alike."
+            )
+        if self._transport.rank == 0:
+            for part in self._parts:
+                part.master.copy_(part.mine)
+        self._transport.barrier("parameters")
+        for part in self._parts:
+            part.forget_writes()

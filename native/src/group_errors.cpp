@@ -92,7 +92,11 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
       if (blocks_[peer].told.load(std::memory_order_acquire) == operation.number) line = blocks_[peer].text;
     }
     std::string place = text_of(theirs.description);
-    if (theirs.description.program_hash != row(rank_, operation.number).description.program_hash) place += " in another order of the sum";
+    // The same kind with other terms, or added up in another order: that alone would not show.
+    const Description& first = row(0, operation.number).description;
+    if (theirs.description.kind == first.kind && theirs.description.program_hash != first.program_hash) {
+      place += " of other terms than on rank 0";
+    }
     if (!line.empty()) place += " at " + line;
     ranks_at[place].push_back(peer);
   }

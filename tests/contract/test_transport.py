@@ -1,4 +1,4 @@
-"""One suite for every transport: gloo between real processes, the fake between threads, one rank alone."""
+"""One suite for every transport: shared memory and gloo between real processes, the fake between threads, one rank alone."""
 
 import pytest
 import torch
@@ -8,17 +8,31 @@ from lockstep.layout.placement import place, place_shares
 from lockstep.layout.tree import fold
 from lockstep.run import start
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.transport import native
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.fake import FakeWorld
+from lockstep.transport.group import GroupTransport
+from lockstep.transport.shared_memory import SharedMemoryTransport
+
+
+def over_shared_memory(check, ranks, *args):
+    return run_ranks(in_shared_memory, Started(ranks, lanes=ranks), check, args)
+
+
+def in_shared_memory(check, args):
+    start.init()
+    transport = start._present[0].transport
+    assert isinstance(transport, SharedMemoryTransport)
+    return check(transport, *args)
 
 
 def over_gloo(check, ranks, *args):
-    return run_ranks(joined, Started(ranks, lanes=ranks), check, args)
+    return run_ranks(in_gloo, Started(ranks, lanes=ranks), check, args)
 
 
-def joined(check, args):
+def in_gloo(check, args):
     start.init()
-    return check(start._present[0].transport, *args)
+    return check(GroupTransport(torch.device("cpu")), *args)
 
 
 def over_fake(check, ranks, *args):
@@ -30,7 +44,11 @@ def over_alone(check, ranks, *args):
     return [check(AloneTransport(), *args)]
 
 
+COMPILED = pytest.mark.skipif(not native.available(), reason=native.why_not())
+
 WORLDS = [
+    pytest.param(over_shared_memory, 2, id="shared-memory-2", marks=[pytest.mark.ranks, COMPILED]),
+    pytest.param(over_shared_memory, 3, id="shared-memory-3", marks=[pytest.mark.ranks, COMPILED]),
     pytest.param(over_gloo, 2, id="gloo-2", marks=pytest.mark.ranks),
     pytest.param(over_gloo, 3, id="gloo-3", marks=pytest.mark.ranks),
     pytest.param(over_fake, 4, id="fake-4"),
@@ -160,8 +178,12 @@ def check_disagreement(transport):
 
 @pytest.mark.parametrize(
     ("start_ranks", "ranks"),
-    [pytest.param(over_gloo, 2, marks=pytest.mark.ranks), (over_fake, 4)],
-    ids=["gloo", "fake"],
+    [
+        pytest.param(over_shared_memory, 3, marks=[pytest.mark.ranks, COMPILED]),
+        pytest.param(over_gloo, 2, marks=pytest.mark.ranks),
+        (over_fake, 4),
+    ],
+    ids=["shared-memory", "gloo", "fake"],
 )
 def test_ranks_at_different_operations_hear_both_lines(start_ranks, ranks):
     for sentence in start_ranks(check_disagreement, ranks):
@@ -182,9 +204,10 @@ def test_a_lost_peer_is_told_from_ones_own_error_fake():
 
 
 @pytest.mark.ranks
-def test_a_lost_peer_is_told_from_ones_own_error_gloo():
+@pytest.mark.parametrize("join", [pytest.param(in_shared_memory, marks=COMPILED), in_gloo])
+def test_a_lost_peer_is_told_from_ones_own_error(join):
     with pytest.raises(RankFailed, match="out of order"):
-        run_ranks(joined, Started(2, lanes=2), check_lost, ())
+        run_ranks(join, Started(2, lanes=2), check_lost, ())
 
 
 def check_messages(transport):
@@ -219,7 +242,7 @@ def check_split(transport):
     assert transport.all_gather_object(transport.rank) == list(range(size))
 
 
-@pytest.mark.parametrize(("start_ranks", "ranks"), WORLDS[:3])
+@pytest.mark.parametrize(("start_ranks", "ranks"), WORLDS[:5])
 def test_messages_with_one_tag_arrive_in_order(start_ranks, ranks):
     start_ranks(check_messages, ranks)
 
@@ -227,3 +250,67 @@ def test_messages_with_one_tag_arrive_in_order(start_ranks, ranks):
 @world
 def test_a_part_of_the_ranks_is_a_world_of_its_own(start_ranks, ranks):
     start_ranks(check_split, ranks)
+
+
+def check_allocated(transport):
+    me, size = transport.rank, 100_003
+    placement = place(transport.world_size, transport.world_size)
+    part = transport.allocate(size, torch.float32, torch.device("cpu"))
+    assert (part.shape, part.dtype, part.count_nonzero().item()) == ((size,), torch.float32, 0)
+    for _ in range(3):
+        part.copy_(lane_value(me, size, torch.float32))
+        transport.all_reduce([part], placement, part)
+        assert torch.equal(part, expected_sum(transport.world_size, size, torch.float32))
+    transport.free(part)
+    part.copy_(lane_value(me, size, torch.float32))  # an ordinary tensor now
+    transport.all_reduce([part], placement, part)
+    assert torch.equal(part, expected_sum(transport.world_size, size, torch.float32))
+
+
+@world
+def test_what_was_allocated_is_reduced_like_any_tensor_also_after_it_was_freed(start_ranks, ranks):
+    start_ranks(check_allocated, ranks)
+
+
+def check_shared_once(transport):
+    once = transport.allocate_once(5000, torch.float32, torch.device("cpu"))
+    if transport.rank == 0:
+        once.master[7] = 1.0
+    transport.barrier()
+    assert once.mine[7].item() == once.master[7].item() == 1.0
+    assert not once.was_written()
+    once.mine[3000] = float(transport.rank)
+    transport.barrier()
+    assert once.was_written()
+    assert (once.mine[3000].item(), once.master[3000].item()) == (transport.rank, 0.0)
+    once.forget_writes()
+    assert not once.was_written()
+    assert once.mine[3000].item() == 0.0
+    transport.barrier()
+    transport.free(once.master)
+
+
+@COMPILED
+@pytest.mark.ranks
+def test_what_a_rank_writes_into_its_view_of_shared_memory_only_it_sees():
+    over_shared_memory(check_shared_once, 3)
+
+
+def check_lines_of_calls(transport):
+    out = torch.zeros(3 if transport.rank == 0 else 4)
+    if transport.rank == 2:
+        transport.broadcast(out, 0)
+    else:
+        transport.all_reduce([out], place(transport.world_size, transport.world_size), out)
+
+
+@COMPILED
+@pytest.mark.ranks
+def test_ranks_with_different_tensor_operations_hear_what_each_of_them_does():
+    with pytest.raises(RankFailed) as raised:
+        over_shared_memory(check_lines_of_calls, 3)
+    sentence = str(raised.value)
+    assert "UsageError: The ranks call different operations. " in sentence
+    assert "rank 0: all_reduce(sum) of 3 float32 at test_transport.py:" in sentence
+    assert "rank 1: all_reduce(sum) of 4 float32 at test_transport.py:" in sentence
+    assert "rank 2: broadcast of 16 uint8 from rank 0 at test_transport.py:" in sentence

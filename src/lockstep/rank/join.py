@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import torch
@@ -10,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.layout.rank_environment import RankEnvironment
+from lockstep.layout.rank_environment import Position, RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.transport import native
 from lockstep.transport.alone import AloneTransport
@@ -47,8 +48,14 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
         _initialise(environment, device)
     if position.world_size == 1:
         return AloneTransport()
-    if exact and device.type == "cpu" and position.local_world_size == position.world_size and native.available():
-        return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
+    if exact and device.type == "cpu" and position.local_world_size == position.world_size:
+        if reason := native.why_not():
+            _say_slow(position, reason)
+        else:
+            try:
+                return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
+            except WorldError as error:  # on every rank
+                _say_slow(position, str(error))
     return GroupTransport(device) if exact else BackendOrderTransport(device)
 
 
@@ -65,6 +72,12 @@ def _initialise(environment: RankEnvironment, device: torch.device) -> None:
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
+
+
+def _say_slow(position: Position, reason: str) -> None:
+    """Once in a run: why its ranks do not use what would be fastest."""
+    if position.rank == 0:
+        print(f"lockstep: the ranks talk over Gloo, not through shared memory: {reason.rstrip('.')}.", file=sys.stderr)
 
 
 def _own_keys() -> Store:

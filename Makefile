@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 COMPILER := $(shell command -v $${CXX:-c++} || command -v g++ || command -v clang++)
 CMAKE    := PATH="$(CURDIR)/$(BIN):$$PATH" cmake
 
-.PHONY: demo test test-thorough lint bench format native clean
+.PHONY: demo test test-thorough lint bench format native model clean
 
 demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
@@ -42,6 +42,10 @@ else
 native: build/native/build.ninja
 	$(CMAKE) --build build/native
 endif
+
+# The protocol of the ranks, searched exhaustively; apt-get install spin.
+model:
+	$(PYTHON) native/model/check.py
 
 build/native/build.ninja: native/CMakeLists.txt $(STAMP)
 	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \

@@ -161,6 +161,9 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   if (request.program.empty()) request.program = default_program_;
   if (request.op == ReduceOp::average) request.factor = static_cast<double>(world_size());
   check_request(request, rank_, world_size());
+  static std::byte nothing;  // an empty tensor may have no address, and memcpy wants one
+  for (auto& input : request.inputs) input = input == nullptr ? &nothing : input;
+  for (auto& output : request.outputs) output = output == nullptr ? &nothing : output;
   auto operation = std::make_shared<Operation>();
   operation->request = std::move(request);
   const std::lock_guard lock(mutex_);

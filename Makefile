@@ -8,8 +8,12 @@ STAMP  := $(VENV)/.installed
 # What compiles native/. Without a compiler everything here works as well, in pure Python.
 COMPILER := $(shell command -v $${CXX:-c++} || command -v g++ || command -v clang++)
 CMAKE    := PATH="$(CURDIR)/$(BIN):$$PATH" cmake
+CTEST    := PATH="$(CURDIR)/$(BIN):$$PATH" ctest
+PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+# What runs the compiled module from Python.
+CONTRACTS ?= tests/contract
 
-.PHONY: demo test test-thorough lint bench format native clean
+.PHONY: demo test test-thorough lint bench format native native-test native-asan native-tsan model clean
 
 demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
@@ -43,9 +47,40 @@ native: build/native/build.ninja
 	$(CMAKE) --build build/native
 endif
 
+# The C++ tests; and with sanitizers, each in a build folder of its own. Under ThreadSanitizer ranks are threads.
+native-test native-asan native-tsan: export CTEST_OUTPUT_ON_FAILURE = 1
+native-test native-asan native-tsan: BUILD = $(CMAKE) -S native -B build/$@ -G Ninja --log-level=WARNING \
+	  -DLOCKSTEP_TESTS=ON -DLOCKSTEP_INPLACE=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo $(SETTINGS) && $(CMAKE) --build build/$@
+native-test native-tsan: SETTINGS = -DLOCKSTEP_BINDINGS=OFF -DLOCKSTEP_SANITIZE=$(SANITIZE)
+native-tsan: SANITIZE = thread
+native-asan: SETTINGS = -DLOCKSTEP_SANITIZE=address,undefined $(PYTHON_OF_NATIVE)
+
+native-test: $(STAMP)
+	$(BUILD)
+	$(CTEST) --test-dir build/$@
+
+native-tsan: $(STAMP)
+	$(BUILD)
+	$(CTEST) --test-dir build/$@ --exclude-regex kernels
+
+# Then the contract suite, with a package that is this one but for its compiled module. libstdc++ is preloaded because
+# AddressSanitizer must see the function that throws exceptions before torch brings its own. Python never frees all.
+native-asan: $(STAMP)
+	$(BUILD)
+	$(CTEST) --test-dir build/$@
+	rm -rf build/$@/site && mkdir -p build/$@/site/lockstep
+	ln -s $(CURDIR)/src/lockstep/* build/$@/site/lockstep/ && rm -f build/$@/site/lockstep/_native*.so
+	ln -s $(CURDIR)/build/$@/_native*.so build/$@/site/lockstep/
+	PYTHONPATH=$(CURDIR)/build/$@/site ASAN_OPTIONS=detect_leaks=0 LOCKSTEP_TEST_LIMIT_S=600 \
+	  LD_PRELOAD="$$($(COMPILER) -print-file-name=libasan.so) $$($(COMPILER) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal $(CONTRACTS)
+
+# The protocol of the ranks, searched exhaustively; apt-get install spin.
+model:
+	$(PYTHON) native/model/check.py
+
 build/native/build.ninja: native/CMakeLists.txt $(STAMP)
-	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \
-	  -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING $(PYTHON_OF_NATIVE)
 	@touch $@
 
 clean:

@@ -95,6 +95,8 @@ struct Algorithms {
     operation.has_worked = true;
     group.set(Counter::worked, number);
   }
+  // The last step of an operation in windows. A rank that got an error changes its tensors, perhaps while this one read them.
+  void trust_windows() const { group.throw_if_broken(); }
 
   std::size_t leaves(std::size_t of) const { return request.leaves.empty() ? 1 : request.leaves[of]; }
   std::size_t most_leaves() const {
@@ -168,6 +170,7 @@ Task Algorithms::reduce_in_windows() {
   lockstep::reduce(reduction(), inputs, outputs, mine.size);
   has_worked();
   co_await everyone(Counter::worked, number);
+  trust_windows();
 }
 
 // Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of `capacity`.
@@ -256,12 +259,14 @@ Task Algorithms::reduce_scatter() {
       lockstep::reduce(reduction(), inputs, {&target, 1}, request.count);
       has_worked();
       co_await everyone(Counter::worked, number);
+      trust_windows();
       std::memcpy(output, target, result.size());
       co_return;
     }
     lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
     has_worked();
     co_await everyone(Counter::worked, number);
+    trust_windows();
     co_return;
   }
   const std::uint64_t capacity = group.layout_.piece_bytes / world / size / 64 * 64;
@@ -301,6 +306,7 @@ Task Algorithms::share() {
     }
     has_worked();
     co_await everyone(Counter::worked, number);
+    trust_windows();
     co_return;
   }
   const std::uint64_t capacity = group.layout_.piece_bytes / size;

@@ -161,6 +161,9 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   if (request.program.empty()) request.program = default_program_;
   if (request.op == ReduceOp::average) request.factor = static_cast<double>(world_size());
   check_request(request, rank_, world_size());
+  static std::byte nothing;  // an empty tensor may have no address, and memcpy wants one
+  for (auto& input : request.inputs) input = input == nullptr ? &nothing : input;
+  for (auto& output : request.outputs) output = output == nullptr ? &nothing : output;
   auto operation = std::make_shared<Operation>();
   operation->request = std::move(request);
   const std::lock_guard lock(mutex_);
@@ -353,6 +356,8 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
 bool Group::row_is_free(std::uint32_t number) {
   if (has_reached(rows_free_to_, number)) return true;
   const std::uint32_t needed = number - num_rows;
+  // This rank too: the others may have worked what it has not looked at yet.
+  if (!has_reached(word(Counter::worked, rank_).value.load(std::memory_order_relaxed), needed)) return false;
   if (first_behind({Counter::worked, needed}) != world_size()) return false;
   rows_free_to_ = number;
   return true;

@@ -30,6 +30,7 @@ Ring& Messages::ring(std::size_t from, std::size_t to) const {
 
 // Copies as much as there is room for, in at most two parts, and publishes it.
 std::uint64_t Messages::put(Ring& ring, const void* data, std::uint64_t bytes) {
+  if (bytes == 0) return 0;  // an empty message may have no address
   const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
   const std::uint64_t room = layout_.ring_bytes - (written - ring.read.load(std::memory_order_acquire));
   const std::uint64_t size = std::min(bytes, room), at = written % layout_.ring_bytes;
@@ -41,6 +42,7 @@ std::uint64_t Messages::put(Ring& ring, const void* data, std::uint64_t bytes) {
 }
 
 std::uint64_t Messages::take(Ring& ring, void* data, std::uint64_t bytes) {
+  if (bytes == 0) return 0;
   const std::uint64_t read = ring.read.load(std::memory_order_relaxed);
   const std::uint64_t there = ring.written.load(std::memory_order_acquire) - read;
   const std::uint64_t size = std::min(bytes, there), at = read % layout_.ring_bytes;
@@ -146,7 +148,7 @@ bool Messages::progress_incoming(std::size_t peer) {
       --num_pending_;
       now.target.reset();
     } else if (const auto asked = matching(peer, now.envelope)) {  // asked for while it was on its way
-      std::memcpy(asked->data, now.aside->data(), asked->bytes);
+      if (asked->bytes != 0) std::memcpy(asked->data, now.aside->data(), asked->bytes);
       asked->finished = true;
       --num_pending_;
     } else {
@@ -187,7 +189,7 @@ bool Messages::serve_from_aside(Message& message) {
                                     [&](const Aside& each) { return each.envelope.tag == message.tag; });
     if (found == waiting.end()) continue;
     accept(message, peer, found->envelope);
-    std::memcpy(message.data, found->bytes->data(), message.bytes);
+    if (message.bytes != 0) std::memcpy(message.data, found->bytes->data(), message.bytes);
     waiting.erase(found);
     message.finished = true;
     return true;

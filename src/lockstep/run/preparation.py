@@ -29,10 +29,8 @@ from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
-from lockstep.strategy.contract import Caller
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
-from lockstep.transport.caller import where
 
 
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
@@ -112,7 +110,7 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
     if parts.scaler is not None:
         parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
-    parts.strategy.take_optimizer(optimizer, updates_by, Caller(where, parts.place.require_same_on_every_rank))
+    parts.strategy.take_optimizer(optimizer, updates_by, parts.place.require_same_on_every_rank)
 
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:

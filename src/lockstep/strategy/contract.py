@@ -42,16 +42,6 @@ class PassResult:
     """The notes of all lanes, in lane order."""
 
 
-@dataclass(frozen=True)
-class Caller:
-    """What a strategy may ask about the script when the script calls an object that is not lockstep's."""
-
-    where: Callable[[], str]
-    """The user's source line."""
-    require_same_on_every_rank: Callable[[str], None]
-    """Raises `UsageError` where ranks do not pass equally often; takes what was called."""
-
-
 class Ordered(ABC):
     """A strategy that works on several lanes at a time, in an order of its own.
 
@@ -157,14 +147,15 @@ class Strategy(ABC):
         """Called before each update. Raise `UsageError` when `optimizer` updates a parameter that its model no longer has."""
 
     def take_optimizer(  # noqa: B027 - nothing to do
-        self, optimizer: Optimizer, updates_by: str | None, caller: Caller
+        self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]
     ) -> None:
         """Look after an optimizer whose parameters were adopted; by default nothing, as every rank updates what it holds.
 
         Args:
             optimizer: stays the user's object.
             updates_by: "element" or "parameter", what the script said of optimizers that lockstep does not know.
-            caller: the script.
+            require_same: raises `UsageError` where the script is when ranks do not pass there equally often; takes what
+                was called.
 
         Raises:
             UsageError: for an optimizer that this strategy cannot share out.

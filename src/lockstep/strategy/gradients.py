@@ -131,12 +131,15 @@ class SlotPool:
             self.spans = tuple(spans)
 
     def _cut(self, slot: Slot) -> None:
-        slot.spans, slot.parts = self.spans, []
-        for span in self.spans:
-            segment, view = self.segments[span.number], slot.views[span.number]
-            row = slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
-            slot.parts.append(view.detach() if span.end - span.start == segment.size else row)
+        slot.spans = self.spans
+        slot.parts = [self._part(slot, span) for span in self.spans]
         slot.unheld = _references(slot)
+
+    def _part(self, slot: Slot, span: Span) -> Tensor:
+        segment = self.segments[span.number]
+        if span.end - span.start == segment.size:
+            return slot.views[span.number].detach()
+        return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
     def give_back(self, slot: Slot) -> None:
         """The slot may be taken again, unless somebody still holds one of its gradients."""

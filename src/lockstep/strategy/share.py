@@ -6,7 +6,7 @@ The optimizer stays the user's. Inside its step the lists of its groups hold thi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.strategy.arena import ParameterArena
-from lockstep.strategy.contract import Caller
 from lockstep.strategy.gradients import Slot, Span
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.sharing import Piece, listed_in, share_out
 from lockstep.strategy.spread_state import Entry, SpreadState
 from lockstep.strategy.state_assembly import assemble
+from lockstep.transport.caller import where
 from lockstep.transport.channel import is_dense
 from lockstep.transport.contract import Transport
 
@@ -33,11 +33,16 @@ class Share:
         kind: how fine it may be shared out.
         arena: where its parameters lie.
         transport: the ranks.
-        caller: the script.
+        require_same: raises where ranks do not pass equally often; takes what was called.
     """
 
     def __init__(
-        self, optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, transport: Transport, caller: Caller
+        self,
+        optimizer: Optimizer,
+        kind: UpdatesBy,
+        arena: ParameterArena,
+        transport: Transport,
+        require_same: Callable[[str], None],
     ) -> None:
         if isinstance(optimizer.state, SpreadState) and optimizer.state.is_spread:
             raise UsageError(
@@ -50,7 +55,7 @@ class Share:
         """The parameters that have a gradient in the present update, the same on every rank."""
         self._depth = 0
         """Steps of the optimizer that have begun: one that calls its base class's step begins two."""
-        self._kind, self._transport, self._caller = kind, transport, caller
+        self._kind, self._transport, self._require_same = kind, transport, require_same
         self.sharing = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.sharing)
         self._take_state()
@@ -173,7 +178,7 @@ class Share:
         state = self._state
         if not state.is_spread:
             return dict(state.items())
-        found = assemble(self.sharing, state, self._transport, self._caller.where(), everyone=everyone)
+        found = assemble(self.sharing, state, self._transport, where(), everyone=everyone)
         place = {one: number for number, one in enumerate(state.order)}
         ordered = sorted(found.items(), key=lambda item: place.get(id(item[0]), len(place)))
         return dict(ordered) | state.others()
@@ -186,7 +191,7 @@ class Share:
                 f"The run has ended, and the state of {type(self.optimizer).__name__} lies spread over its ranks. Call "
                 f"optimizer.state_dict() on every rank, or run.save_state(path), before the run ends."
             )
-        self._caller.require_same_on_every_rank("optimizer.state_dict()")
+        self._require_same("optimizer.state_dict()")
         self._shown = self.optimizer.state = defaultdict(dict, self.whole_state(everyone=True))
 
     def _hide_whole_state(self) -> None:

@@ -39,7 +39,7 @@ class Sharing:
     """Identities of the parameters of each group, as the sharing was made for."""
     parameters: list[nn.Parameter]
     """In the order in which they lie in memory."""
-    places: list[tuple[int, tuple[int, ...]]]
+    places: tuple[list[int], list[tuple[int, ...]]]
     """Where the parameters lie, and their strides."""
     likes: list[Tensor]
     """The parameters as they were: shapes, strides and dtypes of states are theirs."""
@@ -67,9 +67,9 @@ def listed_in(optimizer: Optimizer) -> list[list[int]]:
     return [[*map(id, group["params"])] for group in optimizer.param_groups]
 
 
-def places_of(parameters: Sequence[nn.Parameter]) -> list[tuple[int, tuple[int, ...]]]:
+def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Address and strides of each parameter."""
-    return [(parameter.data_ptr(), parameter.stride()) for parameter in parameters]
+    return list(map(Tensor.data_ptr, parameters)), list(map(Tensor.stride, parameters))
 
 
 def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank: int, world_size: int) -> Sharing:

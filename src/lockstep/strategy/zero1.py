@@ -6,7 +6,7 @@ user's optimizer over its pieces of the parameters, and everybody gets the new v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from lockstep.layout.placement import Placement
 from lockstep.strategy.arena import ParameterArena
-from lockstep.strategy.contract import Caller
 from lockstep.strategy.gradients import Span
 from lockstep.strategy.optimizer_kinds import updates_by
 from lockstep.strategy.replica import Replica
@@ -22,6 +21,7 @@ from lockstep.strategy.share import Share
 from lockstep.strategy.step_watch import StepWatch
 from lockstep.strategy.update_agreement import require_agreement
 from lockstep.strategy.visibility import Visibility
+from lockstep.transport.caller import where
 from lockstep.transport.contract import Transport
 
 CHECKED_UPDATES = 4
@@ -43,14 +43,14 @@ class Zero1(Replica):
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None, caller: Caller) -> None:
+    def take_optimizer(self, optimizer: Optimizer, said: str | None, require_same: Callable[[str], None]) -> None:
         kind = updates_by(optimizer, said)
-        share = Share(optimizer, kind, self._arena, self._transport, caller)
+        share = Share(optimizer, kind, self._arena, self._transport, require_same)
         self._shares.append(share)
         self._watches.append(
             StepWatch(
                 optimizer,
-                before=lambda: self._before_engine(share, caller),
+                before=lambda: self._before_engine(share),
                 after=lambda: self._after_engine(share),
                 undo=share.leave,
             )
@@ -80,7 +80,7 @@ class Zero1(Replica):
             return  # a step that calls the step of its base class
         super().before_update(optimizer)
 
-    def _before_engine(self, share: Share, caller: Caller) -> None:
+    def _before_engine(self, share: Share) -> None:
         if not share.begins():
             return
         if share.has_strayed(self._present):
@@ -88,9 +88,7 @@ class Zero1(Replica):
         if share.settle(self._arena):
             self._cut_gradients()
         sums = self._arena.checksums() if share.num_updates < CHECKED_UPDATES else []
-        share.updated = require_agreement(
-            share.optimizer, share.sharing.parameters, self._transport, caller.where(), sums
-        )
+        share.updated = require_agreement(share.optimizer, share.sharing.parameters, self._transport, where(), sums)
         self._visibility.before_update()
         slot = self._result
         share.enter(slot if slot is not None and slot.spans is self._pool.spans else None)

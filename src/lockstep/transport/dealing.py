@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from lockstep.transport import exchange as kinds
-from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
-from lockstep.transport.buffers import Buffers, overlap
+from lockstep.transport.arguments import check_list, check_same_dtype
+from lockstep.transport.buffers import Buffers
 from lockstep.transport.collective_errors import CollectiveMisused
 from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
@@ -47,7 +46,7 @@ class Dealing(Membership):
         sends, receives = [count * width for count in sends], [count * width for count in receives]
         return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, [output], is_async=opts.asyncOp)
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]  # torch declares overloads
 
     def _rows(self, name: str, tensor: Tensor, splits: Sequence[int] | None) -> list[int]:
         """How many elements are for, or from, each rank."""

@@ -8,21 +8,11 @@ import torch
 import torch.distributed as dist
 
 from lockstep.transport.collective_errors import CollectiveMisused
+from lockstep.transport.shared_memory import DTYPES
 
 SUM, AVERAGE = 0, 1
 
-REAL = {
-    torch.float64: 0,
-    torch.float32: 1,
-    torch.float16: 2,
-    torch.bfloat16: 3,
-    torch.int8: 4,
-    torch.int16: 5,
-    torch.int32: 6,
-    torch.int64: 7,
-    torch.uint8: 8,
-    torch.bool: 9,
-}
+REAL = DTYPES
 """dtype → code, for what can be both reduced and moved."""
 
 _PAIRS = {torch.complex128: 0, torch.complex64: 1, torch.complex32: 2}

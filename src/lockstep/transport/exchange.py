@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.transport.buffers import Buffers
-from lockstep.transport.caller import calling_line
+from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveMisused, error_for
 from lockstep.transport.native import compiled
 from lockstep.transport.work import Finished, Transfer
@@ -41,16 +42,16 @@ class Exchange:
         """Works that were begun since `_start_coalescing`."""
         self._owner = os.getpid()
         self._under_way: deque[Transfer] = deque()
+        self._lock = threading.Lock()
 
-    def call(
+    def call(  # noqa: PLR0917 - as the compiled part takes them; an object for each call would cost as much as the call
         self, kind: int, dtype: int, op: int, root: int, count: int, inputs: list[int], outputs: list[int],
         buffers: Buffers, results: list[Tensor], *, is_async: bool,
     ) -> dist.Work:  # fmt: skip
         """Run an operation, or begin it. Addresses and counts as `compiled.Group.begin` takes them."""
         if is_async or self.is_impatient:
             try:
-                line = calling_line()
-                pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, line)
+                pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, where())
             except TROUBLES as error:
                 self.fail(error)
             work = self.follow([pending], buffers, results)
@@ -64,13 +65,13 @@ class Exchange:
         buffers.copy_back()
         return DONE
 
-    def deal(
+    def deal(  # noqa: PLR0917 - as above
         self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
         buffers: Buffers, results: list[Tensor], *, is_async: bool,
     ) -> dist.Work:  # fmt: skip
         """all_to_all with these many elements for each rank and from each rank."""
         try:
-            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives, calling_line())
+            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives, where())
         except TROUBLES as error:
             self.fail(error)
         work = self.follow([pending], buffers, results)
@@ -101,9 +102,10 @@ class Exchange:
         """A work for them. Its tensors stay alive until it is finished, also when nobody keeps the work."""
         work = Transfer(self, pendings, buffers, results)
         under_way = self._under_way
-        while under_way and all(pending.finished for pending in under_way[0].pendings):
-            under_way.popleft()
-        under_way.append(work)
+        with self._lock:
+            while under_way and all(pending.finished for pending in under_way[0].pendings):
+                under_way.popleft()
+            under_way.append(work)
         if self.gathered is not None:
             self.gathered.append(work)
         return work

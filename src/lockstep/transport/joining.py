@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.transport.caller import calling_line
+from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused
 from lockstep.transport.exchange import Exchange
 from lockstep.transport.meeting import meet
@@ -33,7 +33,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
     try:
-        native = meet(store, rank, size, calling_line, timeout)
+        native = meet(store, rank, size, where, timeout)
     except UsageError as error:
         raise CollectiveMisused(str(error)) from None
     except WorldError as error:

@@ -83,7 +83,7 @@ class Movements(Membership):
         works = [self.all_gather_single(*pair, _ALL_GATHER) for pair in zip(outputs, inputs, strict=True)]
         return self.together(works, opts.asyncOp)
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]  # the names of its arguments differ
 
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], input_list: Sequence[Tensor], opts: Any = _ALL_GATHER

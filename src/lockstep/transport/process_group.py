@@ -26,7 +26,7 @@ _BARRIER = c10d.BarrierOptions()
 class LockstepProcessGroup(Reductions, Movements, Dealing):
     """A group of ranks on one machine."""
 
-    def barrier(self, opts: Any = _BARRIER, timeout: Any = None) -> Any:
+    def barrier(self, opts: Any = _BARRIER, timeout: Any = None) -> Any:  # type: ignore[override]  # torch declares overloads
         patience = timeout if timeout is not None else opts.timeout
         is_timed = patience.total_seconds() > 0
         buffers = Buffers()

@@ -125,7 +125,7 @@ class Reductions(Membership):
             kinds.REDUCE_SCATTER, dtype, code, -1, count, source, target, buffers, [output], is_async=opts.asyncOp
         )
 
-    _reduce_scatter_base = reduce_scatter_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # the names of its arguments differ
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = _REDUCE_SCATTER
@@ -135,4 +135,4 @@ class Reductions(Membership):
         works = [self.reduce_scatter_single(*pair, one) for pair in zip(outputs, inputs, strict=True)]
         return self.together(works, opts.asyncOp)
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]

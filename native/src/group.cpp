@@ -353,6 +353,8 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
 bool Group::row_is_free(std::uint32_t number) {
   if (has_reached(rows_free_to_, number)) return true;
   const std::uint32_t needed = number - num_rows;
+  // This rank too: it may have been away while the others worked, and still compares the row of its own.
+  if (!has_reached(word(Counter::worked, rank_).value.load(std::memory_order_relaxed), needed)) return false;
   if (first_behind({Counter::worked, needed}) != world_size()) return false;
   rows_free_to_ = number;
   return true;

@@ -220,6 +220,34 @@ void messages_in_any_order(std::size_t world, unsigned seed) {
   });
 }
 
+// Rank 0 works all rows of the ring while rank 1 is away; rank 1 comes back by beginning one more.
+void a_rank_that_was_away_still_finds_its_rows() {
+  std::atomic<int> stage = 0;
+  const auto reach = [&](int wanted) {
+    while (stage < wanted) std::this_thread::yield();
+  };
+  on_ranks(2, [&](Group& group) {
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::vector<float> data(num_rows + 1);
+    const auto begin = [&](std::size_t i) {
+      data[i] = value(group.rank(), static_cast<std::uint32_t>(i), 0);
+      operations.push_back(group.begin(request_for(Kind::all_reduce, 1, {&data[i]}, {&data[i]})));
+    };
+    if (group.rank() == 0) reach(1);
+    for (std::size_t i = 0; i < num_rows; ++i) begin(i);
+    if (group.rank() == 0) {
+      for (const auto& operation : operations) group.wait(*operation);
+    } else {
+      stage = 1;
+      reach(2);
+    }
+    if (group.rank() == 0) stage = 2;
+    begin(num_rows);
+    for (const auto& operation : operations) group.wait(*operation);
+    for (std::size_t i = 0; i < data.size(); ++i) CHECK(data[i] == sum(2, static_cast<std::uint32_t>(i), 0));
+  });
+}
+
 // Runs `wrong` on every rank and returns what each was told.
 std::vector<std::string> errors_of(std::size_t world, const std::function<void(Group&)>& wrong) {
   std::vector<std::string> errors(world);
@@ -306,6 +334,7 @@ int main() {
       messages_in_any_order(world, seed);
     }
   }
+  a_rank_that_was_away_still_finds_its_rows();
   differing_calls_raise_everywhere();
   a_rank_that_leaves_is_named();
   a_message_that_does_not_fit_raises();

@@ -1,0 +1,54 @@
+"""How torch.distributed gets a group of this back end: the ranks meet over the store that torch gives them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.transport.caller import where
+from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused
+from lockstep.transport.exchange import Exchange
+from lockstep.transport.meeting import meet
+from lockstep.transport.membership import NAME
+from lockstep.transport.process_group import LockstepProcessGroup
+
+
+def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
+    """Make this rank's part of a group; every rank of the group does.
+
+    Args:
+        options: torch's `_DistributedBackendOptions`: store, rank and size in the group, global ranks, timeout.
+        backend_options: `pg_options` of the caller; there are none for this back end.
+
+    Raises:
+        CollectiveMisused: on every rank, when some are on another machine, or there is no compiled part.
+        CollectiveFailed: on every rank, when memory cannot be shared.
+    """
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
+    ranks = list(options.global_ranks_in_group)
+    title = f"The group of ranks {ranks}" if ranks else "The default group"
+    try:
+        native = meet(store, rank, size, where, timeout)
+    except UsageError as error:
+        raise CollectiveMisused(str(error)) from None
+    except WorldError as error:
+        raise CollectiveFailed(str(error)) from None
+    exchange = Exchange(native, timeout or dt.timedelta(minutes=30), title)
+    return LockstepProcessGroup(exchange, rank, size, options.store)
+
+
+def _meeting_number(store: Store, size: int) -> int:
+    """How often these ranks have met over this store: stores outlive groups, and old addresses must not be read again."""
+    arrived: int = store.add(f"{NAME}/arrivals", 1)
+    return (arrived - 1) // size
+
+
+def register() -> None:
+    """Make the name known to torch.distributed; twice does no harm."""
+    if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no public way to ask
+        dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])

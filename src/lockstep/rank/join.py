@@ -7,7 +7,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed import distributed_c10d
 
 from lockstep.errors import UsageError, WorldError
@@ -16,9 +16,15 @@ from lockstep.layout.run_folder import RunFolder
 from lockstep.transport import native
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
+from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import GroupTransport
+from lockstep.transport.joining import register
+from lockstep.transport.membership import NAME
 from lockstep.transport.shared_memory import SharedMemoryTransport
+
+_said_in: set[int] = set()
+"""The last meeting of which something was said."""
 
 _meetings = 0
 """How often this process has met the others; a file store must not be used twice, because it remembers old addresses."""
@@ -45,38 +51,59 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
                 f"one of {position.world_size}. Let lockstep.init() initialise it."
             )
     elif position.world_size > 1:
-        _initialise(environment, device)
+        _initialise(environment, device, exact=exact)
     if position.world_size == 1:
         return AloneTransport()
-    if exact and device.type == "cpu" and position.local_world_size == position.world_size:
-        if reason := native.why_not():
-            _say_slow(position, reason)
-        else:
-            try:
-                return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
-            except WorldError as error:  # on every rank
-                _say_slow(position, str(error))
+    if _may_share_memory(position, device, exact=exact):
+        try:
+            return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
+        except WorldError as error:  # on every rank
+            _say_slow(position, str(error))
     return GroupTransport(device) if exact else BackendOrderTransport(device)
 
 
-def _initialise(environment: RankEnvironment, device: torch.device) -> None:
-    position, settings = environment.position, environment.settings
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+def _may_share_memory(position: Position, device: torch.device, *, exact: bool) -> bool:
+    if not exact or device.type != "cpu" or position.local_world_size != position.world_size:
+        return False
+    if reason := native.why_not():
+        _say_slow(position, reason)
+    return not reason
+
+
+def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
+    """Make the default group, for what the script and its libraries exchange themselves."""
+    position = environment.position
+    if _may_share_memory(position, device, exact=exact):
+        register()
+        try:
+            _make_default_group(environment, NAME)
+        except CollectiveFailed as error:  # on every rank
+            _say_slow(position, str(error))
+        else:
+            return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if settings is None:
-                dist.init_process_group(backend)
-            else:
-                store = dist.FileStore(str(RunFolder(settings.run_folder).store(_meetings)), position.world_size)  # type: ignore[attr-defined]
-                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+        _make_default_group(environment, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
 
 
+def _make_default_group(environment: RankEnvironment, backend: str) -> None:
+    position, settings = environment.position, environment.settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if settings is None:
+            dist.init_process_group(backend)
+        else:
+            path = str(RunFolder(settings.run_folder).store(_meetings))
+            store = PrefixStore(backend, FileStore(path, position.world_size))
+            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+
+
 def _say_slow(position: Position, reason: str) -> None:
-    """Once in a run: why its ranks do not use what would be fastest."""
-    if position.rank == 0:
+    """Once in a meeting: why its ranks do not use what would be fastest."""
+    if position.rank == 0 and _said_in != {_meetings}:
+        _said_in.clear()
+        _said_in.add(_meetings)
         print(f"lockstep: the ranks talk over Gloo, not through shared memory: {reason.rstrip('.')}.", file=sys.stderr)
 
 

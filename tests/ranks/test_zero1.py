@@ -5,7 +5,7 @@ import json
 import precisions
 import pytest
 import zero1_scripts
-from launching import start
+from launching import start as start_run
 from test_same_bits import SCENARIOS
 
 from lockstep.launch.nursery_handle import NurseryHandle
@@ -14,6 +14,8 @@ from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_plan import Amount, Bench
 from lockstep.prove.trials import PRELOADED, Program, Trials
 from lockstep.prove.verify import Proof, verify
+from lockstep.rank import join
+from lockstep.run import start
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -25,6 +27,19 @@ ZERO1 = Form("zero1")
 def test_a_script_has_the_bits_of_one_rank(script, ranks):
     [alone] = run_ranks(script, Started(1))
     assert run_ranks(script, Started(ranks, form=ZERO1)) == [alone] * ranks
+
+
+def over_gloo(script):
+    join.native.why_not = lambda: "this test wants Gloo"
+    result = script()
+    assert start._present[-1].transport.__class__.__name__ == "GroupTransport"
+    return result
+
+
+@pytest.mark.parametrize("script", [zero1_scripts.states, zero1_scripts.two_optimizers_of_one_model])
+def test_ranks_that_share_no_memory_hand_the_parameters_around(script):
+    [alone] = run_ranks(script, Started(1))
+    assert run_ranks(over_gloo, Started(3, form=ZERO1), script) == [alone] * 3
 
 
 @pytest.mark.thorough
@@ -144,7 +159,7 @@ def test_the_command_and_the_script_may_name_it(tmp_path):
         place = tmp_path / f"{ranks}-{named}"
         place.mkdir()
         options = ["--strategy", named] if named else []
-        done = start(place, "-n", str(ranks), "--threads", "1", *options, str(path)).finish()
+        done = start_run(place, "-n", str(ranks), "--threads", "1", *options, str(path)).finish()
         assert done.code == 0, done.err
         assert json.loads((done.folder / "decided.json").read_text())["strategy"] == decided
         bits.add(json.loads((done.folder / "result.json").read_text())["bits"])

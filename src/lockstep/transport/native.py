@@ -6,6 +6,8 @@ talk over Gloo. Whoever wants the compiled part asks `why_not` first and then us
 
 import sys
 
+from lockstep.errors import WorldError
+
 __all__ = ["available", "compiled", "reason", "why_not"]
 
 _NAME = "lockstep._native"
@@ -14,11 +16,23 @@ _NOT_BUILT = (
     "install g++ 11 or newer and run `pip install --force-reinstall --no-deps -v lockstep-train` to see what happens"
 )
 
+
+class _Missing:
+    """Stands for the compiled part where there is none: its first use says so."""
+
+    class GroupError(RuntimeError):
+        """Nobody raises it."""
+
+    def __getattr__(self, name: str) -> object:
+        raise WorldError(f"There is no {name} here: {why_not()}.")
+
+
 _problem: ImportError | None = None
 try:
     import lockstep._native as compiled
 except ImportError as error:
     _problem = error
+    compiled = _Missing()  # type: ignore[assignment]
 
 
 def available() -> bool:

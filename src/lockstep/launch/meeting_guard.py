@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from lockstep.errors import UsageError
-from lockstep.launch.after_import import when_imported
+from lockstep.launch.after_import import put_in_place, when_imported
 from lockstep.launch.meeting_rules import Asked, Launched, Surroundings, Way, busy_port, judge_meeting, meeting_name
 from lockstep.layout.meeting_place import InheritedFile
 from lockstep.layout.rank_environment import decode
@@ -74,12 +74,8 @@ class _Guard:
             return
         guarded = self._guarded(original, c10d)
         setattr(guarded, MARK, True)
-        c10d.init_process_group = guarded  # type: ignore[attr-defined]
-        # the package takes its names from here while it is imported; where it is done already, it is told
-        package = sys.modules.get("torch.distributed")
-        if getattr(package, "init_process_group", None) is original:
-            package.init_process_group = guarded  # type: ignore[union-attr]
-        self._guard_store(package.TCPStore)  # type: ignore[union-attr]
+        put_in_place(c10d, "init_process_group", guarded)
+        self._guard_store(sys.modules["torch.distributed"].TCPStore)
 
     def _guarded(self, original: Callable[..., Any], c10d: ModuleType) -> Callable[..., Any]:
         signature = inspect.signature(original)

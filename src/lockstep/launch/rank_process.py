@@ -23,6 +23,7 @@ from pathlib import Path
 
 from lockstep.errors import UsageError
 from lockstep.journal.failure import describe, write_failure
+from lockstep.launch.backend_guard import guard_backends
 from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
 from lockstep.launch.function_main import function_program
@@ -76,8 +77,10 @@ def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
     environment = decode(variables)
     tell = partial(_tell_event, news, order.rank)
     guard_meetings(variables, Launcher(tell, port))
+    settings = environment.settings
+    guard_backends(settings.backend if settings else "", settings.device if settings else "cpu")
     guard_nested_ranks(variables, environment.position)
-    if environment.settings is not None and environment.settings.device == "cuda":
+    if settings is not None and settings.device == "cuda":
         guard_devices(environment.position)
 
 

@@ -214,7 +214,8 @@ class Supervisor:
         for line in text.splitlines():
             news = json.loads(line)
             if news["event"] in ("joined", "met"):
-                self._say_plain(news["event"] == "met" and not self._joined)
+                if news["event"] == "met" and not self._joined and self.request.verbosity is not Verbosity.QUIET:
+                    self.saying.line(plain_line())
                 self._joined = True
             elif news["event"] == "store":
                 self._serve()
@@ -247,10 +248,6 @@ class Supervisor:
             self._interrupted_by = self._interrupted_by or number
             self._plan = stopping.after_signal(time.monotonic(), number, self._running(), again)
         self._send_due(time.monotonic())
-
-    def _say_plain(self, due: bool) -> None:
-        if due and self.request.verbosity is not Verbosity.QUIET:
-            self.saying.line(plain_line())
 
     def _serve(self) -> None:
         """A script wants a store at MASTER_PORT, where its rank has begun to listen: the server starts, once."""

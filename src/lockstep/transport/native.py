@@ -19,6 +19,7 @@ try:
     import lockstep._native as compiled
 except ImportError as error:
     _problem = error
+    compiled = None  # type: ignore[assignment]  # so that modules that only may need it can be imported
 
 
 def available() -> bool:

@@ -162,3 +162,38 @@ WITHOUT = """
 def test_without_the_compiled_part_ranks_meet_through_a_port_and_a_file(tmp_path: Path) -> None:
     ended = run_script(tmp_path, WITHOUT, "-n", "2")
     assert (ended.code, ended.out) == (0, "met\n"), ended.err
+
+
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("lockstep", marks=has_backend)])
+def test_the_back_end_of_the_command_line_takes_the_place_of_the_scripts(tmp_path: Path, backend: str) -> None:
+    script = """
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        dist.init_process_group("nccl", timeout=None)
+        group = dist.new_group([0, 1], backend="nccl")
+        dist.barrier(group)
+        mesh = init_device_mesh("cpu", (2,))
+        print(dist.get_backend(), dist.get_backend(group), dist.get_backend(dist.new_group()), mesh.size())
+    """
+    ended = run_script(tmp_path, script, "-n", "2", "--backend", backend)
+    assert (ended.code, ended.out) == (0, f"{backend} {backend} {backend} 2\n"), ended.err
+
+
+def test_our_back_end_needs_no_import_in_the_script(tmp_path: Path) -> None:
+    script = """
+        import sys, types
+        import torch.distributed as dist
+        sys.modules["lockstep.torch_backend"] = None  # whoever imports it is told so
+        try:
+            dist.init_process_group("lockstep")
+        except ModuleNotFoundError as error:
+            print(error.name)
+    """
+    ended = run_script(tmp_path, script, "-n", "1")
+    assert (ended.code, ended.out) == (0, "lockstep.torch_backend\n"), ended.err
+
+
+def test_a_back_end_that_does_not_exist_ends_with_one_sentence(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, "", "--backend", "glue")
+    assert (ended.code, ended.out, ended.folder) == (2, "", None)
+    assert ended.err == "error: There is no back end 'glue' for --backend. Known: lockstep, gloo, nccl, mpi.\n"

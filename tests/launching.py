@@ -148,6 +148,11 @@ def stretched(limit_s: float) -> float:
 
 def listening_addresses(processes: list[int]) -> set[str]:
     """The addresses (hexadecimal, as the kernel lists them) on which these processes accept connections."""
+    return {place.split()[1].partition(":")[0] for place in open_ports(processes) if place.startswith("tcp")}
+
+
+def open_ports(processes: list[int]) -> set[str]:
+    """`tcp ADDRESS:PORT` or `udp ADDRESS:PORT`, in hexadecimal, for all that these processes would receive from anybody."""
     sockets = set()
     for process in processes:
         for descriptor in _entries(Path(f"/proc/{process}/fd")):
@@ -155,13 +160,13 @@ def listening_addresses(processes: list[int]) -> set[str]:
                 sockets.add(descriptor.readlink().name)
             except OSError:
                 continue
-    addresses = set()
-    for table in ("tcp", "tcp6"):
+    found = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                addresses.add(fields[1].partition(":")[0])
-    return addresses
+            if (fields[3] == "0A" or table.startswith("udp")) and f"socket:[{fields[9]}]" in sockets:
+                found.add(f"{table} {fields[1]}")
+    return found
 
 
 def _entries(folder: Path) -> list[Path]:

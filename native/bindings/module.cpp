@@ -1,6 +1,7 @@
 // The Python module lockstep._native: the shared-memory transport without torch. Tensors come as addresses and counts.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -13,6 +14,7 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "table.hpp"
 
 namespace nb = nanobind;
 using namespace lockstep;
@@ -47,6 +49,61 @@ Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>
 void check_signals() {
   const nb::gil_scoped_acquire held;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// Values are bytes of any kind; keys are text.
+std::string_view view(const nb::bytes& value) { return {value.c_str(), value.size()}; }
+nb::bytes bytes(std::string_view value) { return nb::bytes(value.data(), value.size()); }
+
+void define_table(nb::module_& module) {
+  nb::class_<Table>(module, "Table")
+      .def("__init__", [](Table* table, std::shared_ptr<Memory> memory) { new (table) Table(std::move(memory), check_signals); },
+           nb::arg("memory"))
+      .def("set",
+           [](Table& table, std::string_view key, const nb::bytes& value) {
+             const std::string_view told = view(value);
+             const nb::gil_scoped_release released;
+             table.set(key, told);
+           },
+           nb::arg("key"), nb::arg("value"))
+      .def("append",
+           [](Table& table, std::string_view key, const nb::bytes& value) {
+             const std::string_view told = view(value);
+             const nb::gil_scoped_release released;
+             table.append(key, told);
+           },
+           nb::arg("key"), nb::arg("value"))
+      .def("add", &Table::add, nb::arg("key"), nb::arg("amount"), Released())
+      .def("compare_set",
+           [](Table& table, std::string_view key, const nb::bytes& expected, const nb::bytes& desired) {
+             const std::string_view before = view(expected), after = view(desired);
+             std::string found;
+             {
+               const nb::gil_scoped_release released;
+               found = table.compare_set(key, before, after);
+             }
+             return bytes(found);
+           },
+           nb::arg("key"), nb::arg("expected"), nb::arg("desired"))
+      .def("remove", &Table::remove, nb::arg("key"), Released())
+      .def("find",
+           [](Table& table, std::string_view key) -> std::optional<nb::bytes> {
+             std::optional<std::string> found;
+             {
+               const nb::gil_scoped_release released;
+               found = table.find(key);
+             }
+             if (!found) return std::nullopt;
+             return bytes(*found);
+           },
+           nb::arg("key"))
+      .def("has_all", &Table::has_all, nb::arg("keys"), Released())
+      .def("wait",
+           [](Table& table, const std::vector<std::string>& keys, double patience_s) { return table.wait(keys, seconds(patience_s)); },
+           nb::arg("keys"), nb::arg("patience_s"), Released())
+      .def("num_keys", &Table::num_keys, Released())
+      .def("keys", &Table::keys, Released())
+      .def("repairs", &Table::repairs, Released());
 }
 
 // The wheel's Group: Settings with Python's signals and source lines.
@@ -152,6 +209,8 @@ NB_MODULE(_native, module) {
              return new PrivateView(*window.memory, rank * window.stride, window.stride);
            },
            nb::arg("rank"), nb::rv_policy::take_ownership);
+
+  define_table(module);
 
   nb::class_<Pending>(module, "Pending").def_ro("finished", &Pending::finished);
   nb::class_<Operation, Pending>(module, "Operation");

@@ -11,6 +11,13 @@ namespace lockstep {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanoseconds at_most) {
+  const timespec span{static_cast<time_t>(at_most.count() / 1'000'000'000), static_cast<long>(at_most.count() % 1'000'000'000)};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &span, nullptr, 0);
+}
+
+void wake_all(std::atomic<std::uint32_t>& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
 std::uint32_t Bell::lie_down(std::uint32_t peer_plus_one) {
   // A second thread of this rank may wait for somebody else: then anybody wakes both.
   const bool alone = sleepers.fetch_add(1, std::memory_order_seq_cst) == 0;
@@ -21,8 +28,7 @@ std::uint32_t Bell::lie_down(std::uint32_t peer_plus_one) {
 }
 
 void Bell::sleep(std::uint32_t rings_before, Nanoseconds at_most) {
-  const timespec span{static_cast<time_t>(at_most.count() / 1'000'000'000), static_cast<long>(at_most.count() % 1'000'000'000)};
-  ::syscall(SYS_futex, &rings, FUTEX_WAIT, rings_before, &span, nullptr, 0);
+  sleep_on(rings, rings_before, at_most);
 }
 
 void Bell::get_up() {
@@ -32,7 +38,7 @@ void Bell::get_up() {
 
 void Bell::ring() {
   rings.fetch_add(1, std::memory_order_seq_cst);
-  ::syscall(SYS_futex, &rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  wake_all(rings);
 }
 
 }  // namespace lockstep

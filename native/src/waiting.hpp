@@ -12,6 +12,10 @@ constexpr std::size_t cache_line = 128;  // two lines: neighbours are fetched in
 using Clock = std::chrono::steady_clock;
 using Nanoseconds = std::chrono::nanoseconds;
 
+// Sleep while `word` is `expected`, at most so long; may return early. Works between processes.
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanoseconds at_most);
+void wake_all(std::atomic<std::uint32_t>& word);
+
 // A counter with one writer. It only grows, and wraps around: compare with `has_reached`.
 struct alignas(cache_line) Word {
   std::atomic<std::uint32_t> value;

@@ -91,7 +91,6 @@ MEETING = """
                 process.start()
             for process in processes:
                 process.join()
-        assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
         dist.init_process_group("gloo")
 """
 

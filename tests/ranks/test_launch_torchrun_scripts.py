@@ -154,7 +154,7 @@ def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     assert [second[name] for name in names] == ["1", "1", "2", "2"]
-    assert (first["MASTER_ADDR"], first["TORCHELASTIC_USE_AGENT_STORE"]) == ("127.0.0.1", "True")
+    assert (first["MASTER_ADDR"], first["TORCHELASTIC_USE_AGENT_STORE"]) == ("127.0.0.1", "False")
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
     assert (first["OMP_NUM_THREADS"], first["PYTHONHASHSEED"], first["GLOO_SOCKET_IFNAME"]) == ("3", "0", "lo")
     assert {name: first[name] for name in own} == own, "what a person set is kept"

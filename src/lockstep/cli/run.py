@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lockstep.cli.machine import machine_for
 from lockstep.cli.program import check_program
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
 from lockstep.errors import UsageError
+from lockstep.launch.backend_rules import BACKENDS, check_backend
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.gpus import gpu_names
 from lockstep.launch.launcher import launch
@@ -66,6 +68,12 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("--lanes", type=int, default=None, help="Lanes per step: equal lanes and threads, equal bits.")
 @accept_form_options
 @accept_arithmetic_options
+@click.option(
+    "--backend",
+    default=None,
+    metavar="|".join(BACKENDS),
+    help="Back end for torch.distributed. [default: the script's]",
+)
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
@@ -107,6 +115,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     decided = _size(own, form)
     ranks, form = launched(form, decided.ranks)
     check_form(form, ranks, own["lanes"], decided.device)
+    if own["backend"] is not None:
+        check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
@@ -125,6 +135,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             threads_given=own["threads"] is not None,
             form=form,
             arithmetic=arithmetic,
+            backend=own["backend"] or "",
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
@@ -141,7 +152,19 @@ MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--
 
 OWN_OPTIONS = (
     *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),
-    *("strategy", "mesh", "schedule", "precision", "numerics", "module", "nnodes", "use_env", "script", "args"),
+    *(
+        "strategy",
+        "mesh",
+        "schedule",
+        "precision",
+        "numerics",
+        "backend",
+        "module",
+        "nnodes",
+        "use_env",
+        "script",
+        "args",
+    ),
 )
 
 

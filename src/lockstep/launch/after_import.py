@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 Action = Callable[[ModuleType], None]
 
@@ -25,6 +26,16 @@ def when_imported(name: str, action: Action) -> None:
         finder = _Waiting()
         sys.meta_path.insert(0, finder)
     finder.actions.setdefault(name, []).append(action)
+
+
+def put_in_place(module: ModuleType, name: str, replacement: Any) -> None:
+    """Put `replacement` where `module` has `name`, and where modules of its package have taken it from there already."""
+    original = getattr(module, name)
+    package = module.__name__.rpartition(".")[0]
+    for other in list(sys.modules.values()):
+        if str(getattr(other, "__name__", "")).startswith(package) and vars(other).get(name) is original:
+            setattr(other, name, replacement)
+    setattr(module, name, replacement)
 
 
 class _Waiting(MetaPathFinder):

@@ -4,8 +4,8 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 
 | launcher → nursery | descriptors |
 |---|---|
-| {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news |
-| {"do": "store", "port": p, "world_size": n} | listening socket |
+| {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news, table, socket of the port |
+| {"do": "store", "port": p, "world_size": n} | socket of the port |
 | {"do": "signal", "signal": s, "ranks": [...]} | |
 | {"do": "sweep"}: kill everything that descends from the nursery | |
 

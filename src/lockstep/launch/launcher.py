@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import Observer
 from lockstep.launch.report import Line, alone_line, done_lines, ranks_line
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
+from lockstep.launch.run_store import RunStore
 from lockstep.launch.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervisor import Supervisor
@@ -67,8 +67,8 @@ def _launch(
     pressure = read_memory_pressure()
     folder = RunFolder(request.run_folder)
     observer = Observer(request, folder, saying)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=max(request.ranks * 2, 16))
-    ending = Supervisor(request, folder, nursery, saying, observer, listener, began_ns, signals).run()
+    with RunStore() as store:
+        ending = Supervisor(request, folder, nursery, saying, observer, store, began_ns, signals).run()
     verdict = judge(ending.ends, ending.interrupted_by)
     outcome = Outcome(
         exit_code=verdict.exit_code,

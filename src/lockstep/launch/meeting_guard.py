@@ -8,37 +8,60 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import inspect
 import os
 import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from lockstep.errors import UsageError
-from lockstep.launch.after_import import when_imported
+from lockstep.launch.after_import import put_in_place, when_imported
 from lockstep.launch.meeting_rules import Asked, Launched, Surroundings, Way, busy_port, judge_meeting, meeting_name
+from lockstep.layout.meeting_place import InheritedFile
 from lockstep.layout.rank_environment import decode
 
 MARK = "__lockstep__"
 """Set on what stands before torch, so that it is installed once."""
 
 
-def guard_meetings(variables: Mapping[str, str]) -> None:
+@dataclass(frozen=True)
+class Launcher:
+    """What a rank can do about the launcher."""
+
+    tell: Callable[[str], None]
+    """Say that something has happened: "met", or "store" when somebody wants one at the run's port."""
+    port: InheritedFile
+    """The run's port; see `lockstep.layout.meeting_place`."""
+
+    def serve(self) -> None:
+        """From now on a `TCPStore` answers at the run's port."""
+        if self.port.is_open():
+            with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
+                listener.listen()  # at once: a client that comes before the server waits for it
+            self.tell("store")
+
+
+def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
     """Install, now or when the script imports torch.distributed.
 
     Args:
         variables: the rank's environment as the launcher set it.
+        launcher: whom to tell.
     """
-    guard = _Guard(dict(variables))
+    guard = _Guard(dict(variables), launcher)
     when_imported("torch.distributed.distributed_c10d", guard.install)
 
 
 class _Guard:
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], launcher: Launcher) -> None:
+        self._launcher = launcher
         self._position = decode(variables).position
         self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         self._meetings: Counter[str] = Counter()
@@ -51,12 +74,8 @@ class _Guard:
             return
         guarded = self._guarded(original, c10d)
         setattr(guarded, MARK, True)
-        c10d.init_process_group = guarded  # type: ignore[attr-defined]
-        # the package takes its names from here while it is imported; where it is done already, it is told
-        package = sys.modules.get("torch.distributed")
-        if getattr(package, "init_process_group", None) is original:
-            package.init_process_group = guarded  # type: ignore[union-attr]
-        self._guard_store(package.TCPStore)  # type: ignore[union-attr]
+        put_in_place(c10d, "init_process_group", guarded)
+        self._guard_store(sys.modules["torch.distributed"].TCPStore)
 
     def _guarded(self, original: Callable[..., Any], c10d: ModuleType) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -78,7 +97,9 @@ class _Guard:
                 self._meetings[key] += 1
             if way is Way.TORCH:
                 return original(*args, **kwargs)
-            return original(**{**given, **self._through_the_run(c10d.PrefixStore, given, asked, key)})
+            original(**{**given, **self._through_the_run(c10d, given, asked, key)})
+            self._launcher.tell("met")
+            return None
 
         return init_process_group
 
@@ -94,18 +115,20 @@ class _Guard:
             has_nccl=c10d.is_nccl_available(),
             has_mpi=c10d.is_mpi_available(),
             gpus=torch.cuda.device_count(),
+            shares_memory=_memory_shared().has_inherited(),
         )
 
-    def _through_the_run(self, prefix_store: Any, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
+    def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
         """The same meeting at the run's store; each has a name of its own there, because old keys stay."""
-        timeout = given.get("timeout")
-        store = sys.modules["torch.distributed"].TCPStore(
-            self._host, self._port, is_master=False, **({"timeout": timeout} if timeout else {})
+        timeout = given.get("timeout") or c10d.default_pg_timeout
+        store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
+            self._host, self._port, is_master=False
         )
+        store.set_timeout(timeout)
         position = self._position
         return {
             "init_method": None,
-            "store": prefix_store(f"lockstep {key}, {self._meetings[key]}", store),
+            "store": c10d.PrefixStore(f"lockstep {key}, {self._meetings[key]}", store),
             "rank": asked.rank if asked.rank >= 0 else position.rank,
             "world_size": self._world_size(asked),
         }
@@ -116,7 +139,7 @@ class _Guard:
     def _guard_store(self, store: Any) -> None:
         """A TCPStore at the run's address is a client of the run's store; one that would serve at a busy port says so."""
         original = store.__init__
-        own_port = self._port
+        own_port, serve = self._port, self._launcher.serve
 
         @functools.wraps(original)
         def __init__(  # noqa: N807 - it takes that place
@@ -128,13 +151,19 @@ class _Guard:
             *rest: Any,
             **more: Any,
         ) -> None:
-            if is_master and port == own_port and more.get("master_listen_fd") is None:
+            if port == own_port and more.get("master_listen_fd") is None:
                 is_master = False
+                serve()
             elif is_master and port and not more.get("multi_tenant") and more.get("master_listen_fd") is None:
                 check_port(port)
             original(self, host_name, port, world_size, is_master, *rest, **more)
 
         store.__init__ = __init__
+
+
+def _memory_shared() -> Any:
+    """The module that knows the store in shared memory; by name, for it belongs to the inside and needs torch."""
+    return importlib.import_module("lockstep.transport.shared_store")
 
 
 def check_port(port: int) -> None:

@@ -2,7 +2,8 @@
 
 What would block for minutes (a number of ranks that nobody starts, two ranks with one number) is refused before
 anything waits. What can simply be made to work is: all ranks of a run are on this machine, so a meeting at any address,
-port or file goes through the run's own store, where no port is busy and no file has the addresses of an earlier meeting
+port or file goes through the run's own store, in shared memory where there is a compiled part. There no port is busy, nobody
+listens, and no file has the addresses of an earlier meeting
 (torch's FileStore had them in the second of two meetings: "connection refused" after 3 s).
 """
 
@@ -53,6 +54,8 @@ class Launched:
     has_nccl: bool = True
     has_mpi: bool = True
     gpus: int = 0
+    shares_memory: bool = False
+    """Whether the run's store is in shared memory; without, the first plain `env://` is torch's own."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
         _check_complete(asked, method, scheme)
     moved = scheme == "env" and now.address != launched.address
     _check_numbers(asked, launched, shared=scheme == "env" and not moved)
-    if scheme in ("tcp", "file") or moved or (scheme == "env" and now.earlier):
+    if scheme in ("tcp", "file") or moved or (scheme == "env" and (now.earlier or launched.shares_memory)):
         return Way.RUN
     return Way.TORCH
 

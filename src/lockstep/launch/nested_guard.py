@@ -1,8 +1,7 @@
 """A script that starts its own ranks by torch.multiprocessing, although lockstep has started ranks already.
 
 Those of `spawn` get the environment that plain `python` would give them. Other processes of multiprocessing (a loader's
-workers too) keep it but for one variable, which says that the launcher serves the store: with it, processes that meet at
-an address of their own would wait for a store that nobody serves.
+workers too) keep the rank's.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from typing import Any
 
 from lockstep.launch.after_import import when_imported
 from lockstep.layout.rank_environment import Position
-
-SERVED = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None:
@@ -46,18 +43,6 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
             package.start_processes = start_processes  # type: ignore[union-attr]
 
     when_imported("torch.multiprocessing.spawn", install)
-    when_imported("multiprocessing.process", _guard_processes)
-
-
-def _guard_processes(module: ModuleType) -> None:
-    original = module.BaseProcess.start
-
-    @functools.wraps(original)
-    def start(self: Any) -> None:
-        with _without(frozenset({SERVED})):
-            original(self)
-
-    module.BaseProcess.start = start
 
 
 def sentence(world_size: int) -> str:

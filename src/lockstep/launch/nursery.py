@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,7 @@ class Nursery:
         return task
 
     def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
-        parent, (order, stdin, stdout, stderr, news) = os.getpid(), descriptors
+        parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
         process = os.fork()
         if process:
             self._children[process] = message["rank"]
@@ -113,10 +113,10 @@ class Nursery:
             os.dup2(descriptor, target)
             os.close(descriptor)
         if message["fresh"]:
-            _become_interpreter(order, news, parent)
+            _become_interpreter((order, news, *place), parent)
         told = read_order(order)
         os.close(order)
-        return partial(run_rank, told, news, parent)
+        return partial(run_rank, told, news, parent, place)
 
     def _store(self, message: Message, descriptors: list[int]) -> Task | None:
         parent = os.getpid()
@@ -189,13 +189,13 @@ def _exited(rank: int, status: int) -> Message:
     return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
 
 
-def _become_interpreter(order: int, news: int, parent: int) -> None:
-    """Replace the forked child by a new interpreter with the rank's environment."""
-    told = read_order(order)
+def _become_interpreter(handed: Sequence[int], parent: int) -> None:
+    """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
+    told = read_order(handed[0])
     apply_variables(told.variables)
-    for descriptor in (order, news):
+    for descriptor in handed:
         os.set_inheritable(descriptor, True)
-    arguments = ["-P", "-m", "lockstep.launch.rank_process", str(order), str(news), str(parent)]
+    arguments = ["-P", "-m", "lockstep.launch.rank_process", str(parent), *map(str, handed)]
     os.execv(sys.executable, [sys.executable, *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
 
 

@@ -1,8 +1,8 @@
 """What a new process does to become a rank: environment, standard streams, `__main__`, and the exit code.
 
 Reached in two ways: a child that the nursery forked calls `run_rank`; with --fresh a new interpreter comes in by
-`python -m lockstep.launch.rank_process ORDER NEWS PARENT`. The script's exception is written as a failure record and
-into the rank's log; the launcher prints it, once.
+`python -m lockstep.launch.rank_process PARENT ORDER NEWS TABLE PORT`. The script's exception is written as a failure
+record and into the rank's log; the launcher prints it, once.
 """
 
 from __future__ import annotations
@@ -16,42 +16,48 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
 from lockstep.journal.failure import describe, write_failure
+from lockstep.launch.backend_guard import guard_backends
 from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
 from lockstep.launch.function_main import function_program
-from lockstep.launch.meeting_guard import guard_meetings
+from lockstep.launch.meeting_guard import Launcher, guard_meetings
 from lockstep.launch.nested_guard import guard_nested_ranks
 from lockstep.launch.process_ties import die_with_parent
 from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.script_main import Program, module_program, script_program
 from lockstep.layout.late_settings import remember
-from lockstep.layout.rank_environment import decode
+from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
+from lockstep.layout.rank_environment import decode, encode_place
 from lockstep.layout.run_folder import RunFolder
 
 
-def run_rank(order: RankOrder, news: int, parent: int) -> int:
+def run_rank(order: RankOrder, news: int, parent: int, place: Sequence[int]) -> int:
     """Be the rank until its script has ended; the exit code is for `sys.exit`.
 
     Args:
         order: what to run.
         news: a pipe to the launcher that says at once what its journals and exits would say later.
         parent: the nursery; when it ends, the rank ends.
+        place: the descriptors of the run's table and of its port's socket.
     """
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
-    apply_variables(order.variables)
+    table, port = map(InheritedFile.at, place)
+    apply_variables({**order.variables, **encode_place(MeetingPlace(table, port))})
     if "torch" in sys.modules:
         remember(os.environ)
     log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
     _line_buffered_streams()
     start_equal_streams()
-    _guard(order)
+    _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
     _report_joined(order, news)
@@ -65,13 +71,16 @@ def _line_buffered_streams() -> None:
             stream.reconfigure(line_buffering=True, write_through=True)
 
 
-def _guard(order: RankOrder) -> None:
+def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
     """Mistakes that would block are said where the script makes them."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
-    guard_meetings(variables)
+    tell = partial(_tell_event, news, order.rank)
+    guard_meetings(variables, Launcher(tell, port))
+    settings = environment.settings
+    guard_backends(settings.backend if settings else "", settings.device if settings else "cpu")
     guard_nested_ranks(variables, environment.position)
-    if environment.settings is not None and environment.settings.device == "cuda":
+    if settings is not None and settings.device == "cuda":
         guard_devices(environment.position)
 
 
@@ -127,7 +136,7 @@ def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parent, Path("<frozen runpy>")))
     write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
-    _tell(news, {"rank": order.rank, "event": "failed"})
+    _tell_event(news, order.rank, "failed")
     with suppress(OSError):
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
@@ -146,7 +155,11 @@ def _report_joined(order: RankOrder, news: int) -> None:
     """A script that met its peers by a way of its own is not one of N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        _tell(news, {"rank": order.rank, "event": "joined"})
+        _tell_event(news, order.rank, "joined")
+
+
+def _tell_event(news: int, rank: int, event: str) -> None:
+    _tell(news, {"rank": rank, "event": event})
 
 
 def _tell(news: int, message: dict[str, object]) -> None:
@@ -154,14 +167,14 @@ def _tell(news: int, message: dict[str, object]) -> None:
         os.write(news, json.dumps(message).encode() + b"\n")
 
 
-def main(order: str, news: str, parent: str) -> int:
+def main(parent: int, order: int, news: int, *place: int) -> int:
     """The entrance of a fresh interpreter; descriptors arrive as numbers."""
-    for descriptor in (int(order), int(news)):
+    for descriptor in (order, news, *place):
         os.set_inheritable(descriptor, False)
-    told = read_order(int(order))
-    os.close(int(order))
-    return run_rank(told, int(news), int(parent))
+    told = read_order(order)
+    os.close(order)
+    return run_rank(told, news, parent, place)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4]))
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -76,6 +76,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         threads_given=request.threads_given,
         lanes=request.lanes,
         device=request.device,
+        backend=request.backend,
         form=request.form,
         arithmetic=request.arithmetic,
         evidence=request.evidence,

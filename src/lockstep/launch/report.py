@@ -107,9 +107,9 @@ def _batch(decided: Mapping[str, Any]) -> str:
     return f"batch {batch} in parts of {min(sizes)} to {max(sizes)}"
 
 
-def plain_line(port: int) -> Line:
-    """A script without lockstep has connected to the store."""
-    return Line("script", f"plain torch.distributed, met through torchrun's environment (store on 127.0.0.1:{port})")
+def plain_line() -> Line:
+    """A script without lockstep has met, and not through `lockstep.init()`."""
+    return Line("script", "plain torch.distributed, met through torchrun's environment")
 
 
 def alone_line(ranks: int) -> Line:

@@ -57,6 +57,8 @@ class LaunchRequest:
     """Strategy, mesh and schedule, as far as a person named them on the command line."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     """Precision and numerics, likewise."""
+    backend: str = ""
+    """The back end of torch.distributed instead of the script's; empty for the script's."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""The store through which plain torch.distributed scripts meet, on a socket that is bound to 127.0.0.1 already.
+"""A `TCPStore` for scripts that make one at MASTER_PORT, on a socket that is bound to 127.0.0.1 already.
 
 torch's own server listens on all interfaces without a password; given a listening socket it keeps to that. A process
-of its own, forked from the nursery, because the launcher has no torch. It is started by the first connection, so a
-script that does not need it costs nothing.
+of its own, forked from the nursery, because the launcher has no torch. It is started when a rank first wants it; the ranks
+of most scripts meet without a port.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import json
 import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from lockstep.launch.rank_streams import RankStreams
 from lockstep.launch.rank_variables import rank_order
 from lockstep.launch.report import Line, StartTimes, logs_line, plain_line, rank_lines, still_alone_line
 from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.run_store import RunStore
 from lockstep.launch.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.verdict import RankEnd
@@ -65,7 +65,7 @@ class Supervisor:
     nursery: NurseryHandle
     saying: Saying
     observer: Observer
-    listener: socket.socket
+    store: RunStore
     began_ns: int
     signals: CaughtSignals
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -74,6 +74,7 @@ class Supervisor:
     _stopping_for: FailureKind | None = None
     _interrupted_by: int = 0
     _joined: bool = False
+    _serves: bool = False
     _swept: bool = False
     _lost: bool = False
 
@@ -97,7 +98,6 @@ class Supervisor:
         finally:
             self._streams.end()
             self._selector.close()
-            self.listener.close()
             os.close(self._news)
             os.close(self._news_end)
         ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
@@ -106,7 +106,6 @@ class Supervisor:
     def _register(self) -> None:
         for source, handler in (
             (self.nursery.channel, self._on_nursery),
-            (self.listener, self._on_listener),
             (self._news, self._on_news),
             (self.signals, self._on_signal),
         ):
@@ -143,15 +142,14 @@ class Supervisor:
             self._fresh = True
             text = f"importing torch started {ready['tasks'] - 1} threads, so each rank starts its own interpreter (--fresh)"
             self.saying.line(Line("note", text))
-        port = self.listener.getsockname()[1]
         nothing = os.open(os.devnull, os.O_RDONLY)
         for number in range(self.request.ranks):
             self._ranks[number] = _Rank()
             stdin = 0 if number == 0 and self.saying.terminal is not None else nothing
             stdout, stderr = self._streams.new_pipes(number)
-            order = write_order(rank_order(self.request, number, port, self.nursery.changed(os.environ)))
+            order = write_order(rank_order(self.request, number, self.store.port, self.nursery.changed(os.environ)))
             message = {"do": "spawn", "rank": number, "fresh": self._fresh}
-            self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end))
+            self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end, *self.store.descriptors))
             for descriptor in (order, stdout, stderr):
                 os.close(descriptor)
         os.close(nothing)
@@ -215,8 +213,12 @@ class Supervisor:
     def _take_news(self, text: bytes) -> None:
         for line in text.splitlines():
             news = json.loads(line)
-            if news["event"] == "joined":
+            if news["event"] in ("joined", "met"):
+                if news["event"] == "met" and not self._joined and self.request.verbosity is not Verbosity.QUIET:
+                    self.saying.line(plain_line())
                 self._joined = True
+            elif news["event"] == "store":
+                self._serve()
             elif news["event"] == "leaving":
                 self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
             else:
@@ -247,16 +249,12 @@ class Supervisor:
             self._plan = stopping.after_signal(time.monotonic(), number, self._running(), again)
         self._send_due(time.monotonic())
 
-    def _on_listener(self) -> None:
-        """A script connects to MASTER_PORT: the store starts, on this socket."""
-        port = self.listener.getsockname()[1]
-        message = {"do": "store", "port": port, "world_size": self.request.ranks}
-        self.nursery.send(message, (self.listener.fileno(),))
-        self._selector.unregister(self.listener)
-        self.listener.close()
-        self._joined = True
-        if self.request.verbosity is not Verbosity.QUIET:
-            self.saying.line(plain_line(port))
+    def _serve(self) -> None:
+        """A script wants a store at MASTER_PORT, where its rank has begun to listen: the server starts, once."""
+        if not self._serves:
+            message = {"do": "store", "port": self.store.port, "world_size": self.request.ranks}
+            self.nursery.send(message, (self.store.descriptors[1],))
+        self._serves = self._joined = True
 
     def _nursery_lost(self) -> None:
         self._selector.unregister(self.nursery.channel)

@@ -14,10 +14,14 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.layout.arithmetic import Arithmetic
+from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
 """The variable that holds lockstep's own settings of a rank."""
+
+PLACE = "LOCKSTEP_RANK_MEETING"
+"""The variable that holds what this rank has inherited to meet the others."""
 
 MEASURE = "measure"
 """Inside `RankSettings.evidence`: what `bench` wants measured (see `lockstep.run.meter`); then nothing else is in it."""
@@ -52,6 +56,8 @@ class RankSettings:
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
+    backend: str = ""
+    """The back end of torch.distributed that a person asked for on the command line; empty: the script's own."""
     form: Form = field(default_factory=Form)
     """How a person asked on the command line to lay the model on ranks."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
@@ -74,7 +80,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
 
     Args:
         environment: the rank's position and settings; settings must not be None.
-        master_port: the port on 127.0.0.1 where the run's store answers plain scripts.
+        master_port: the port on 127.0.0.1 that is kept for a store of this run.
         run_id: the run's name.
     """
     position, settings = environment.position, environment.settings
@@ -96,11 +102,24 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nobody serves before a script wants it; then rank 0 may
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
     return {name: str(value) for name, value in variables.items()}
+
+
+def encode_place(place: MeetingPlace) -> dict[str, str]:
+    """The variable that tells a rank its descriptors; only the rank's own process can know their numbers."""
+    return {PLACE: json.dumps(asdict(place))}
+
+
+def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
+    """What this rank has inherited; None when another launcher started it, or nobody did."""
+    if PLACE not in variables:
+        return None
+    told = json.loads(variables[PLACE])
+    return MeetingPlace(InheritedFile(**told["table"]), InheritedFile(**told["port"]))
 
 
 def decode(variables: Mapping[str, str]) -> RankEnvironment:

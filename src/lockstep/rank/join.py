@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,10 +19,11 @@ from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.contract import Transport
-from lockstep.transport.group import GroupTransport
+from lockstep.transport.group import PATIENCE, GroupTransport
 from lockstep.transport.joining import register
 from lockstep.transport.membership import NAME
 from lockstep.transport.shared_memory import SharedMemoryTransport
+from lockstep.transport.shared_store import inherited_store
 
 _said_in: set[int] = set()
 """The last meeting of which something was said."""
@@ -33,9 +35,9 @@ _meetings = 0
 def join(environment: RankEnvironment, device: torch.device, *, exact: bool = True) -> Transport:
     """Meet the other ranks; every rank must call it. Initialises torch.distributed when there is more than one rank.
 
-    Under `lockstep run` the ranks meet through a file in the run folder, and Gloo listens on loopback only; under
-    another launcher through the store which that launcher names. A default group that the script has made is used.
-    Without `exact` the back end adds in its own order.
+    Under `lockstep run` the ranks meet in a memory that they inherit, and no port is open (without the compiled part, in a
+    file in the run folder, and Gloo listens on loopback only); under another launcher through the store which that one
+    names. A default group that the script has made is used. Without `exact` the back end adds in its own order.
 
     Raises:
         UsageError: when the script's own default group has another size than the launcher said.
@@ -94,9 +96,17 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
         if settings is None:
             dist.init_process_group(backend)
         else:
-            path = str(RunFolder(settings.run_folder).store(_meetings))
-            store = PrefixStore(backend, FileStore(path, position.world_size))
+            store = PrefixStore(backend, _meeting_store(settings.run_folder, position.world_size))
             dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+
+
+def _meeting_store(run_folder: Path, world_size: int) -> Store:
+    """For this process's present meeting only; the same on all ranks, which have met equally often."""
+    shared = inherited_store()
+    if shared is None:
+        return FileStore(str(RunFolder(run_folder).store(_meetings)), world_size)
+    shared.set_timeout(PATIENCE)
+    return PrefixStore(f"lockstep.init {_meetings}", shared)
 
 
 def _say_slow(position: Position, reason: str) -> None:

@@ -1,0 +1,342 @@
+#include "table.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t num_slots = 1024, granule = 64, num_sizes = 32;
+constexpr auto slice = std::chrono::milliseconds(50);
+
+// Where the keys of one hash begin, and where those sleep who wait for one of them.
+struct Slot {
+  std::atomic<std::uint32_t> first;
+  std::atomic<std::uint32_t> changes;   // the futex
+  std::atomic<std::uint32_t> sleepers;  // one that was killed asleep stays counted: then others wake nobody, at little cost
+};
+
+// FNV-1a: the same in every process.
+std::size_t slot_of(std::string_view key) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ull;
+  return (hash ^ (hash >> 32)) % num_slots;
+}
+
+// The words of a robust, process-shared mutex that are not zero are the same in every process. So whoever comes to a memory
+// of zeros may write them, before or after others have, and nobody has to be the first.
+void initialise(pthread_mutex_t& shared) {
+  pthread_mutex_t ours;
+  std::memset(static_cast<void*>(&ours), 0, sizeof ours);
+  pthread_mutexattr_t kind;
+  pthread_mutexattr_init(&kind);
+  pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+  const int error = pthread_mutex_init(&ours, &kind);
+  pthread_mutexattr_destroy(&kind);
+  if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_mutex_init");
+  static_assert(sizeof(pthread_mutex_t) % sizeof(std::uint32_t) == 0);
+  for (std::size_t offset = 0; offset < sizeof ours; offset += sizeof(std::uint32_t)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, reinterpret_cast<const std::byte*>(&ours) + offset, sizeof word);
+    auto* target = reinterpret_cast<std::uint32_t*>(reinterpret_cast<std::byte*>(&shared) + offset);
+    if (word != 0) std::atomic_ref<std::uint32_t>(*target).store(word);
+  }
+}
+
+}  // namespace
+
+// An entry, or a piece of free space; it takes a number of granules. Place 0 is the header, so 0 means none.
+struct TableEntry {
+  std::atomic<std::uint32_t> next;
+  std::uint32_t num_granules;
+  std::uint64_t key_bytes;
+  std::uint64_t value_bytes;
+
+  char* bytes() { return reinterpret_cast<char*>(this + 1); }
+  std::string_view key() { return {bytes(), key_bytes}; }
+  std::string_view value() { return {bytes() + key_bytes, value_bytes}; }
+};
+
+// `slots` is the truth. Everything between it and the lock can be found out from it, and is after somebody has died.
+struct TableHeader {
+  pthread_mutex_t lock;
+  std::uint64_t repairs;
+  std::uint64_t num_keys;
+  std::uint32_t unused_from;
+  std::uint32_t free[num_sizes];  // pieces of 2^i granules
+  alignas(granule) Slot slots[num_slots];
+};
+
+namespace {
+constexpr std::uint32_t first_place = (sizeof(TableHeader) + granule - 1) / granule;
+}
+
+// The lock, from construction to destruction. `held()` is false when it could not be had until the deadline.
+class Table::Locked {
+ public:
+  explicit Locked(Table& table, Clock::time_point deadline = Clock::time_point::max()) : table_(table) {
+    int result = pthread_mutex_trylock(&table.header().lock);
+    while (result == EBUSY || result == ETIMEDOUT) {
+      timespec until{};
+      ::clock_gettime(CLOCK_REALTIME, &until);
+      until.tv_nsec += Nanoseconds(slice).count();
+      until.tv_sec += until.tv_nsec / 1'000'000'000;
+      until.tv_nsec %= 1'000'000'000;
+      result = pthread_mutex_timedlock(&table.header().lock, &until);
+      if (result != ETIMEDOUT) break;
+      table.while_waiting_();  // the owner is stopped, perhaps
+      if (Clock::now() > deadline) return;
+    }
+    if (result == EOWNERDEAD) {
+      table.take_stock();
+      ++table.header().repairs;
+      pthread_mutex_consistent(&table.header().lock);
+    } else if (result != 0) {
+      throw std::system_error(result, std::generic_category(), "the lock of the ranks' store");
+    }
+    held_ = true;
+  }
+  ~Locked() {
+    if (held_) pthread_mutex_unlock(&table_.header().lock);
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  Table& table_;
+  bool held_ = false;
+};
+
+Table::Table(std::shared_ptr<Memory> memory, std::function<void()> while_waiting)
+    : memory_(std::move(memory)), while_waiting_(std::move(while_waiting)) {
+  const std::size_t limit = std::numeric_limits<std::uint32_t>::max();
+  num_granules_ = static_cast<std::uint32_t>(std::min(memory_->size() / granule, limit));
+  if (num_granules_ <= first_place) throw std::invalid_argument("this memory is too small for a store");
+  initialise(header().lock);
+}
+
+TableHeader& Table::header() const { return *reinterpret_cast<TableHeader*>(memory_->data()); }
+
+TableEntry* Table::at(std::uint32_t place) const {
+  return reinterpret_cast<TableEntry*>(memory_->data() + std::size_t{place} * granule);
+}
+
+// The word that leads to the key's entry, or the one at the end of its chain.
+std::atomic<std::uint32_t>* Table::link_to(std::string_view key) const {
+  std::atomic<std::uint32_t>* link = &header().slots[slot_of(key)].first;
+  while (const std::uint32_t place = link->load(std::memory_order_acquire)) {
+    if (at(place)->key() == key) break;
+    link = &at(place)->next;
+  }
+  return link;
+}
+
+std::string_view Table::value_at(const std::atomic<std::uint32_t>& link) const {
+  const std::uint32_t place = link.load(std::memory_order_acquire);
+  return place == 0 ? std::string_view() : at(place)->value();
+}
+
+// A new entry beside the old one, which it replaces by one store.
+void Table::replace(std::atomic<std::uint32_t>& link, std::string_view key, std::string_view value) {
+  const std::uint32_t place = allocate(key.size() + value.size());
+  TableEntry* entry = at(place);
+  entry->key_bytes = key.size();
+  entry->value_bytes = value.size();
+  std::copy(key.begin(), key.end(), entry->bytes());
+  std::copy(value.begin(), value.end(), entry->bytes() + key.size());
+  const std::uint32_t old = link.load(std::memory_order_relaxed);
+  entry->next.store(old == 0 ? 0 : at(old)->next.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  link.store(place, std::memory_order_release);
+  if (old == 0) {
+    ++header().num_keys;
+  } else {
+    give_back(old, at(old)->num_granules);
+  }
+  changed(key);
+}
+
+void Table::changed(std::string_view key) const {
+  Slot& slot = header().slots[slot_of(key)];
+  slot.changes.fetch_add(1, std::memory_order_seq_cst);
+  if (slot.sleepers.load(std::memory_order_seq_cst) != 0) wake_all(slot.changes);
+}
+
+// Space
+
+std::uint32_t Table::allocate(std::size_t num_bytes) {
+  const std::size_t wanted = (sizeof(TableEntry) + num_bytes + granule - 1) / granule;
+  TableHeader& all = header();
+  const std::size_t size = std::bit_width(wanted - 1);  // 2^size granules hold it
+  for (const bool again : {false, true}) {
+    for (std::size_t larger = size; larger < num_sizes; ++larger) {
+      const std::uint32_t place = all.free[larger];
+      if (place == 0) continue;
+      all.free[larger] = at(place)->next.load(std::memory_order_relaxed);
+      at(place)->num_granules = static_cast<std::uint32_t>(std::size_t{1} << size);
+      give_back(place + (1u << size), (1u << larger) - (1u << size));
+      return place;
+    }
+    const std::uint32_t place = std::max(all.unused_from, first_place);
+    if (size < num_sizes && (std::size_t{1} << size) <= num_granules_ - place) {
+      at(place)->num_granules = 1u << size;
+      all.unused_from = place + (1u << size);
+      return place;
+    }
+    if (!again) take_stock();  // puts free pieces together
+  }
+  throw std::runtime_error("the ranks' store is full: " + std::to_string(all.num_keys) + " keys fill its " +
+                           std::to_string(memory_->size() >> 10) + " KiB, and there is no room for a value of " +
+                           std::to_string(num_bytes) + " bytes. Send large data by a collective, not through the store");
+}
+
+// In pieces of a power of two, large ones first.
+void Table::give_back(std::uint32_t place, std::uint32_t num_granules) {
+  while (num_granules != 0) {
+    const std::uint32_t size = static_cast<std::uint32_t>(std::bit_width(num_granules)) - 1;
+    at(place)->next.store(header().free[size], std::memory_order_relaxed);
+    header().free[size] = place;
+    place += 1u << size;
+    num_granules -= 1u << size;
+  }
+}
+
+// Find out from the slots what is free, whatever the books say.
+void Table::take_stock() {
+  TableHeader& all = header();
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> used;
+  for (Slot& slot : all.slots) {
+    for (std::uint32_t place = slot.first; place != 0; place = at(place)->next) used.emplace_back(place, at(place)->num_granules);
+  }
+  std::sort(used.begin(), used.end());
+  std::fill(std::begin(all.free), std::end(all.free), 0);
+  all.num_keys = used.size();
+  std::uint32_t end = first_place;
+  for (const auto& [place, num_granules] : used) {
+    give_back(end, place - end);
+    end = place + num_granules;
+  }
+  all.unused_from = end;
+}
+
+// What users call
+
+void Table::set(std::string_view key, std::string_view value) {
+  const Locked locked(*this);
+  replace(*link_to(key), key, value);
+}
+
+void Table::append(std::string_view key, std::string_view value) {
+  const Locked locked(*this);
+  auto* link = link_to(key);
+  replace(*link, key, std::string(value_at(*link)).append(value));
+}
+
+std::int64_t Table::add(std::string_view key, std::int64_t amount) {
+  const Locked locked(*this);
+  auto* link = link_to(key);
+  const std::string_view text = value_at(*link);
+  std::int64_t before = 0;
+  if (link->load() != 0) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), before);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      throw std::invalid_argument("the value of " + std::string(key) + " in the ranks' store is not a whole number");
+    }
+  }
+  const auto sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(before) + static_cast<std::uint64_t>(amount));
+  replace(*link, key, std::to_string(sum));
+  return sum;
+}
+
+std::string Table::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  const Locked locked(*this);
+  auto* link = link_to(key);
+  const bool there = link->load() != 0;
+  if (there ? value_at(*link) != expected : !expected.empty()) return std::string(there ? value_at(*link) : expected);
+  replace(*link, key, desired);
+  return std::string(desired);
+}
+
+bool Table::remove(std::string_view key) {
+  const Locked locked(*this);
+  auto* link = link_to(key);
+  const std::uint32_t place = link->load();
+  if (place == 0) return false;
+  link->store(at(place)->next.load(), std::memory_order_release);
+  --header().num_keys;
+  give_back(place, at(place)->num_granules);
+  return true;
+}
+
+std::optional<std::string> Table::find(std::string_view key) {
+  const Locked locked(*this);
+  const auto* link = link_to(key);
+  if (link->load() == 0) return std::nullopt;
+  return std::string(value_at(*link));
+}
+
+// The first of these keys that is not there; null when all are. Under the lock.
+const std::string* Table::missing(const std::vector<std::string>& keys) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) { return link_to(key)->load() == 0; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+bool Table::has_all(const std::vector<std::string>& keys) {
+  const Locked locked(*this);
+  return missing(keys) == nullptr;
+}
+
+bool Table::wait(const std::vector<std::string>& keys, Nanoseconds patience) {
+  const auto now = Clock::now();
+  const auto deadline = patience < Clock::time_point::max() - now ? now + patience : Clock::time_point::max();
+  while (true) {
+    Slot* slot = nullptr;
+    std::uint32_t before = 0;
+    {
+      const Locked locked(*this, deadline);
+      if (!locked.held()) return false;
+      const std::string* key = missing(keys);
+      if (key == nullptr) return true;
+      // Whoever publishes after this has the lock after us, and sees a sleeper.
+      slot = &header().slots[slot_of(*key)];
+      slot->sleepers.fetch_add(1, std::memory_order_seq_cst);
+      before = slot->changes.load(std::memory_order_seq_cst);
+    }
+    const auto left = deadline - Clock::now();
+    if (left > Nanoseconds(0)) sleep_on(slot->changes, before, std::min<Nanoseconds>(left, slice));
+    slot->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    while_waiting_();
+    if (Clock::now() >= deadline) return has_all(keys);
+  }
+}
+
+std::uint64_t Table::num_keys() {
+  const Locked locked(*this);
+  return header().num_keys;
+}
+
+std::vector<std::string> Table::keys() {
+  const Locked locked(*this);
+  std::vector<std::string> found;
+  for (Slot& slot : header().slots) {
+    for (std::uint32_t place = slot.first; place != 0; place = at(place)->next) found.emplace_back(at(place)->key());
+  }
+  return found;
+}
+
+std::uint64_t Table::repairs() {
+  const Locked locked(*this);
+  return header().repairs;
+}
+
+}  // namespace lockstep

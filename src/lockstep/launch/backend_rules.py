@@ -1,0 +1,54 @@
+"""Which back end a script's call gets when a person has said `--backend`: pure decisions with their sentences."""
+
+from __future__ import annotations
+
+from lockstep.errors import UsageError
+
+OURS = "lockstep"
+BACKENDS = (OURS, "gloo", "nccl", "mpi")
+"""What `--backend` may be."""
+FOR_CPU = frozenset({OURS, "gloo", "mpi"})
+
+
+def check_backend(name: str, device: str, compiled: bool) -> None:
+    """Refuse before anything starts what cannot work.
+
+    Args:
+        name: what the person said.
+        device: where the ranks compute.
+        compiled: whether the compiled part of lockstep is installed.
+
+    Raises:
+        UsageError: with the way out.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"There is no back end {name!r} for --backend. Known: {', '.join(BACKENDS)}.")
+    if name == OURS and not compiled:
+        raise UsageError(
+            "--backend lockstep needs the compiled part of lockstep, which is not installed here. "
+            "Install g++ and lockstep again, or use --backend gloo."
+        )
+    if name == "nccl" and device == "cpu":
+        raise UsageError("--backend nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
+
+
+def backend_for(asked: str | None, wanted: str, device: str) -> str | None:
+    """The back end of one call: `wanted` in the place of a single one that it can replace, else as asked.
+
+    A name for each device ("cpu:gloo,cuda:nccl") stays, because lockstep's group cannot be a part of such a mixture; and on
+    a GPU a back end of the CPU does not take the place of NCCL.
+
+    Args:
+        asked: what the script said; None leaves it to torch.
+        wanted: what the person said; empty for nothing.
+        device: where the ranks compute.
+    """
+    name = (asked or "").lower().removeprefix("cpu:")
+    known = name in BACKENDS or not name
+    keeps_gpus = device == "cuda" and wanted in FOR_CPU and name in ("", "nccl")
+    return wanted if wanted and known and not keeps_gpus else asked
+
+
+def is_ours(backend: str | None) -> bool:
+    """Whether lockstep's own back end has a part in it."""
+    return OURS in {part.rpartition(":")[2] for part in (backend or "").lower().split(",")}

@@ -46,17 +46,15 @@ class OncePerNode(Visibility):
 
     def publish(self) -> None:
         if self._parts:
-            self._take_over()
+            self.take_over()
 
-    def before_update(self) -> None:
-        """Parameters that a script wrote become everybody's."""
-        if self._parts and self._transport.any(any(part.was_written() for part in self._parts), "parameters"):
-            self._take_over()
+    def was_written(self) -> bool:
+        return any(part.was_written() for part in self._parts)
 
     def after_update(self, stretches: Sequence[Stretch]) -> None:  # noqa: ARG002 - everyone sees all of them
         self._transport.barrier("updated")
 
-    def _take_over(self) -> None:
+    def take_over(self) -> None:
         sums = self._transport.all_gather_object(bit_sums([part.mine for part in self._parts]), "parameters")
         if any(one != sums[0] for one in sums):
             raise UsageError(

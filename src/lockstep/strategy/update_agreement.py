@@ -23,9 +23,17 @@ SIMPLE = (bool, int, float, str, type(None))
 
 
 def require_agreement(
-    optimizer: Optimizer, parameters: Sequence[nn.Parameter], transport: Transport, where: str, sums: Sequence[int]
-) -> list[nn.Parameter]:
-    """Raise `UsageError` on every rank when options, gradients or `sums` differ; the parameters that have a gradient.
+    optimizer: Optimizer,
+    parameters: Sequence[nn.Parameter],
+    transport: Transport,
+    where: str,
+    sums: Sequence[int],
+    *,
+    wrote: bool,
+) -> tuple[list[nn.Parameter], bool]:
+    """Raise `UsageError` on every rank when options, gradients or `sums` differ.
+
+    Returns the parameters that have a gradient, and whether any rank `wrote`.
 
     Args:
         optimizer: about to update.
@@ -33,13 +41,15 @@ def require_agreement(
         transport: between the ranks.
         where: the user's source line.
         sums: further numbers that must be equal: over the bits of the model. Empty: they are not looked at.
+        wrote: may differ between ranks.
     """
     presence = [parameter.grad is not None for parameter in parameters]
     updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
     options = [_options(group) for group in optimizer.param_groups]
     bits = [sum(bit_sums([p.grad for p in updated if p.grad is not None])), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
-    told = transport.exchange(UPDATE, json.dumps(mine).encode(), where)
+    frames = transport.exchange(UPDATE, b"01"[wrote : wrote + 1] + json.dumps(mine).encode(), where)
+    told = [frame[1:] for frame in frames]
     if len(set(told)) > 1:
         name = type(optimizer).__name__
         decoded = [json.loads(data) for data in told]
@@ -54,7 +64,7 @@ def require_agreement(
             f"{name}.step(): gradients or parameters differ between ranks. Something outside of the lanes depends on the rank: a "
             f"gradient or a parameter that was written to on some ranks only."
         )
-    return updated
+    return updated, any(frame[:1] == b"1" for frame in frames)
 
 
 def _options(group: Mapping[str, Any]) -> list[list[Any]]:

@@ -28,7 +28,7 @@ class Stretch:
 
 
 class Visibility(ABC):
-    """Every rank calls `before_update`, updates its own stretches, and calls `after_update`."""
+    """Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Zeros for parameters to lie in, 1-D. Every rank must call it."""
@@ -44,9 +44,12 @@ class Visibility(ABC):
     def publish(self) -> None:  # noqa: B027
         """Parameters were put into what `allocate` made, on every rank the same. Every rank must call it."""
 
-    @abstractmethod
-    def before_update(self) -> None:
-        """Return when no rank reads the old values any more, so that this rank may write."""
+    def was_written(self) -> bool:
+        """Whether the script wrote to parameters in a way that others do not see yet. Not a collective."""
+        return False
+
+    def take_over(self) -> None:  # noqa: B027
+        """What the scripts wrote becomes everybody's. Every rank must call it, when no rank reads or writes parameters."""
 
     @abstractmethod
     def after_update(self, stretches: Sequence[Stretch]) -> None:
@@ -61,9 +64,6 @@ class HandedAround(Visibility):
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-
-    def before_update(self) -> None:
-        """Nobody else reads this rank's memory."""
 
     def after_update(self, stretches: Sequence[Stretch]) -> None:
         for stretch in stretches:

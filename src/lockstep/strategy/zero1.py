@@ -88,8 +88,16 @@ class Zero1(Replica):
         if share.settle(self._arena):
             self._cut_gradients()
         sums = self._arena.checksums() if share.num_updates < CHECKED_UPDATES else []
-        share.updated = require_agreement(share.optimizer, share.sharing.parameters, self._transport, where(), sums)
-        self._visibility.before_update()
+        share.updated, any_wrote = require_agreement(
+            share.optimizer,
+            share.sharing.parameters,
+            self._transport,
+            where(),
+            sums,
+            wrote=self._visibility.was_written(),
+        )
+        if any_wrote:
+            self._visibility.take_over()
         slot = self._result
         share.enter(slot if slot is not None and slot.spans is self._pool.spans else None)
 

@@ -6,32 +6,75 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
-from benchmarks.launching import measure_launch
-from benchmarks.naive_split import measure_pipeline
-from benchmarks.overhead import measure_overhead, overhead_table
-from benchmarks.stepping import measure_steps
+from benchmarks.parts import PARTS, Amount
 from benchmarks.summary import Line, table
-from benchmarks.workloads import WORKLOADS
+from lockstep.launch.cores import usable_cores
+from lockstep.transport.native import why_not
 
-PARTS = ("steps", "alone", "launch", "pipeline", "overhead")
+CORES = 2
+FORMATS = (".png", ".svg", ".pdf")
 
 
-def comparisons(parts: list[str], rounds: int) -> list[Callable[[], Line]]:
-    """What to measure, in order."""
-    found: list[Callable[[], Line]] = []
-    for part, num_ranks in (("steps", 2), ("alone", 1)):
-        if part in parts:
-            found += [lambda name=name, n=num_ranks: measure_steps(name, n, rounds) for name in WORKLOADS]
-    if "launch" in parts:
-        found += [lambda n=n: measure_launch(n, rounds) for n in (2, 8)]
-    if "pipeline" in parts:
-        found += [lambda m=m: measure_pipeline(m, rounds) for m in (8, 16)]
-    return found
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options; ends with code 2 when they cannot be fulfilled here."""
+    listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
+    parser = Parser(
+        prog="python -m benchmarks",
+        description="Compare lockstep with stock PyTorch, side by side.",
+        epilog=f"parts:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="what to measure [default: all]")
+    parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
+    parser.add_argument("--json", action="store_true", help="print JSON, with every round")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    options = parser.parse_args(words)
+    options.parts = options.parts or list(PARTS)
+    if problem := objection(options.parts, options.picture, usable_cores().count, why_not()):
+        parser.error(problem)
+    return options
+
+
+def drawn() -> list[str]:
+    """The parts with a picture."""
+    return [name for name, part in PARTS.items() if part.draw is not None]
+
+
+def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compiled: str) -> str:
+    """Why this cannot be measured here, in one sentence; empty when it can."""
+    if unknown := sorted(set(parts) - set(PARTS)):
+        return f"There is no part {', '.join(unknown)}. Choose from {', '.join(PARTS)}."
+    if cores < CORES:
+        return f"The ranks of a comparison need {CORES} cores, and this process may use {cores}."
+    needing = [name for name in parts if PARTS[name].compiled]
+    if no_compiled and needing:
+        return f"Without the compiled part {', '.join(needing)} cannot be measured: {no_compiled}."
+    if picture is None:
+        return ""
+    if len(parts) != 1 or parts[0] not in drawn():
+        return f"A picture shows one part. Name one of {', '.join(drawn())} and no other."
+    if picture.suffix not in FORMATS:
+        return f"--picture {picture} must end with {', '.join(FORMATS)}."
+    if not picture.absolute().parent.is_dir():
+        return f"--picture {picture}: the folder {picture.parent} does not exist."
+    if find_spec("matplotlib") is None:
+        return "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
+    return ""
 
 
 def machine() -> str:
@@ -41,27 +84,34 @@ def machine() -> str:
     return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}"
 
 
+def measure(parts: Sequence[str], amount: Amount) -> list[Line]:
+    """Everything in order; on a terminal with a line that says what is being measured."""
+    todo = [measurement for name in parts for measurement in PARTS[name].plan(amount)]
+    lines: list[Line] = []
+    for number, measurement in enumerate(todo, 1):
+        _say(f"{number}/{len(todo)} {measurement.label}")
+        lines += measurement.measure()
+    _say("")
+    return lines
+
+
+def _say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare lockstep with stock PyTorch.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} [default: all]")
-    parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}. Choose from {', '.join(PARTS)}.")
-    lines = []
-    parts = options.parts or list(PARTS)
-    for number, measure in enumerate(todo := comparisons(parts, 6 if options.quick else 24)):
-        print(f"\r{number + 1}/{len(todo)} ", end="", file=sys.stderr, flush=True)
-        lines.append(measure())
-    print("\r", end="", file=sys.stderr)
-    overheads = [measure_overhead(n, 50 if options.quick else 400) for n in (1, 2)] if "overhead" in parts else []
+    options = parse(sys.argv[1:])
+    rounds, steps = (6, 50) if options.quick else (24, 400)
+    lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))
+    if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
+        draw(lines, options.picture)
+    shown = [line for line in lines if line.row]
     if options.json:
-        told = {"lines": [asdict(line) for line in lines], "overhead": [asdict(one) for one in overheads]}
-        print(json.dumps({"machine": machine(), **told}, indent=1))
-        return
-    tables = ([table(lines)] if lines else []) + ([overhead_table(overheads)] if overheads else [])
-    print("\n\n".join([machine(), *tables]))
+        told = [{**asdict(line), "reached": line.reached, "met": line.met} for line in lines]
+        print(json.dumps({"machine": machine(), "lines": told}, indent=1))
+    else:
+        print(f"{machine()}\n{table(shown)}")
 
 
 if __name__ == "__main__":

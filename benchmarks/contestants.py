@@ -8,23 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 import lockstep
+from benchmarks.laps import BACKWARD, FORWARD, REST, UPDATE, Laps
 from benchmarks.workloads import Workload
 
 OURS, LIMIT, BARE = "lockstep", "no exchange", "bare loop"
 BUCKET_CAPS_MIB = (1, 4, 25)
 
-Capture = Callable[[nn.Module], None]
-"""Called with the model in every step when its gradients are complete."""
+
+@dataclass
+class Record:
+    """What one side leaves behind: its first gradients, and where its steps' time went."""
+
+    gradients: list[Tensor] = field(default_factory=list)
+    laps: Laps = field(default_factory=Laps)
+
+    def keep_first(self, model: nn.Module) -> None:
+        """Called in every step when the gradients are complete."""
+        if not self.gradients:
+            self.gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
 def adamw(model: nn.Module) -> Optimizer:
@@ -33,65 +46,89 @@ def adamw(model: nn.Module) -> Optimizer:
 
 
 def lockstep_side(
-    run: lockstep.Run, workload: Workload, model: nn.Module, data: Dataset[Any], capture: Capture
+    run: lockstep.Run, workload: Workload, model: nn.Module, data: Dataset[Any], record: Record
 ) -> Iterator[None]:
     """Our engine: one lane per rank."""
     loader = DataLoader(data, batch_size=workload.batch * run.world_size)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
+    laps = record.laps
     while True:
         for step in run.steps(loader):
             for inputs, targets in step:
-                run.backward(F.cross_entropy(model(inputs), targets))
-            capture(model)
+                laps.end(REST)
+                loss = F.cross_entropy(model(inputs), targets)
+                laps.end(FORWARD)
+                run.backward(loss)
+            laps.end(BACKWARD)
+            record.keep_first(model)
+            laps.end(REST)
             optimizer.step()
+            laps.end(UPDATE)
             optimizer.zero_grad()
             yield
 
 
 def plain_side(
-    model: nn.Module, data: Dataset[Any], batches: list[list[int]], capture: Capture, *, exchange: bool
+    model: nn.Module, data: Dataset[Any], batches: list[list[int]], record: Record, *, exchange: bool
 ) -> Iterator[None]:
     """An ordinary loop over `model`, which may be wrapped in DDP; `exchange` False takes DDP's exchange out."""
     optimizer = adamw(model)
     loader = DataLoader(data, batch_sampler=batches)
+    laps = record.laps
     while True:
         for inputs, targets in loader:
+            laps.end(REST)
             with nullcontext() if exchange else model.no_sync():
-                F.cross_entropy(model(inputs), targets).backward()
-            capture(model)
+                loss = F.cross_entropy(model(inputs), targets)
+                laps.end(FORWARD)
+                loss.backward()
+            laps.end(BACKWARD)
+            record.keep_first(model)
+            laps.end(REST)
             optimizer.step()
+            laps.end(UPDATE)
             optimizer.zero_grad()
             yield
 
 
-def ddp_name(bucket_cap_mib: int) -> str:
-    """The name of the DDP side with this bucket cap."""
-    return f"DDP {bucket_cap_mib} MiB"
+def bucketed(name: str, bucket_cap_mib: int) -> str:
+    """The name of a DDP side with this bucket cap."""
+    return f"{name} {bucket_cap_mib} MiB"
 
 
-def sides(
-    run: lockstep.Run, workload: Workload, data: Dataset[Any], capture: Callable[[str], Capture]
-) -> dict[str, Iterator[None]]:
-    """All sides for a world of this size: our engine first; DDP's and the limit, or the bare loop for one rank."""
-    torch.manual_seed(0)
-    first = workload.model()
-    weights = {name: value.clone() for name, value in first.state_dict().items()}
+class Models:
+    """Equal models for all sides, and each rank's own batches."""
 
-    def copy() -> nn.Module:
-        model = workload.model()
-        model.load_state_dict(weights)
+    def __init__(self, workload: Workload, rank: int, world_size: int, num_samples: int) -> None:
+        torch.manual_seed(0)
+        self.first = workload.model()
+        self._weights = {name: value.clone() for name, value in self.first.state_dict().items()}
+        self._make = workload.model
+        step, start = workload.batch * world_size, workload.batch * rank
+        self.batches = [list(range(at + start, at + start + workload.batch)) for at in range(0, num_samples, step)]
+
+    def another(self) -> nn.Module:
+        """With the first one's weights."""
+        model = self._make()
+        model.load_state_dict(self._weights)
         return model
 
-    step, start = workload.batch * run.world_size, workload.batch * run.rank
-    total = len(data)  # type: ignore[arg-type]
-    batches = [list(range(at + start, at + start + workload.batch)) for at in range(0, total, step)]
-    found = {OURS: lockstep_side(run, workload, first, data, capture(OURS))}
-    if run.world_size == 1:
-        found[BARE] = plain_side(copy(), data, batches, capture(BARE), exchange=True)
-        return found
-    for cap in BUCKET_CAPS_MIB:
-        wrapped = DistributedDataParallel(copy(), bucket_cap_mb=cap, gradient_as_bucket_view=True)
-        found[ddp_name(cap)] = plain_side(wrapped, data, batches, capture(ddp_name(cap)), exchange=True)
-    limit = DistributedDataParallel(copy(), gradient_as_bucket_view=True)
-    found[LIMIT] = plain_side(limit, data, batches, capture(LIMIT), exchange=False)
+    def wrapped(self, group: dist.ProcessGroup, bucket_cap_mib: int = 25) -> nn.Module:
+        """The same in DDP."""
+        return DistributedDataParallel(
+            self.another(), process_group=group, bucket_cap_mb=bucket_cap_mib, gradient_as_bucket_view=True
+        )
+
+
+def ddp_sides(
+    models: Models, data: Dataset[Any], groups: dict[str, dist.ProcessGroup], record: Callable[[str], Record]
+) -> dict[str, Iterator[None]]:
+    """DDP over each group with each bucket cap, and over the first one without any exchange."""
+    found = {}
+    for label, group in groups.items():
+        for cap in BUCKET_CAPS_MIB:
+            name = bucketed(label, cap)
+            found[name] = plain_side(models.wrapped(group, cap), data, models.batches, record(name), exchange=True)
+    without = models.wrapped(next(iter(groups.values())))
+    found[LIMIT] = plain_side(without, data, models.batches, record(LIMIT), exchange=False)
     return found

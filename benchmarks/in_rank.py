@@ -1,4 +1,4 @@
-"""What runs in the ranks: every side makes a step in turn; the time of a step is that of its slowest rank.
+"""What runs in the ranks of `steps` and `alone`: every side makes a step in turn.
 
 lockstep run -n 2 -m benchmarks.in_rank --workload mlp --rounds 20 --to times.json
 """
@@ -7,52 +7,88 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 import lockstep
-from benchmarks.contestants import LIMIT, OURS, Capture, sides
-from benchmarks.workloads import WORKLOADS
+from benchmarks.back_end import gloo_group
+from benchmarks.contestants import BARE, LIMIT, OURS, Models, Record, ddp_sides, lockstep_side, plain_side
+from benchmarks.laps import BACKWARD, FORWARD, UPDATE
+from benchmarks.turns import slowest, take_turns
+from benchmarks.workloads import WORKLOADS, Workload
 
-WARM_UP = 4
+WARM_UP = 5
+"""As many updates as the engine compares over ranks, and one."""
 TOLERANCE = 1e-4
 """Of the largest gradient: what two orders of adding may differ by."""
 STEPS_PER_EPOCH = 16
 
 
-def measure(found: dict[str, Iterator[None]], rounds: int) -> dict[str, list[int]]:
-    """Nanoseconds of each side's steps on this rank. Every round begins with another side."""
-    names = list(found)
-    times: dict[str, list[int]] = {name: [] for name in names}
-    for number in range(WARM_UP + rounds):
-        at = number % len(names)
-        for name in names[at:] + names[:at]:
-            torch.use_deterministic_algorithms(name == OURS)
-            if dist.is_initialized():
-                dist.barrier()
-            started = time.perf_counter_ns()
-            next(found[name])
-            times[name].append(time.perf_counter_ns() - started)
-    return {name: values[WARM_UP:] for name, values in times.items()}
+def measure(found: dict[str, Iterator[None]], records: dict[str, Record], rounds: int) -> dict[str, list[int]]:
+    """Nanoseconds of each side's steps on this rank."""
+
+    def begin(name: str) -> None:
+        torch.use_deterministic_algorithms(name == OURS)
+        records[name].laps.begin()
+
+    def step(name: str) -> None:
+        next(found[name])
+        records[name].laps.end_step()
+
+    barrier = dist.barrier if dist.is_initialized() else lambda: None
+    sides = {name: partial(step, name) for name in found}
+    return take_turns(sides, rounds, warm_up=WARM_UP, barrier=barrier, before=begin)
 
 
-def slowest(times: dict[str, list[int]]) -> dict[str, list[int]]:
-    """The longest time over ranks of each step."""
-    table = torch.tensor(list(times.values()))
+def mean_phases(records: dict[str, Record]) -> dict[str, dict[str, float]]:
+    """Nanoseconds of each side's phases: the median over steps, the mean over ranks; every rank must call it."""
+    phases = (FORWARD, BACKWARD, UPDATE)
+    steps = [[[step[phase] for phase in phases] for step in of.laps.steps[WARM_UP:]] for of in records.values()]
+    table = torch.tensor(steps, dtype=torch.float64).quantile(0.5, dim=1)
     if dist.is_initialized():
-        dist.all_reduce(table, dist.ReduceOp.MAX)
-    return dict(zip(times, table.tolist(), strict=True))
+        dist.all_reduce(table)
+        table /= dist.get_world_size()
+    return {name: dict(zip(phases, row, strict=True)) for name, row in zip(records, table.tolist(), strict=True)}
 
 
 def largest_difference(first: list[Tensor], other: list[Tensor]) -> float:
     """Between two sets of gradients, as a part of the largest gradient."""
     scale = max(gradient.abs().max().item() for gradient in first)
     return max((a - b).abs().max().item() for a, b in zip(first, other, strict=True)) / scale
+
+
+def differences(records: dict[str, Record], reference: str) -> dict[str, float]:
+    """How far the first gradients of the sides that exchange are from the reference's.
+
+    Raises:
+        SystemExit: when one is beyond the tolerance.
+    """
+    found = {
+        name: largest_difference(records[reference].gradients, record.gradients)
+        for name, record in records.items()
+        if name not in (reference, LIMIT)
+    }
+    if not all(difference <= TOLERANCE for difference in found.values()):
+        raise SystemExit(f"the gradients of the first step differ: {found}")
+    return found
+
+
+def sides(run: lockstep.Run, workload: Workload, records: dict[str, Record]) -> dict[str, Iterator[None]]:
+    """Our engine first; then DDP's and the limit, or the bare loop for one rank."""
+    num_samples = STEPS_PER_EPOCH * workload.batch * run.world_size
+    data = workload.data(num_samples)
+    models = Models(workload, run.rank, run.world_size, num_samples)
+    found = {OURS: lockstep_side(run, workload, models.first, data, records[OURS])}
+    if run.world_size == 1:
+        found[BARE] = plain_side(models.another(), data, models.batches, records[BARE], exchange=True)
+        return found
+    return found | ddp_sides(models, data, {"DDP": gloo_group()}, records.__getitem__)
 
 
 def main() -> None:
@@ -63,27 +99,13 @@ def main() -> None:
     options = parser.parse_args()
 
     run = lockstep.init(seed=0)
-    workload = WORKLOADS[options.workload]
-    gradients: dict[str, list[Tensor]] = {}
-
-    def capture(name: str) -> Capture:
-        def keep_first(model: nn.Module) -> None:
-            if name not in gradients:
-                gradients[name] = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-        return keep_first
-
-    data = workload.data(STEPS_PER_EPOCH * workload.batch * run.world_size)
-    times = slowest(measure(sides(run, workload, data, capture), options.rounds))
-    differences = {
-        name: largest_difference(gradients[OURS], values)
-        for name, values in gradients.items()
-        if name not in (OURS, LIMIT)
-    }
-    if max(differences.values()) > TOLERANCE:
-        raise SystemExit(f"the gradients of the first step differ: {differences}")
+    records: dict[str, Record] = defaultdict(Record)
+    found = sides(run, WORKLOADS[options.workload], records)
+    records = {name: records[name] for name in found}
+    times = slowest(measure(found, records, options.rounds))
+    told = {"times_ns": times, "phases_ns": mean_phases(records), "differences": differences(records, OURS)}
     if run.rank == 0:
-        options.to.write_text(json.dumps({"times_ns": times, "gradient_difference": max(differences.values())}))
+        options.to.write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

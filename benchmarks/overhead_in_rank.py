@@ -1,6 +1,6 @@
 """What runs in the ranks: steps of a tiny model, untimed inside for the whole, then with a clock around each part.
 
-lockstep run -n 2 -m benchmarks.overhead_in_rank --steps 200 --to folder
+lockstep run -n 2 -m benchmarks.overhead_in_rank --steps 200 --to overhead.json
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -114,8 +114,8 @@ def prepared_steps(run: lockstep.Run, model: nn.Module, data: TensorDataset) -> 
             yield
 
 
-def times_us(loop: Iterator[None], steps: int, after: Callable[[], None] = lambda: None) -> float:
-    """The median time of a step."""
+def times_ns(loop: Iterator[None], steps: int, after: Callable[[], None] = lambda: None) -> list[int]:
+    """The time of each step."""
     found = []
     for number in range(WARM_UP + steps):
         began = time.perf_counter_ns()
@@ -123,7 +123,7 @@ def times_us(loop: Iterator[None], steps: int, after: Callable[[], None] = lambd
         if number >= WARM_UP:
             found.append(time.perf_counter_ns() - began)
         after()
-    return median(found) / 1000
+    return found
 
 
 def main() -> None:
@@ -135,15 +135,21 @@ def main() -> None:
     run = lockstep.init(seed=0)
     samples = STEPS_PER_EPOCH * BATCH * run.world_size
     data = TensorDataset(torch.randn(samples, 4), torch.randint(2, (samples,)))
-    bare = times_us(bare_steps(nn.Linear(4, 2), data), options.steps)
+    bare = times_ns(bare_steps(nn.Linear(4, 2), data), options.steps)
     prepared = prepared_steps(run, nn.Linear(4, 2), data)
-    whole = times_us(prepared, options.steps)
+    whole = times_ns(prepared, options.steps)
     clocks = Clocks()
     clocks.wind()
-    times_us(prepared, options.steps, clocks.end_step)
-    parts = {part: median(spent[WARM_UP:]) / 1000 for part, spent in clocks.steps.items()}
-    told = {"step_us": whole, "bare_us": bare, "parts_us": parts}
-    (options.to / f"overhead-{run.rank}.json").write_text(json.dumps(told))
+    times_ns(prepared, options.steps, clocks.end_step)
+    parts = {part: spent[WARM_UP:] for part, spent in clocks.steps.items()}
+    told: list[Any] = [None] * run.world_size
+    mine = {"step_ns": whole, "bare_ns": bare, "parts_ns": parts}
+    if run.world_size > 1:
+        dist.all_gather_object(told, mine)
+    else:
+        told = [mine]
+    if run.rank == 0:
+        options.to.write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""What is trained: three models that differ in how much there is to exchange for each second of computing."""
+"""What is trained: models that differ in how much there is to exchange for each second of computing.
+
+The last three are there because stock DDP might be as fast with them: very many small tensors, gradients that are mostly
+zeros, and much computing for little to exchange.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,8 @@ class Workload:
     model: Callable[[], nn.Module]
     data: Callable[[int], TensorDataset]
     """`num_samples` to a data set in memory, of (input, target)."""
+    goal: float = 1.0
+    """How many times as fast as the best DDP a step is to be."""
 
 
 class Block(nn.Module):
@@ -88,6 +94,46 @@ def resnet20() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
+class ManyTensors(nn.Module):
+    """300 small layers, in residual pairs: 0.3 M parameters in 602 tensors."""
+
+    def __init__(self, width: int = 32, layers: int = 300) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden = hidden + 0.1 * torch.tanh(layer(hidden))
+        return self.head(hidden)
+
+
+class Words(nn.Module):
+    """The mean of 64 words' vectors: 10.2 M parameters, of whose gradients nearly all are zeros."""
+
+    def __init__(self, words: int = 40_000, width: int = 256) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(words, width), nn.Linear(width, 10)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.words(words).mean(1))
+
+
+def convolutions() -> nn.Module:
+    """Three convolutions of 128 channels on 32 x 32: 0.3 M parameters, and 1.2 GFLOP for a picture's forward."""
+    sizes = [3, 128, 128, 128]
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Conv2d(a, b, 3, 1, 1), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def _small_vectors(num_samples: int) -> TensorDataset:
+    return TensorDataset(torch.randn(num_samples, 32), torch.randint(10, (num_samples,)))
+
+
+def _sentences(num_samples: int) -> TensorDataset:
+    return TensorDataset(torch.randint(40_000, (num_samples, 64)), torch.randint(10, (num_samples,)))
+
+
 def _vectors(num_samples: int) -> TensorDataset:
     return TensorDataset(torch.randn(num_samples, 1024), torch.randint(10, (num_samples,)))
 
@@ -103,8 +149,11 @@ def _pictures(num_samples: int) -> TensorDataset:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("mlp", "MLP, 10.5 M parameters, 16 samples per rank", 16, mlp, _vectors),
-        Workload("gpt", "GPT, 10.9 M parameters, 2 x 128 tokens per rank", 2, GPT, _texts),
-        Workload("cnn", "ResNet-20, 0.27 M parameters, 16 pictures per rank", 16, resnet20, _pictures),
+        Workload("mlp", "MLP, 10.5 M parameters, 16 samples per rank", 16, mlp, _vectors, 2.0),
+        Workload("gpt", "GPT, 10.9 M parameters, 2 x 128 tokens per rank", 2, GPT, _texts, 1.2),
+        Workload("cnn", "ResNet-20, 0.27 M parameters, 16 pictures per rank", 16, resnet20, _pictures, 1.15),
+        Workload("tensors", "300 small layers, 0.3 M parameters in 602 tensors", 16, ManyTensors, _small_vectors),
+        Workload("words", "word vectors, 10.2 M parameters, 16 x 64 words per rank", 16, Words, _sentences),
+        Workload("conv", "3 wide convolutions, 0.3 M parameters, 4 pictures per rank", 4, convolutions, _pictures),
     )
 }

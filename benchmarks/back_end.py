@@ -1,0 +1,19 @@
+"""The process groups of a comparison inside ranks: stock Gloo, and lockstep's back end for torch.distributed."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+import lockstep.torch_backend  # noqa: F401 - registers the back end
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """All ranks over Gloo, whatever the default group is; every rank must call it."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
+
+
+def lockstep_group() -> dist.ProcessGroup:
+    """All ranks over our back end; every rank must call it."""
+    group: dist.ProcessGroup = dist.new_group(backend="lockstep")
+    return group

@@ -1,0 +1,90 @@
+"""Which collectives are measured, with which sizes, on how many ranks, and what each is to reach. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KIB, MIB = 1 << 10, 1 << 20
+
+GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torch.distributed"
+"""The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our back end."""
+COPY, STREAM = "memcpy", "copy past the caches"
+"""The limits: to copy as much, in two ways; the quicker one counts."""
+
+SWEPT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send")
+"""What the picture draws, a panel for each."""
+SWEEP_BYTES = (KIB, 16 * KIB, 256 * KIB, 4 * MIB, 32 * MIB)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on one size."""
+
+    row: str
+    """Of the scoreboard; empty for the picture only."""
+    collective: str
+    num_bytes: int
+    """Of the largest tensor of a rank, in float32."""
+    cold: bool = False
+    """Whether the buffers have left all caches when they are used; hot is where the last operation left them."""
+    goals: tuple[tuple[str, float], ...] = ()
+    """The least ratio to Gloo, by side."""
+    limit_goal: float = 0.0
+    """The share of the limit that windows are to reach."""
+
+    @property
+    def what(self) -> str:
+        place = " cold" if self.cold else " hot" if self.num_bytes >= 64 * KIB else ""
+        return (
+            self.collective if self.collective == "barrier" else f"{self.collective} {size_text(self.num_bytes)}{place}"
+        )
+
+
+def size_text(num_bytes: int) -> str:
+    """As short as it goes: `4 B`, `64 KiB`, `25 MiB`."""
+    for size, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if num_bytes >= size:
+            return f"{num_bytes // size} {name}"
+    return f"{num_bytes} B"
+
+
+def of_two_ranks() -> list[Case]:
+    """Rows C1 to C4."""
+    large = [Case("C1", "all_reduce", n * MIB, True, ((WINDOWS, 8.0),), 0.8) for n in (25, 64, 128)]
+    middle = [
+        Case("C2", "all_reduce", n * KIB, cold, ((WINDOWS, goal),))
+        for n in (64, 256, 1024, 4096, 16384)
+        for cold, goal in ((False, 25.0), (True, 12.0))
+    ]
+    small = [
+        Case("C3", "all_reduce", n, False, ((WINDOWS, 100.0), (ORDINARY, 100.0), (BY_TORCH, 20.0)))
+        for n in (4, KIB, 4 * KIB)
+    ]
+    names = ("broadcast", "all_gather", "reduce_scatter", "send", "barrier")
+    others = [Case("C4", name, MIB, name != "barrier", ((WINDOWS, 8.0),)) for name in names]
+    return [*large, *middle, *small, *others]
+
+
+def of_many_ranks() -> list[Case]:
+    """Row C9, for more ranks than cores: one large size, and small ones that must not collapse."""
+    return [
+        Case("C9", "all_reduce", 64 * MIB, True, ((WINDOWS, 6.0),)),
+        *(Case("C9", "all_reduce", n, False, ((WINDOWS, 1.0), (ORDINARY, 1.0))) for n in (4, 4 * KIB, 256 * KIB)),
+    ]
+
+
+def for_picture(measured: Iterable[Case]) -> list[Case]:
+    """What the picture needs besides what is measured anyway."""
+    there = {(case.collective, case.num_bytes) for case in measured if drawn(case)}
+    return [
+        Case("", name, num_bytes, num_bytes >= 64 * KIB)
+        for name in SWEPT
+        for num_bytes in SWEEP_BYTES
+        if (name, num_bytes) not in there
+    ]
+
+
+def drawn(case: Case) -> bool:
+    """Whether a case is a point of the picture: what fits into the first caches, and larger ones cold."""
+    return case.collective in SWEPT and (case.cold or case.num_bytes < 64 * KIB)

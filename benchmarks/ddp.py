@@ -1,0 +1,24 @@
+"""A DDP loop over our back end instead of Gloo (C5): how much of what DDP costs above no exchange is gone."""
+
+from __future__ import annotations
+
+from benchmarks.cases import GLOO
+from benchmarks.rank_program import measure_in_ranks
+from benchmarks.summary import Aim, Line, best, compare, compare_removed
+from benchmarks.workloads import WORKLOADS
+
+OURS, LIMIT = "lockstep", "no exchange"
+GOAL = 0.85
+
+
+def measure_ddp(workload: str, rounds: int) -> list[Line]:
+    """One workload on two ranks: the best bucket cap of each side. Exits when their first gradients differ."""
+    times = measure_in_ranks("ddp_in_rank", 2, ["--workload", workload, "--rounds", rounds])["times_ns"]
+    limit = LIMIT, times.pop(LIMIT)
+    ours, gloo = (best({name: of for name, of in times.items() if name.startswith(label)}) for label in (OURS, GLOO))
+    pair = (ours, times[ours]), (gloo, times[gloo])
+    what = f"DDP: {WORKLOADS[workload].what}"
+    return [
+        compare_removed(Aim("C5", f"{what}, exchange gone", GOAL), *pair, limit),
+        compare(Aim("C5", f"{what}, whole step", 1.0), *pair, limit),
+    ]

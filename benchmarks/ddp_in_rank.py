@@ -1,0 +1,45 @@
+"""What runs in the ranks of `ddp`: the same DDP loop over Gloo, over our back end, and without exchange, in turn.
+
+No line of ours but the back end's name: `lockstep run` only starts the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import torch.distributed as dist
+
+from benchmarks.back_end import gloo_group, lockstep_group
+from benchmarks.cases import GLOO
+from benchmarks.contestants import BUCKET_CAPS_MIB, OURS, Models, Record, bucketed, ddp_sides
+from benchmarks.in_rank import STEPS_PER_EPOCH, differences, measure
+from benchmarks.turns import slowest
+from benchmarks.workloads import WORKLOADS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--to", type=Path, required=True)
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    workload, rank, world_size = WORKLOADS[options.workload], dist.get_rank(), dist.get_world_size()
+    num_samples = STEPS_PER_EPOCH * workload.batch * world_size
+    models = Models(workload, rank, world_size, num_samples)
+    records: dict[str, Record] = defaultdict(Record)
+    groups = {GLOO: gloo_group(), OURS: lockstep_group()}
+    found = ddp_sides(models, workload.data(num_samples), groups, records.__getitem__)
+    times = slowest(measure(found, records, options.rounds))
+    told = {"times_ns": times, "differences": differences(dict(records), bucketed(GLOO, BUCKET_CAPS_MIB[0]))}
+    if rank == 0:
+        options.to.write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

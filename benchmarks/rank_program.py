@@ -1,0 +1,49 @@
+"""Starts the ranks of a measurement and reads what rank 0 wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 1800
+ROOT = Path(__file__).parents[1]
+
+
+def measure_in_ranks(
+    module: str, num_ranks: int, arguments: Sequence[object], launch_options: Sequence[object] = ()
+) -> Any:
+    """Run `benchmarks.<module>` on so many CPU ranks of one thread each; it writes JSON into the file behind `--to`.
+
+    Exits with what the ranks said when they fail.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "measured.json"
+        launch = [sys.executable, "-m", "lockstep", "run", "-q", "--log-dir", folder, "-n", num_ranks]
+        launch += [
+            "--threads",
+            1,
+            "--lanes",
+            num_ranks,
+            "--device",
+            "cpu",
+            *launch_options,
+            "-m",
+            f"benchmarks.{module}",
+        ]
+        done = subprocess.run(
+            [str(word) for word in (*launch, *arguments, "--to", target)],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        if done.returncode:
+            words = " ".join(map(str, arguments))
+            raise SystemExit(f"benchmarks.{module} {words} on {num_ranks} ranks failed:\n{done.stdout}{done.stderr}")
+        return json.loads(target.read_text())

@@ -1,6 +1,7 @@
 // The layout of a group's control block: what its ranks share besides windows. A block full of zeros is a new one.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5301;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5302;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -86,8 +87,9 @@ struct alignas(cache_line) Ring {
 struct Layout {
   std::size_t world_size, piece_bytes, ring_bytes;
   static Layout for_ranks(std::size_t world_size) {
-    // Rings are for pairs; a wide node gets smaller ones.
-    return {world_size, 256 * 1024, world_size <= 16 ? std::size_t{512 * 1024} : std::size_t{64 * 1024}};
+    // What fits into a ring is on its way while the sender computes. Untouched pages cost nothing.
+    const std::size_t each = (std::size_t{32} << 20) / (world_size * world_size) / 4096 * 4096;
+    return {world_size, 256 * 1024, std::clamp<std::size_t>(each, std::size_t{64} << 10, std::size_t{8} << 20)};
   }
   std::size_t ranks() const { return 4096; }
   std::size_t rows() const { return up(ranks() + world_size * sizeof(RankBlock)); }

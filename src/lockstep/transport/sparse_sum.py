@@ -37,5 +37,6 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     total = torch.sparse_coo_tensor(
         torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
     ).coalesce()
-    tensor.detach().copy_(total)
+    with torch.no_grad():
+        tensor.copy_(total)  # in place; a detached view of a sparse tensor has indices of its own
     return group.exchange.follow([], Buffers(), [tensor])

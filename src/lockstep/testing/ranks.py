@@ -143,6 +143,6 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
                 results[rank] = values[0]
             else:
                 failures.append(RankFailed(rank, *values))
-    for failure in sorted(failures, key=lambda failure: failure.error_type == "PeerLost"):
+    for failure in sorted(failures, key=lambda failure: failure.error_type.endswith("PeerLost")):
         raise failure
     return [results[rank] for rank in sorted(results)]

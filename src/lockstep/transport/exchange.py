@@ -132,7 +132,7 @@ class Exchange:
         """Raise what the compiled part has raised, as one of `collective_errors`."""
         if self.is_closed:
             raise CollectiveMisused(
-                f"{self._title}was destroyed on this rank. Make a new one with dist.init_process_group or dist.new_group."
+                f"{self._title} was destroyed on this rank. Make a new one with dist.init_process_group or dist.new_group."
             ) from None
         if isinstance(error, compiled.GroupError):
             trouble, text = error.args

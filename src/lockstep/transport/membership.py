@@ -79,7 +79,7 @@ class Membership(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Break the group for every rank."""
-        self.exchange.native.abort(f"rank {self._rank} called abort")
+        self.exchange.native.abort(f"Rank {self._rank} called abort.")
         self.exchange.close()
 
     def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002

@@ -34,6 +34,9 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     all_values = [values.new_empty((count, *values.shape[1:])) for count in counts]
     group.allgather([all_indices], [indices.t().contiguous()]).wait()
     group.allgather([all_values], [values]).wait()
-    total = torch.sparse_coo_tensor(torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape).coalesce()
-    tensor.detach().copy_(total)
+    total = torch.sparse_coo_tensor(
+        torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
+    ).coalesce()
+    with torch.no_grad():
+        tensor.copy_(total)  # in place; a detached view of a sparse tensor has indices of its own
     return group.exchange.follow([], Buffers(), [tensor])

@@ -192,7 +192,8 @@ _promised: dict[int, list[Transfer]] = {}
 def complete_after_backward(work: Transfer) -> bool:
     """Have the work's future completed at the end of the backward pass of this thread; False when there is none."""
     number = torch._C._current_graph_task_id()  # noqa: SLF001 - -1 outside of a backward pass; torch has no public name
-    if number == -1:
+    # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++: nobody would come any more.
+    if number == -1 or torch._C._current_autograd_node() is None:  # noqa: SLF001
         return False
     if number not in _promised:
         _promised[number] = []

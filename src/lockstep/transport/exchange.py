@@ -15,13 +15,13 @@ from torch import Tensor
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveMisused, error_for
-from lockstep.transport.native import available, compiled
+from lockstep.transport.native import compiled
 from lockstep.transport.work import Finished, Transfer
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
 """Kinds, as numbers of native/src/control.hpp."""
 
-TROUBLES = (compiled.GroupError, ValueError) if available() else (ValueError,)
+TROUBLES = (compiled.GroupError, ValueError)
 """What the compiled part raises: a broken group, or a call that can never be right."""
 
 DONE = Finished()

@@ -27,6 +27,7 @@ ENDLESS = """
             return torch.full((4,), float(index))
 
     dist.init_process_group("gloo")
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2)  # of which the launcher makes a process
     for number, batch in enumerate(DataLoader(Numbers(), batch_size=4, num_workers=1)):
         dist.all_reduce(batch.sum())
         if number == 5:

@@ -100,18 +100,30 @@ def _say(text: str) -> None:
         print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    options = parse(sys.argv[1:])
-    rounds, steps = (6, 50) if options.quick else (24, 400)
-    lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))
-    if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
-        draw(lines, options.picture)
-    shown = [line for line in lines if line.row]
+def report(options: argparse.Namespace, lines: Sequence[Line]) -> None:
+    """Print what was measured, and draw it; the numbers come first, so that no picture can lose them."""
     if options.json:
         told = [{**asdict(line), "reached": line.reached, "met": line.met} for line in lines]
         print(json.dumps({"machine": machine(), "lines": told}, indent=1))
     else:
-        print(f"{machine()}\n{table(shown)}")
+        print(f"{machine()}\n{table([line for line in lines if line.row])}")
+    if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
+        try:
+            draw(lines, options.picture)
+        except OSError as error:
+            print(f"The picture {options.picture} cannot be written: {error.strerror}.", file=sys.stderr)
+            sys.exit(2)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    rounds, steps = (6, 50) if options.quick else (24, 400)
+    try:
+        lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))
+    except KeyboardInterrupt:
+        _say("")
+        sys.exit(130)
+    report(options, lines)
 
 
 if __name__ == "__main__":

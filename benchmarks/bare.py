@@ -6,8 +6,13 @@ import ctypes
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.cases import COPY, REWRITE, STREAM
+
+Copy = Callable[[int, int, int], object]
+"""Called with the addresses of target and source, and n."""
 SOURCE = Path(__file__).with_name("bare.cpp")
 
 
@@ -44,3 +49,14 @@ class Bare:
         self.stream_copy = loaded.stream_copy
         self.stream_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self.stream_copy.restype = None
+        self._rewrite = loaded.rewrite
+        self._rewrite.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
+        self._rewrite.restype = None
+
+    def limits(self) -> dict[str, Copy]:
+        """Ways to touch 2 n bytes, by name; the quickest one is what the machine allows."""
+        return {
+            COPY: ctypes.memmove,
+            STREAM: self.stream_copy,
+            REWRITE: lambda _, source, n: self._rewrite(source, n, 0),
+        }

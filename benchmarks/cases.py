@@ -9,8 +9,9 @@ KIB, MIB = 1 << 10, 1 << 20
 
 GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torch.distributed"
 """The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our back end."""
-COPY, STREAM = "memcpy", "copy past the caches"
-"""The limits: to copy as much, in two ways; the quicker one counts."""
+COPY, STREAM, REWRITE = "memcpy", "copy past the caches", "rewrite in place"
+LIMITS = (COPY, STREAM, REWRITE)
+"""Ways to touch as many bytes as a collective must; the quickest one is its limit."""
 
 SWEPT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send")
 """What the picture draws, a panel for each."""

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.bare import Copy
 from benchmarks.cases import Case
 from benchmarks.limits import touched_bytes
 from lockstep.transport.native import compiled
@@ -90,9 +91,7 @@ def by_torch(group: dist.ProcessGroup, collective: str, buffer: Buffer) -> Act:
     }[collective]
 
 
-def by_copying(
-    copy: Callable[[int, int, int], object], case: Case, source: Buffer, target: Tensor, num_ranks: int
-) -> Act:
+def by_copying(copy: Copy, case: Case, source: Buffer, target: Tensor, num_ranks: int) -> Act:
     """The limit: `copy(target, source, num_bytes)` until as many bytes are touched as the collective must touch."""
     num_bytes = touched_bytes(case.collective, case.num_bytes, num_ranks) // 2
     room = source.whole.numel() * ELEMENT

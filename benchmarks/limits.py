@@ -1,6 +1,6 @@
 """What this machine allows: how many bytes a collective must touch, and how buffers get out of the last cache.
 
-Pure arithmetic. The limit of a collective is the time in which as many ranks at the same time copy with `memcpy` as many
+Pure arithmetic. The limit of a collective is the time in which as many ranks at the same time copy (or rewrite) as many
 bytes as it must touch; a copy of n bytes touches 2 n of them.
 """
 

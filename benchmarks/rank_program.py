@@ -35,14 +35,11 @@ def measure_in_ranks(
             "-m",
             f"benchmarks.{module}",
         ]
-        done = subprocess.run(
-            [str(word) for word in (*launch, *arguments, "--to", target)],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        command = [str(word) for word in (*launch, *arguments, "--to", target)]
+        try:
+            done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"benchmarks.{module} on {num_ranks} ranks took longer than {TIMEOUT_S} s.") from None
         if done.returncode:
             words = " ".join(map(str, arguments))
             raise SystemExit(f"benchmarks.{module} {words} on {num_ranks} ranks failed:\n{done.stdout}{done.stderr}")

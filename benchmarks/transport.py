@@ -12,10 +12,9 @@ from pathlib import Path
 from benchmarks.bare import build
 from benchmarks.cases import (
     BY_TORCH,
-    COPY,
     GLOO,
+    LIMITS,
     ORDINARY,
-    STREAM,
     WINDOWS,
     Case,
     drawn,
@@ -50,7 +49,7 @@ def _measure(cases: Sequence[Case], num_ranks: int, rounds: int) -> list[Line]:
 def lines_of(case: Case, num_ranks: int, times: dict[str, list[float]]) -> list[Line]:
     """One line for each of our ways: windows first, then ordinary tensors, then torch.distributed."""
     goals = dict(case.goals)
-    copies = {name: times[name] for name in (COPY, STREAM) if name in times}
+    copies = {name: times[name] for name in LIMITS if name in times}
     quicker = best(copies) if copies else ""
     limit = quicker, copies.get(quicker, ())
     what = case.what if num_ranks == 2 else f"{case.what}, {num_ranks} ranks"

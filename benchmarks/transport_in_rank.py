@@ -6,7 +6,6 @@ lockstep run -n 2 -m benchmarks.transport_in_rank --rounds 24 --cases '[...]' --
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 from itertools import cycle
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.back_end import lockstep_group
 from benchmarks.bare import Bare
-from benchmarks.cases import BY_TORCH, COPY, GLOO, KIB, ORDINARY, STREAM, WINDOWS, Case
+from benchmarks.cases import BY_TORCH, GLOO, KIB, ORDINARY, WINDOWS, Case
 from benchmarks.collectives import (
     Act,
     Buffer,
@@ -52,7 +51,7 @@ class Bench:
         self._kept, self._window = window_memory(self.handle, most)
         self._memory = torch.empty(most // 4)
         self._other = torch.ones(evicting_bytes(last_cache_bytes()) // 4)
-        self._copies = {COPY: ctypes.memmove, STREAM: bare.stream_copy}
+        self._copies = bare.limits()
         self._target = torch.zeros(max(case.num_bytes for case in cases) // 4)
 
     def count(self, case: Case) -> int:

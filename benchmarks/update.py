@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.bare import build
-from benchmarks.cases import COPY, GLOO, STREAM
+from benchmarks.cases import GLOO, LIMITS
 from benchmarks.rank_program import measure_in_ranks
 from benchmarks.summary import Aim, Line, best, compare
 
@@ -25,6 +25,6 @@ def measure_update(size_m: int, rounds: int) -> list[Line]:
         options = ["--millions", size_m, "--rounds", rounds, "--bare", build(Path(folder))]
         times = measure_in_ranks("update_in_rank", 2, options, ["--strategy", "zero1"])["times_ns"]
     gloo = best({name: of for name, of in times.items() if name.startswith(GLOO)})
-    copy = best({name: times[name] for name in (COPY, STREAM)})
+    copy = best({name: times[name] for name in LIMITS})
     aim = Aim("C7", f"reduce and AdamW, {size_m} M parameters", GOAL)
     return [compare(aim, (ZERO1, times[ZERO1]), (gloo, times[gloo]), (copy, times[copy]))]

@@ -8,10 +8,9 @@ and where AdamW reads them; it adds them up in pieces of several sizes, all begu
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from benchmarks.back_end import gloo_group
-from benchmarks.bare import Bare
-from benchmarks.cases import COPY, GLOO, STREAM
+from benchmarks.bare import Bare, Copy
+from benchmarks.cases import GLOO
 from benchmarks.contestants import adamw
 from benchmarks.limits import update_bytes
 from benchmarks.turns import rotated, slowest
@@ -35,7 +34,6 @@ WARM_UP = 5
 STEPS_PER_EPOCH = 16
 TOLERANCE = 1e-6
 
-Copy = Callable[[int, int, int], object]
 Spans = Iterator[tuple[int, int]]
 """When each turn began and ended, in nanoseconds."""
 
@@ -135,8 +133,7 @@ def main() -> None:
     models = {ZERO1: Single(count)} | {f"{GLOO} {mib} MiB": Single(count) for mib in PIECES_MIB}
     sides: dict[str, Spans] = {ZERO1: engine(run, models[ZERO1], gradient, group)}
     sides |= {f"{GLOO} {mib} MiB": stock(models[f"{GLOO} {mib} MiB"], gradient, group, mib) for mib in PIECES_MIB}
-    copies: dict[str, Copy] = {COPY: ctypes.memmove, STREAM: Bare(options.bare).stream_copy}
-    sides |= {name: copying(copy, gradient, group) for name, copy in copies.items()}
+    sides |= {name: copying(copy, gradient, group) for name, copy in Bare(options.bare).limits().items()}
     times = alternate(sides, options.rounds)
     first = models[ZERO1].weight.detach()
     worst = max((first - model.weight.detach()).abs().max().item() for model in models.values())

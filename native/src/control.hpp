@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5302;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5303;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -63,6 +63,7 @@ struct RankBlock {
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint32_t> told;  // `text` says where this rank was when descriptions differed
   std::int32_t process;
+  std::atomic<std::int32_t> core_plus_one;  // where it ran when it last said something; 0: unknown
   char text[text_bytes];
 };
 

@@ -1,6 +1,7 @@
 #include "group.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,6 +69,7 @@ struct Group::Awaited {
   const std::atomic<std::uint32_t>* word = nullptr;  // null: messages
   std::uint32_t target = 0;
   std::uint32_t peer_plus_one = Bell::waits_for_any;
+  std::size_t peer = 0;  // who is behind, if it waits for a word
   Condition condition;
   bool has_messages = false;
   bool others_busy = false;
@@ -296,6 +298,7 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
     awaited.condition = operation->waits_for;
     awaited.word = &word(operation->waits_for.counter, behind).value;
     awaited.target = operation->waits_for.target;
+    awaited.peer = behind;
     awaited.peer_plus_one = awaited.has_messages ? Bell::waits_for_any : static_cast<std::uint32_t>(behind) + 1;
     return awaited;
   }
@@ -311,7 +314,10 @@ bool Group::wait_a_while(const Awaited& awaited) {
     const std::lock_guard lock(mutex_);
     return messages_->could_progress();
   };
-  if (spin(settings_.spin, something_came)) return true;
+  // A rank that shares the core of this one can do nothing while this one spins.
+  const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
+                            blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
+  if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;
   Bell& bell = blocks_[rank_].bell;
   std::uint32_t before;
   {
@@ -408,6 +414,10 @@ void Group::publish(Operation& operation) {
 }
 
 void Group::set(Counter counter, std::uint32_t value) {
+  if (const int core = ::sched_getcpu() + 1; core != core_plus_one_) {  // written only when it changes
+    core_plus_one_ = core;
+    blocks_[rank_].core_plus_one.store(core, std::memory_order_relaxed);
+  }
   word(counter, rank_).value.store(value, std::memory_order_release);
   ring_peers();
 }

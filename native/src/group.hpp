@@ -137,6 +137,7 @@ class Group {
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
+  std::int32_t core_plus_one_ = 0;  // as it stands in this rank's block
   std::uint32_t number_ = 0;        // of the last operation
   std::uint32_t piece_ = 0;         // of the last piece that went through staging
   std::uint32_t rows_free_to_ = 0;  // rows up to this operation are known to be free

@@ -320,7 +320,7 @@ def test_ranks_meet_under_lockstep_run(tmp_path):
 @pytest.mark.parametrize("way", ["torchrun", pytest.param("spawn", marks=pytest.mark.thorough)])
 def test_ranks_meet_under_other_launchers_and_leave_nothing_in_shared_memory(tmp_path, way):
     script = tmp_path / "script.py"
-    last = "mp.spawn(main, args=('meeting',), nprocs=2)" if way == "spawn" else "main()"
+    last = f"mp.spawn(main, args=({str(tmp_path / 'meeting')!r},), nprocs=2)" if way == "spawn" else "main()"
     script.write_text(textwrap.dedent(SCRIPT) + f"\nif __name__ == '__main__':\n    {last}\n")
     launcher = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node=2"]
     command = [sys.executable] if way == "spawn" else launcher

@@ -1,16 +1,13 @@
 #include "table.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cstring>
-#include <ctime>
 #include <limits>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
+
+#include "shared_lock.hpp"
 
 namespace lockstep {
 namespace {
@@ -22,7 +19,7 @@ constexpr auto slice = std::chrono::milliseconds(50);
 struct Slot {
   std::atomic<std::uint32_t> first;
   std::atomic<std::uint32_t> changes;   // the futex
-  std::atomic<std::uint32_t> sleepers;  // one that was killed asleep stays counted: then others wake nobody, at little cost
+  std::atomic<std::uint32_t> sleepers;  // one that was killed asleep stays counted, and others wake nobody
 };
 
 // FNV-1a: the same in every process.
@@ -30,27 +27,6 @@ std::size_t slot_of(std::string_view key) {
   std::uint64_t hash = 14695981039346656037ull;
   for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ull;
   return (hash ^ (hash >> 32)) % num_slots;
-}
-
-// The words of a robust, process-shared mutex that are not zero are the same in every process. So whoever comes to a memory
-// of zeros may write them, before or after others have, and nobody has to be the first.
-void initialise(pthread_mutex_t& shared) {
-  pthread_mutex_t ours;
-  std::memset(static_cast<void*>(&ours), 0, sizeof ours);
-  pthread_mutexattr_t kind;
-  pthread_mutexattr_init(&kind);
-  pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
-  const int error = pthread_mutex_init(&ours, &kind);
-  pthread_mutexattr_destroy(&kind);
-  if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_mutex_init");
-  static_assert(sizeof(pthread_mutex_t) % sizeof(std::uint32_t) == 0);
-  for (std::size_t offset = 0; offset < sizeof ours; offset += sizeof(std::uint32_t)) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, reinterpret_cast<const std::byte*>(&ours) + offset, sizeof word);
-    auto* target = reinterpret_cast<std::uint32_t*>(reinterpret_cast<std::byte*>(&shared) + offset);
-    if (word != 0) std::atomic_ref<std::uint32_t>(*target).store(word);
-  }
 }
 
 }  // namespace
@@ -69,7 +45,7 @@ struct TableEntry {
 
 // `slots` is the truth. Everything between it and the lock can be found out from it, and is after somebody has died.
 struct TableHeader {
-  pthread_mutex_t lock;
+  SharedLock lock;
   std::uint64_t repairs;
   std::uint64_t num_keys;
   std::uint32_t unused_from;
@@ -85,35 +61,28 @@ constexpr std::uint32_t first_place = (sizeof(TableHeader) + granule - 1) / gran
 class Table::Locked {
  public:
   explicit Locked(Table& table, Clock::time_point deadline = Clock::time_point::max()) : table_(table) {
-    int result = pthread_mutex_trylock(&table.header().lock);
-    while (result == EBUSY || result == ETIMEDOUT) {
-      timespec until{};
-      ::clock_gettime(CLOCK_REALTIME, &until);
-      until.tv_nsec += Nanoseconds(slice).count();
-      until.tv_sec += until.tv_nsec / 1'000'000'000;
-      until.tv_nsec %= 1'000'000'000;
-      result = pthread_mutex_timedlock(&table.header().lock, &until);
-      if (result != ETIMEDOUT) break;
-      table.while_waiting_();  // the owner is stopped, perhaps
+    auto taken = lock().take(slice);
+    while (taken == SharedLock::Taken::no) {  // the owner is stopped, perhaps
+      table.while_waiting_();
       if (Clock::now() > deadline) return;
+      taken = lock().take(slice);
     }
-    if (result == EOWNERDEAD) {
+    if (taken == SharedLock::Taken::from_the_dead) {
       table.take_stock();
       ++table.header().repairs;
-      pthread_mutex_consistent(&table.header().lock);
-    } else if (result != 0) {
-      throw std::system_error(result, std::generic_category(), "the lock of the ranks' store");
+      lock().mended();
     }
     held_ = true;
   }
   ~Locked() {
-    if (held_) pthread_mutex_unlock(&table_.header().lock);
+    if (held_) lock().release();
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
   bool held() const { return held_; }
 
  private:
+  SharedLock& lock() const { return table_.header().lock; }
   Table& table_;
   bool held_ = false;
 };
@@ -123,7 +92,7 @@ Table::Table(std::shared_ptr<Memory> memory, std::function<void()> while_waiting
   const std::size_t limit = std::numeric_limits<std::uint32_t>::max();
   num_granules_ = static_cast<std::uint32_t>(std::min(memory_->size() / granule, limit));
   if (num_granules_ <= first_place) throw std::invalid_argument("this memory is too small for a store");
-  initialise(header().lock);
+  header().lock.initialise();
 }
 
 TableHeader& Table::header() const { return *reinterpret_cast<TableHeader*>(memory_->data()); }
@@ -196,8 +165,8 @@ std::uint32_t Table::allocate(std::size_t num_bytes) {
     if (!again) take_stock();  // puts free pieces together
   }
   throw std::runtime_error("the ranks' store is full: " + std::to_string(all.num_keys) + " keys fill its " +
-                           std::to_string(memory_->size() >> 10) + " KiB, and there is no room for a value of " +
-                           std::to_string(num_bytes) + " bytes. Send large data by a collective, not through the store");
+                           std::to_string(memory_->size() >> 10) + " KiB, and there is no room for " +
+                           std::to_string(num_bytes) + " bytes. Send large data by a collective, not through it");
 }
 
 // In pieces of a power of two, large ones first.
@@ -216,7 +185,9 @@ void Table::take_stock() {
   TableHeader& all = header();
   std::vector<std::pair<std::uint32_t, std::uint32_t>> used;
   for (Slot& slot : all.slots) {
-    for (std::uint32_t place = slot.first; place != 0; place = at(place)->next) used.emplace_back(place, at(place)->num_granules);
+    for (std::uint32_t place = slot.first; place != 0; place = at(place)->next) {
+      used.emplace_back(place, at(place)->num_granules);
+    }
   }
   std::sort(used.begin(), used.end());
   std::fill(std::begin(all.free), std::end(all.free), 0);
@@ -287,7 +258,8 @@ std::optional<std::string> Table::find(std::string_view key) {
 
 // The first of these keys that is not there; null when all are. Under the lock.
 const std::string* Table::missing(const std::vector<std::string>& keys) {
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) { return link_to(key)->load() == 0; });
+  const auto is_missing = [&](const std::string& key) { return link_to(key)->load() == 0; };
+  const auto found = std::find_if(keys.begin(), keys.end(), is_missing);
   return found == keys.end() ? nullptr : &*found;
 }
 

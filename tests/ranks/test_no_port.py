@@ -135,6 +135,7 @@ PROCESSES = """
     if dist.get_rank() == 0:
         os.write(1, f"{sys.argv[1]}: {int(total)}\\n".encode())
     dist.barrier()
+    dist.destroy_process_group()  # plain torch may abort at the end without it
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -78,10 +79,10 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
 
 
 def machine() -> str:
-    """The processor and the version of torch."""
+    """The processor, the version of torch, and how busy it is."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}"
+    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}"
 
 
 def measure(parts: Sequence[str], amount: Amount) -> list[Line]:
@@ -100,13 +101,13 @@ def _say(text: str) -> None:
         print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
 
 
-def report(options: argparse.Namespace, lines: Sequence[Line]) -> None:
+def report(options: argparse.Namespace, where: str, lines: Sequence[Line]) -> None:
     """Print what was measured, and draw it; the numbers come first, so that no picture can lose them."""
     if options.json:
         told = [{**asdict(line), "reached": line.reached, "met": line.met} for line in lines]
-        print(json.dumps({"machine": machine(), "lines": told}, indent=1))
+        print(json.dumps({"machine": where, "lines": told}, indent=1))
     else:
-        print(f"{machine()}\n{table([line for line in lines if line.row])}")
+        print(f"{where}\n{table([line for line in lines if line.row])}")
     if options.picture is not None and (draw := PARTS[options.parts[0]].draw) is not None:
         try:
             draw(lines, options.picture)
@@ -117,13 +118,14 @@ def report(options: argparse.Namespace, lines: Sequence[Line]) -> None:
 
 def main() -> None:
     options = parse(sys.argv[1:])
+    where = machine()
     rounds, steps = (6, 50) if options.quick else (24, 400)
     try:
         lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))
     except KeyboardInterrupt:
         _say("")
         sys.exit(130)
-    report(options, lines)
+    report(options, where, lines)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def draw_steps(lines: Sequence[Line], path: Path) -> None:
     axes.set_yticks(places, [label for _, label, _, _ in bars], fontsize=8)
     axes.set_ylim(at + 0.8, -0.8)
     axes.set_xlabel("of the step of the best-tuned DDP (2 ranks)", fontsize=8)
-    axes.axvline(1.0, color="#333333", linewidth=0.7, linestyle=":")
+    axes.axvline(1.0, color="#333333", linewidth=0.7, linestyle=":", zorder=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelsize=7)
     figure.legend(loc="outside upper center", ncols=len(PHASES), frameon=False, fontsize=8)

@@ -76,10 +76,10 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """Whether all goals are met; None without a goal."""
-        if not self.goal and not self.limit_goal:
+        """Whether all goals are met; None without a goal, and for a negative amount, which is noise."""
+        if (not self.goal and not self.limit_goal) or (self.kind is Kind.AMOUNT and self.result < 0):
             return None
-        good = 0 <= self.result <= self.goal if self.kind is Kind.AMOUNT else self.result >= self.goal
+        good = self.result <= self.goal if self.kind is Kind.AMOUNT else self.result >= self.goal
         return good and self.reached >= self.limit_goal
 
 

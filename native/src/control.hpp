@@ -59,7 +59,7 @@ struct RankBlock {
   Word pieces;
   Word worked;
   Bell bell;
-  alignas(cache_line) std::atomic<std::uint32_t> joined;
+  alignas(cache_line) std::atomic<std::uint32_t> joined;  // control_magic, once this rank is there
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint32_t> told;  // `text` says where this rank was when descriptions differed
   std::int32_t process;
@@ -68,10 +68,6 @@ struct RankBlock {
 };
 
 struct Header {
-  std::atomic<std::uint32_t> magic;  // written last by the leader
-  std::uint32_t world_size;
-  std::uint64_t piece_bytes;
-  std::uint64_t ring_bytes;
   std::atomic<std::uint32_t> broken;  // 0: no; 1: somebody is writing `reason`; 2: it stands there
   std::int32_t broken_kind;
   char reason[2 * text_bytes];

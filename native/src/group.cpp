@@ -103,7 +103,7 @@ Group::Group(std::byte* control, std::size_t rank, std::size_t world_size, Setti
 void Group::join() {
   RankBlock& mine = blocks_[rank_];
   mine.process = static_cast<std::int32_t>(::getpid());
-  mine.joined.store(1, std::memory_order_seq_cst);
+  mine.joined.store(control_magic, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + settings_.patience;
   pidfds_.assign(world_size(), -1);
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
@@ -112,6 +112,9 @@ void Group::join() {
       settings_.while_waiting();
       throw_if_broken();
       if (Clock::now() > deadline) break_group(Trouble::timeout, "Rank " + std::to_string(peer) + " did not join the group in time.");
+    }
+    if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
+      break_group(Trouble::aborted, "Rank " + std::to_string(peer) + " runs another version of lockstep.");
     }
     if (!settings_.has_ended && peer != rank_) {
       pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));

@@ -11,6 +11,7 @@ from lockstep.feed.order import EpochPlan
 from lockstep.journal.record import Phase
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
+from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
@@ -19,6 +20,9 @@ from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_s
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.caller import where
+
+SETTLED_STEP = 2
+"""After this step a run holds what it will hold: its optimizer has its state."""
 
 
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
@@ -100,6 +104,8 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     """The body of a step is finished: count it, show it, record it."""
     _count_step(parts, num_samples)
     ledger = parts.ledger
+    if ledger.step == SETTLED_STEP:
+        give_back_freed_memory()
     if parts.witness is not None:
         taken = [*parts.taken, *parts.stateful.values()]
         states = partial(parts.strategy.whole_state, everyone=True)

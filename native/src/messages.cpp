@@ -80,7 +80,9 @@ bool Messages::could_progress() const {
   for (std::size_t peer = 0; peer < layout_.world_size; ++peer) {
     if (!outgoing_[peer].empty()) {
       const Ring& out = ring(rank_, peer);
-      if (out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire) < layout_.ring_bytes) return true;
+      const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
+      const std::uint64_t needed = outgoing_[peer].front()->has_header ? 1 : sizeof(Envelope);  // a header goes in one piece
+      if (layout_.ring_bytes - used >= needed) return true;
     }
     if (wants(peer)) {
       const Ring& in = ring(peer, rank_);

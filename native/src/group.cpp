@@ -140,6 +140,8 @@ void Group::leave() {
   if (has_left_ || ::getpid() != owner_) return;
   const std::lock_guard lock(mutex_);
   has_left_ = true;
+  fail_everything(std::make_exception_ptr(GroupError(Trouble::aborted, "The group was shut down on this rank.")));
+  note_busy();
   blocks_[rank_].left.store(1, std::memory_order_seq_cst);
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     if (peer != rank_) blocks_[peer].bell.ring();
@@ -233,7 +235,8 @@ std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype d
   try {
     messages_->receive(message);
   } catch (const GroupError& error) {
-    break_group(error.trouble, error.what());
+    break_quietly(error.trouble, error.what());
+    std::rethrow_exception(broken_);
   }
   progress();
   note_busy();
@@ -241,10 +244,18 @@ std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype d
 }
 
 bool Group::test(Pending& pending) {
-  const std::lock_guard lock(mutex_);
-  progress();
-  if (pending.error) std::rethrow_exception(pending.error);
-  return pending.finished;
+  Awaited awaited;
+  {
+    const std::lock_guard lock(mutex_);
+    progress();
+    if (pending.error) std::rethrow_exception(pending.error);
+    if (pending.finished) return true;
+    if (Clock::now() - last_test_look_ < look_interval) return false;
+    last_test_look_ = Clock::now();
+    awaited = what_to_wait_for(pending);
+  }
+  if (!awaited.nothing) look_around(pending, awaited, Clock::time_point::max());
+  return false;
 }
 
 void Group::wait(Pending& pending, Nanoseconds patience) {
@@ -265,10 +276,12 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
         deadline = patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
       }
       awaited.others_busy = busy().move_others(this, [](Group& other) {
+        if (::getpid() != other.owner_) return;  // the group of a process that this one was forked from
         const std::unique_lock lock(other.mutex_, std::try_to_lock);
         if (lock) other.move_on();
       });
       if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
+      settings_.while_waiting();
       look_around(pending, awaited, deadline);
       last_look = Clock::now();
     }
@@ -276,13 +289,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
     throw;
   } catch (...) {  // Python's signals: this rank will not come back to its operations
     const std::lock_guard lock(mutex_);
-    fail_everything(std::make_exception_ptr(GroupError(Trouble::aborted, "The group was broken by an interrupt on this rank.")));
-    if (header_->broken.load() == 0) {
-      try {
-        break_group(Trouble::aborted, "Rank " + std::to_string(rank_) + " was interrupted in the middle of an exchange.");
-      } catch (const GroupError&) {
-      }
-    }
+    break_quietly(Trouble::aborted, "Rank " + std::to_string(rank_) + " was interrupted in the middle of an exchange.");
     throw;
   }
 }
@@ -335,31 +342,48 @@ bool Group::wait_a_while(const Awaited& awaited) {
   return false;
 }
 
-// After a sleep: is there any reason not to go on waiting?
+// Is there any reason not to go on waiting? Then what is under way is given up, for its tensors may go now.
 void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline) {
-  settings_.while_waiting();
   const std::lock_guard lock(mutex_);
   if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
-  throw_if_broken();
-  for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    if (peer == rank_) continue;
-    const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
-    if (!has_left && !settings_.has_ended(peer)) continue;
-    const bool concerns = awaited.word != nullptr || awaited.message_peer == peer || awaited.message_peer == world_size();
-    const bool is_behind = awaited.word == nullptr ? !messages_->could_progress()
-                                                   : !has_reached(word(awaited.condition.counter, peer).value.load(std::memory_order_acquire), awaited.target);
-    if (!concerns) continue;
-    if (!is_behind) continue;
-    break_group(Trouble::lost, "Rank " + std::to_string(peer) + (has_left ? " left the group" : " ended") + " while rank " +
-                                   std::to_string(rank_) + " waits for " +
-                                   (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".");
-  }
-  if (Clock::now() > deadline) {
+  try {
+    throw_if_broken();
+    for (std::size_t peer = 0; peer < world_size(); ++peer) {
+      if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, awaited));
+    }
+    if (Clock::now() <= deadline) return;
     const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
     const std::string who = late == world_size() ? "A message" : "Rank " + std::to_string(late);
     break_group(Trouble::timeout, who + " did not come in time; rank " + std::to_string(rank_) + " waits in " +
                                       description_text(rank_, number_) + ".");
+  } catch (const GroupError&) {
+    fail_everything(std::current_exception());
+    throw;
   }
+}
+
+// Whether what this rank waits for cannot come any more because of `peer`.
+bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
+  if (peer == rank_) return false;
+  const auto has_left = [&](std::size_t other) { return blocks_[other].left.load(std::memory_order_acquire) != 0; };
+  if (!has_left(peer) && !settings_.has_ended(peer)) return false;
+  if (awaited.word != nullptr) {
+    return !has_reached(word(awaited.condition.counter, peer).value.load(std::memory_order_acquire), awaited.target);
+  }
+  if (awaited.message_peer == world_size()) {  // from anybody: those who have left had nothing more to say, others may
+    for (std::size_t other = 0; has_left(peer) && other < world_size(); ++other) {
+      if (other != rank_ && !has_left(other)) return false;
+    }
+  } else if (awaited.message_peer != peer) {
+    return false;
+  }
+  return !messages_->could_progress();
+}
+
+std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
+  const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
+  return "Rank " + std::to_string(peer) + (has_left ? " left the group" : " ended") + " while rank " + std::to_string(rank_) +
+         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
 }
 
 bool Group::row_is_free(std::uint32_t number) {
@@ -450,11 +474,9 @@ void Group::move_on() {
     if (!messages_->idle()) messages_->progress();
     progress_collectives();
   } catch (const GroupError& error) {
-    try {
-      break_group(error.trouble, error.what());
-    } catch (const GroupError&) {
-      fail_everything(std::current_exception());
-    }
+    break_quietly(error.trouble, error.what());
+  } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be begun again
+    break_quietly(Trouble::no_memory, "Rank " + std::to_string(rank_) + " has no memory left.");
   }
 }
 

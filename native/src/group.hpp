@@ -58,6 +58,7 @@ class Group {
   void all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op);
   void wait(Pending& pending, Nanoseconds patience);
   void wait(Pending& pending) { wait(pending, settings_.patience); }
+  // Whether it is finished. Throws as `wait` does when it cannot come to an end any more, but has no deadline.
   bool test(Pending& pending);
 
   std::shared_ptr<Message> send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag);
@@ -73,7 +74,7 @@ class Group {
 
   // Break the group for every rank.
   void abort(const std::string& reason);
-  // This rank makes no more calls. Others that still wait for it get an error.
+  // This rank makes no more calls, and gives up what is under way. Others that still wait for it get an error.
   void leave();
 
  private:
@@ -116,12 +117,16 @@ class Group {
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
   void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);
+  bool is_gone(std::size_t peer, const Awaited& awaited) const;
+  std::string sentence_of_loss(std::size_t peer, const Awaited& awaited) const;
   void compare_descriptions(const Operation& operation);
   // all_to_all: `to` must expect what `from` sends it.
   void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;
   std::string sentence_of_disagreement(const Operation& operation);
   std::string description_text(std::size_t rank, std::uint32_t number) const;
   [[noreturn]] void break_group(Trouble trouble, const std::string& text);
+  // The same, for a caller that goes on; what is under way is given up. With the mutex held.
+  void break_quietly(Trouble trouble, const std::string& text);
   void throw_if_broken() const;
 
   std::shared_ptr<Memory> memory_;  // null for ranks as threads
@@ -145,6 +150,7 @@ class Group {
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
   std::exception_ptr broken_;
+  Clock::time_point last_test_look_;
   bool has_left_ = false;
   bool is_noted_busy_ = false;
 };

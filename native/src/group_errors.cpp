@@ -126,6 +126,14 @@ void Group::break_group(Trouble trouble, const std::string& text) {
   throw GroupError(trouble, text);
 }
 
+void Group::break_quietly(Trouble trouble, const std::string& text) {
+  try {
+    break_group(trouble, text);
+  } catch (const GroupError&) {
+    fail_everything(std::current_exception());
+  }
+}
+
 void Group::throw_if_broken() const {
   if (header_->broken.load(std::memory_order_acquire) == 0) return;
   const auto end = Clock::now() + std::chrono::milliseconds(100);
@@ -136,11 +144,7 @@ void Group::throw_if_broken() const {
 
 void Group::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  try {
-    break_group(Trouble::aborted, reason);
-  } catch (const GroupError&) {
-    fail_everything(std::current_exception());
-  }
+  break_quietly(Trouble::aborted, reason);
 }
 
 }  // namespace lockstep

@@ -20,6 +20,10 @@ namespace {
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
   }
@@ -90,7 +94,9 @@ Memory Memory::map(int descriptor, std::size_t bytes) {
 }
 
 Memory Memory::create(std::size_t bytes, bool reserve) {
-  Descriptor made(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  constexpr unsigned plain = MFD_CLOEXEC | MFD_ALLOW_SEALING, no_exec = 0x8;  // MFD_NOEXEC_SEAL, of Linux 6.3
+  Descriptor made(::memfd_create("lockstep", plain | no_exec));  // else the kernel warns, or refuses (vm.memfd_noexec = 2)
+  if (made.get() < 0) made = Descriptor(::memfd_create("lockstep", plain));
   if (made.get() < 0) fail(errno, "memfd_create");
   ::fchmod(made.get(), 0600);
   set_size(made.get(), bytes, reserve);
@@ -158,7 +164,11 @@ PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t b
 
 PrivateView::~PrivateView() { ::munmap(data_, size_); }
 
-void PrivateView::forget_writes() { ::madvise(data_, size_, MADV_DONTNEED); }
+void PrivateView::forget_writes() {
+  if (::madvise(data_, size_, MADV_DONTNEED) == 0) return;
+  ::munlock(data_, size_);  // after mlockall no page may go; one that stayed would show old numbers for ever
+  if (::madvise(data_, size_, MADV_DONTNEED) != 0) fail(errno, "the pages of a private view cannot be dropped");
+}
 
 std::vector<std::size_t> PrivateView::written_pages() const {
   Descriptor map(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));

@@ -59,7 +59,7 @@ class PrivateView {
   static bool can_tell_writes();
   // Numbers of the pages that this process wrote. About 20 ns per page of the view.
   std::vector<std::size_t> written_pages() const;
-  // Forget what this process wrote: the view shows the memory again.
+  // Forget what this process wrote: the view shows the memory again. Throws std::system_error when the kernel keeps pages.
   void forget_writes();
 
  private:

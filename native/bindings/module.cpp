@@ -119,7 +119,11 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
   };
   settings.named_memory = named_memory;
   const nb::gil_scoped_release released;
-  return std::make_shared<Group>(std::move(control), rank, world_size, std::move(settings));
+  // Its end takes locks that another thread may hold while it waits for the GIL, to ask for a source line.
+  return std::shared_ptr<Group>(new Group(std::move(control), rank, world_size, std::move(settings)), [](Group* group) {
+    const nb::gil_scoped_release released;
+    delete group;
+  });
 }
 
 Request request_of(int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
@@ -206,7 +210,8 @@ NB_MODULE(_native, module) {
            nb::arg("rank"))
       .def("private_view",
            [](const Window& window, std::size_t rank) {
-             return new PrivateView(*window.memory, rank * window.stride, window.stride);
+             const std::size_t bytes = window.stride != 0 ? window.stride : window.memory->size();
+             return new PrivateView(*window.memory, rank * window.stride, bytes);
            },
            nb::arg("rank"), nb::rv_policy::take_ownership);
 
@@ -278,7 +283,7 @@ NB_MODULE(_native, module) {
              return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag);
            },
            nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
-      .def("allocate", &Group::allocate, nb::arg("num_bytes"), Released())
+      .def("allocate", &Group::allocate, nb::arg("num_bytes"), nb::arg("once") = false, Released())
       .def("release", &Group::release, nb::arg("window"), Released())
       .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))
       .def("abort", &Group::abort, nb::arg("reason"), Released())

@@ -516,7 +516,7 @@ void Group::fail_everything(std::exception_ptr error) {
 Place Group::place_of(const void* data, std::size_t bytes) const {
   const auto* first = static_cast<const std::byte*>(data);
   for (const auto& window : windows_) {
-    if (window == nullptr) continue;
+    if (window == nullptr || window->stride == 0) continue;
     const std::byte* const base = window->region(rank_);
     if (first >= base && first + bytes <= base + window->bytes) {
       return {window->number, 0, static_cast<std::uint64_t>(first - base)};

@@ -21,7 +21,7 @@ struct Window {
   std::shared_ptr<Memory> memory;
   std::uint32_t number = 0;  // from 1, the same on every rank
   std::size_t bytes = 0;     // of one region
-  std::size_t stride = 0;    // from one region to the next
+  std::size_t stride = 0;    // from one region to the next; 0 when there is one region for all ranks
   std::byte* region(std::size_t rank) const { return memory->data() + rank * stride; }
 };
 
@@ -65,9 +65,10 @@ class Group {
   // From any rank when `from` is the world size; `Message::peer` says from whom it came.
   std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag);
 
-  // A new window with `bytes` for each rank; every rank must call it. Throws GroupError(no_memory) on every rank, and the
-  // group goes on.
-  std::shared_ptr<Window> allocate(std::size_t bytes);
+  // A new window with `bytes` for each rank, or `once` for all of them; every rank must call it. Throws
+  // GroupError(no_memory) on every rank, and the group goes on. What lies in a window of the second kind is exchanged as
+  // if it lay in none.
+  std::shared_ptr<Window> allocate(std::size_t bytes, bool once = false);
   // Tensors in this window are ordinary ones from now on. Every rank must call it between the same operations, with
   // nothing under way.
   void release(const Window& window);

@@ -49,13 +49,15 @@ std::string random_name() {
   return name;
 }
 
-std::shared_ptr<Window> Group::allocate(std::size_t bytes) {
+std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
   Request agreement;
   agreement.kind = Kind::allocate;
   agreement.count = bytes;
+  agreement.factor = once ? 1 : 2;  // compared by all
   run(agreement);
 
-  const std::size_t stride = (std::max<std::size_t>(bytes, 1) + page_size() - 1) / page_size() * page_size();
+  const std::size_t region = (std::max<std::size_t>(bytes, 1) + page_size() - 1) / page_size() * page_size();
+  const std::size_t total = once ? region : region * world_size();
   std::shared_ptr<Memory> memory;
   std::vector<Offer> offers(world_size());
   const auto exchange = [&](const Offer& mine) {
@@ -70,17 +72,17 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes) {
   std::string name;
   if (rank_ == 0) {
     try {
-      if (const std::size_t room = available_memory(); stride * world_size() > room) {
+      if (const std::size_t room = available_memory(); total > room) {
         throw std::system_error(ENOMEM, std::generic_category(),
-                                "there is no room for " + mebibytes(stride * world_size()) + " of shared memory beside " +
+                                "there is no room for " + mebibytes(total) + " of shared memory beside " +
                                     mebibytes(room) + " that this machine or its control group has left");
       }
       if (settings_.named_memory) {
         name = random_name();
-        memory = std::make_shared<Memory>(Memory::create_named(name, stride * world_size(), true));
+        memory = std::make_shared<Memory>(Memory::create_named(name, total, true));
         std::strncpy(mine.text, name.c_str(), sizeof(mine.text) - 1);
       } else {
-        memory = std::make_shared<Memory>(Memory::create(stride * world_size(), false));
+        memory = std::make_shared<Memory>(Memory::create(total, false));
       }
       mine.process = static_cast<std::int32_t>(::getpid());
       mine.descriptor = memory->descriptor();
@@ -107,7 +109,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes) {
   }
   const std::lock_guard lock(mutex_);
   const auto number = static_cast<std::uint32_t>(windows_.size() + 1);
-  windows_.push_back(std::make_shared<Window>(Window{std::move(memory), number, bytes, stride}));
+  windows_.push_back(std::make_shared<Window>(Window{std::move(memory), number, bytes, once ? 0 : region}));
   return windows_.back();
 }
 

@@ -248,6 +248,18 @@ void a_rank_that_was_away_still_finds_its_rows() {
   });
 }
 
+void a_window_once_for_all_takes_the_room_of_one() {
+  on_ranks(3, [](Group& group) {
+    constexpr std::size_t bytes = 100000;
+    const auto window = group.allocate(bytes, true);
+    CHECK(window->memory->size() < 2 * bytes);
+    if (group.rank() == 0) window->region(0)[7] = std::byte{5};
+    group.run(Request{});
+    CHECK(window->region(group.rank())[7] == std::byte{5});
+    group.release(*window);
+  });
+}
+
 // Runs `wrong` on every rank and returns what each was told.
 std::vector<std::string> errors_of(std::size_t world, const std::function<void(Group&)>& wrong) {
   std::vector<std::string> errors(world);
@@ -335,6 +347,7 @@ int main() {
     }
   }
   a_rank_that_was_away_still_finds_its_rows();
+  a_window_once_for_all_takes_the_room_of_one();
   differing_calls_raise_everywhere();
   a_rank_that_leaves_is_named();
   a_message_that_does_not_fit_raises();

@@ -161,7 +161,7 @@ class SharedMemoryTransport(Transport):
         if device.type != "cpu":
             return super().allocate_once(size, dtype, device)
         num_bytes = size * dtype.itemsize
-        window = self._group.allocate(num_bytes)
+        window = self._group.allocate(num_bytes, once=True)
         self._windows[window.address(0)] = window
         view = window.private_view(0)
         master = tensor_over(window, window.address(0), num_bytes).view(dtype)

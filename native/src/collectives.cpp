@@ -319,6 +319,10 @@ Task Algorithms::share() {
     set_pieces(2 * piece);
   };
   if (num_pieces > 0) stage(0);
+  // First, because what comes from others may be written over the input.
+  if (is_reader() && is_source(rank) && output(rank, 0) != shared_input()) {
+    std::memmove(output(rank, 0), shared_input(), request.count * size);
+  }
   for (std::uint64_t index = 0; index < num_pieces; ++index) {
     if (index + 1 < num_pieces) stage(index + 1);
     const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
@@ -327,9 +331,6 @@ Task Algorithms::share() {
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
       if (peer != rank && is_source(peer)) std::memcpy(output(peer, start), staging(peer, piece), count * size);
     }
-  }
-  if (is_reader() && is_source(rank) && output(rank, 0) != shared_input()) {
-    std::memmove(output(rank, 0), shared_input(), request.count * size);
   }
   has_worked();
 }

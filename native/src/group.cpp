@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "collectives.hpp"
+#include "overlap.hpp"
 
 namespace lockstep {
 namespace {
@@ -176,6 +177,11 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   const std::lock_guard lock(mutex_);
   check_usable();
   operation->number = ++number_;
+  for (const auto& earlier : queue_) {
+    if (!depends_on(operation->request, earlier->request, world_size())) continue;
+    operation->uses_earlier = true;
+    operation->after = earlier->number;
+  }
   queue_.push_back(operation);
   progress();
   return operation;
@@ -485,6 +491,10 @@ void Group::progress_collectives() {
     if (operation->published) continue;
     if (!row_is_free(operation->number)) {
       operation->waits_for = {Counter::worked, operation->number - static_cast<std::uint32_t>(num_rows)};
+      break;
+    }
+    if (operation->uses_earlier && has_reached(operation->after, queue_.front()->number)) {
+      operation->waits_for = {Counter::arrived, operation->after};
       break;
     }
     publish(*operation);

@@ -1,0 +1,94 @@
+// Operations whose tensors are each other's: a result is right whatever its size, its place and the timing.
+#include <memory>
+
+#include "ranks.hpp"
+
+using namespace lockstep;
+
+namespace {
+
+constexpr std::size_t counts[] = {10, 5000, 200000};  // in a row, in one piece, in several
+
+Request request_for(Kind kind, std::size_t count, std::vector<const void*> inputs, std::vector<void*> outputs) {
+  Request request;
+  request.kind = kind;
+  request.dtype = Dtype::float32;
+  request.count = count;
+  request.inputs = std::move(inputs);
+  request.outputs = std::move(outputs);
+  return request;
+}
+
+// Rank 0 begins all of its operations before rank 1 begins any; or the other way round.
+void in_turn(std::atomic<int>& stage, const Group& group, std::size_t first, const std::function<void()>& begin) {
+  while (group.rank() != first && stage == 0) std::this_thread::yield();
+  begin();
+  stage = 1;
+}
+
+void a_sum_of_a_sum_that_is_still_under_way(std::size_t count, std::size_t first, bool in_window) {
+  std::atomic<int> stage = 0;
+  on_ranks(2, [&](Group& group) {
+    std::vector<float> own(count);
+    const auto window = group.allocate(count * sizeof(float));
+    float* const data = in_window ? reinterpret_cast<float*>(window->region(group.rank())) : own.data();
+    std::fill(data, data + count, static_cast<float>(group.rank() + 1));
+    std::shared_ptr<Operation> one, two;
+    in_turn(stage, group, first, [&] {
+      one = group.begin(request_for(Kind::all_reduce, count, {data}, {data}));
+      two = group.begin(request_for(Kind::all_reduce, count, {data}, {data}));
+    });
+    group.wait(*two);
+    group.wait(*one);
+    for (std::size_t i = 0; i < count; ++i) CHECK(data[i] == 6.0f);
+  });
+}
+
+void a_sum_is_gathered_while_it_is_under_way(std::size_t count, std::size_t first) {
+  std::atomic<int> stage = 0;
+  on_ranks(2, [&](Group& group) {
+    const auto window = group.allocate(count * sizeof(float));
+    float* const data = reinterpret_cast<float*>(window->region(group.rank()));
+    std::fill(data, data + count, static_cast<float>(group.rank() + 1));
+    std::vector<float> gathered(2 * count);
+    std::shared_ptr<Operation> one, two;
+    in_turn(stage, group, first, [&] {
+      one = group.begin(request_for(Kind::all_reduce, count, {data}, {data}));
+      two = group.begin(request_for(Kind::all_gather, count, {data}, {gathered.data()}));
+    });
+    group.wait(*one);
+    group.wait(*two);
+    for (const float number : gathered) CHECK(number == 3.0f);
+  });
+}
+
+void a_gather_into_its_own_input(Kind kind, std::size_t count, std::size_t place) {
+  on_ranks(3, [=](Group& group) {
+    std::vector<std::vector<float>> outputs(3, std::vector<float>(count));
+    std::fill(outputs[place].begin(), outputs[place].end(), static_cast<float>(group.rank()));
+    Request request = request_for(kind, count, {outputs[place].data()}, {});
+    for (auto& output : outputs) request.outputs.push_back(output.data());
+    if (kind == Kind::gather) request.root = 1;
+    group.run(std::move(request));
+    if (kind == Kind::gather && group.rank() != 1) return;
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      for (const float number : outputs[peer]) CHECK(number == static_cast<float>(peer));
+    }
+  });
+}
+
+}  // namespace
+
+int main() {
+  for (const std::size_t count : counts) {
+    for (const std::size_t which : {0, 1}) {
+      a_sum_of_a_sum_that_is_still_under_way(count, which, false);
+      a_sum_of_a_sum_that_is_still_under_way(count, which, true);
+      a_sum_is_gathered_while_it_is_under_way(count, which);
+    }
+    for (const std::size_t place : {0, 1, 2}) {
+      a_gather_into_its_own_input(Kind::all_gather, count, place);
+      a_gather_into_its_own_input(Kind::gather, count, place);
+    }
+  }
+}

@@ -60,6 +60,7 @@ struct RankBlock {
   Word worked;
   Bell bell;
   alignas(cache_line) std::atomic<std::uint32_t> joined;  // control_magic, once this rank is there
+  std::atomic<std::uint32_t> is_marking;  // it has marked the memory (Memory::mark); written before `joined`
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint32_t> told;  // `text` says where this rank was when descriptions differed
   std::int32_t process;

@@ -79,12 +79,20 @@ struct Group::Awaited {
 };
 
 Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
-    : Group(control->data(), rank, world_size, std::move(settings)) {
-  memory_ = std::move(control);
-}
+    : Group(control, control->data(), rank, world_size, std::move(settings)) {}
 
 Group::Group(std::byte* control, std::size_t rank, std::size_t world_size, Settings settings)
-    : rank_(rank), layout_(Layout::for_ranks(checked_size(world_size))), settings_(std::move(settings)), owner_(::getpid()) {
+    : Group(nullptr, control, rank, world_size, std::move(settings)) {}
+
+Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size, Settings settings)
+    : memory_(std::move(memory)),
+      rank_(rank),
+      layout_(Layout::for_ranks(checked_size(world_size))),
+      settings_(std::move(settings)),
+      owner_(::getpid()) {
+  if (memory_ != nullptr && memory_->size() < layout_.total()) {
+    throw BadCall("this is no control block for " + std::to_string(world_size) + " ranks of this version");
+  }
   if (rank >= world_size) throw BadCall("the rank must be below the number of ranks");
   header_ = reinterpret_cast<Header*>(control);
   blocks_ = reinterpret_cast<RankBlock*>(control + layout_.ranks());
@@ -104,6 +112,7 @@ Group::Group(std::byte* control, std::size_t rank, std::size_t world_size, Setti
 void Group::join() {
   RankBlock& mine = blocks_[rank_];
   mine.process = static_cast<std::int32_t>(::getpid());
+  mine.is_marking.store(memory_ != nullptr && memory_->mark(rank_) ? 1 : 0, std::memory_order_relaxed);
   mine.joined.store(control_magic, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + settings_.patience;
   pidfds_.assign(world_size(), -1);
@@ -117,16 +126,18 @@ void Group::join() {
     if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
       break_group(Trouble::aborted, "Rank " + std::to_string(peer) + " runs another version of lockstep.");
     }
-    if (!settings_.has_ended && peer != rank_) {
+    // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
+    if (!settings_.has_ended && !settings_.named_memory && peer != rank_) {
       pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));
     }
   }
-  if (!settings_.has_ended) {
-    settings_.has_ended = [this](std::size_t peer) {
-      pollfd ended{pidfds_[peer], POLLIN, 0};
-      return ended.fd >= 0 && ::poll(&ended, 1, 0) == 1;
-    };
-  }
+  if (!settings_.has_ended) settings_.has_ended = [this](std::size_t peer) { return has_ended(peer); };
+}
+
+bool Group::has_ended(std::size_t peer) const {
+  if (pollfd ended{pidfds_[peer], POLLIN, 0}; ended.fd >= 0) return ::poll(&ended, 1, 0) == 1;
+  const bool is_marking = blocks_[peer].is_marking.load(std::memory_order_relaxed) != 0;
+  return is_marking && memory_ != nullptr && !memory_->is_marked(peer);
 }
 
 Group::~Group() {

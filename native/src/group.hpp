@@ -32,7 +32,8 @@ struct Settings {
   std::function<void()> while_waiting = [] {};
   // The source line that called, for errors.
   std::function<std::string()> where = [] { return std::string(); };
-  // Whether a rank's process has ended. By default it is asked by its process id (pidfd).
+  // Whether a rank's process has ended. By default it is asked by its process id (pidfd), or where that is no number of
+  // ours or there is no pidfd, by its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
@@ -79,10 +80,12 @@ class Group {
   void leave();
 
  private:
+  Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size, Settings settings);
   friend struct Everyone;
   friend struct Algorithms;
 
   void join();
+  bool has_ended(std::size_t peer) const;
   void check_usable() const;
   std::shared_ptr<Operation> begin_now(Request request);
 

@@ -153,6 +153,24 @@ Memory::~Memory() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+bool Memory::mark(std::size_t number) const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(number);
+  lock.l_len = 1;
+  return ::fcntl(descriptor_, F_SETLK, &lock) == 0;
+}
+
+bool Memory::is_marked(std::size_t number) const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(number);
+  lock.l_len = 1;
+  return ::fcntl(descriptor_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 void unlink_name(const std::string& name) { ::unlink(("/dev/shm/" + name).c_str()); }
 
 PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {

@@ -32,6 +32,12 @@ class Memory {
   std::size_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
 
+  // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however it
+  // ends (a record lock on byte `number`; a forked child does not have it). False when locks do not work here.
+  bool mark(std::size_t number) const;
+  // Whether another process has marked it.
+  bool is_marked(std::size_t number) const;
+
  private:
   Memory(int descriptor, std::byte* data, std::size_t size) : descriptor_(descriptor), data_(data), size_(size) {}
   static Memory map(int descriptor, std::size_t bytes);

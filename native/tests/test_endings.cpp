@@ -1,4 +1,8 @@
 // What a rank is told when another one is gone, late or done, and what happens to its operations then.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "ranks.hpp"
@@ -103,6 +107,28 @@ void who_only_asks_is_told_that_the_group_is_broken() {
   CHECK(error.find("enough") != std::string::npos);
 }
 
+// As in a container of its own, where process ids are of no use.
+void a_process_that_was_killed_is_noticed_without_its_number() {
+  const auto control = std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false));
+  const auto settings = [] {
+    Settings found;
+    found.named_memory = true;
+    found.patience = std::chrono::seconds(5);
+    return found;
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Group group(control, 1, 2, settings());
+    group.run(Request{});
+    ::raise(SIGKILL);
+  }
+  Group group(control, 0, 2, settings());
+  group.run(Request{});
+  const std::string error = error_of([&] { group.run(Request{}); });
+  ::waitpid(child, nullptr, 0);
+  CHECK(error.find("Rank 1 ended while rank 0 waits for it") != std::string::npos);
+}
+
 // Rank 1 has sent its message and is done, which is no reason not to wait for rank 2.
 void a_receive_from_anybody_waits_for_those_who_are_still_there() {
   Scene scene;
@@ -170,6 +196,7 @@ void an_operation_that_was_given_up_writes_nothing_any_more() {
 }  // namespace
 
 int main() {
+  a_process_that_was_killed_is_noticed_without_its_number();
   an_almost_full_ring_does_not_hide_that_its_reader_is_dead();
   who_only_asks_is_told_of_a_dead_rank_too();
   who_only_asks_is_told_that_the_group_is_broken();

@@ -117,7 +117,18 @@ class Group {
     return windows_[place.window - 1]->region(rank) + place.offset;
   }
 
-  struct Awaited;
+  // What a waiting rank looks at without the mutex.
+  struct Awaited {
+    const std::atomic<std::uint32_t>* word = nullptr;  // null: messages
+    std::uint32_t target = 0;
+    std::uint32_t peer_plus_one = Bell::waits_for_any;
+    std::size_t peer = 0;  // who is behind, if it waits for a word
+    Condition condition;
+    bool has_messages = false;
+    bool others_busy = false;
+    bool nothing = false;  // it can go on at once
+    std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
+  };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
   void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);

@@ -112,6 +112,50 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
   return sentence + ". Every rank must make the same calls in the same order.";
 }
 
+// Is there any reason not to go on waiting? Then what is under way is given up, for its tensors may go now.
+void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline) {
+  const std::lock_guard lock(mutex_);
+  if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
+  try {
+    throw_if_broken();
+    for (std::size_t peer = 0; peer < world_size(); ++peer) {
+      if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, awaited));
+    }
+    if (Clock::now() <= deadline) return;
+    const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
+    const std::string who = late == world_size() ? "A message" : "Rank " + std::to_string(late);
+    break_group(Trouble::timeout, who + " did not come in time; rank " + std::to_string(rank_) + " waits in " +
+                                      description_text(rank_, number_) + ".");
+  } catch (const GroupError&) {
+    fail_everything(std::current_exception());
+    throw;
+  }
+}
+
+// Whether what this rank waits for cannot come any more because of `peer`.
+bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
+  if (peer == rank_) return false;
+  const auto has_left = [&](std::size_t other) { return blocks_[other].left.load(std::memory_order_acquire) != 0; };
+  if (!has_left(peer) && !settings_.has_ended(peer)) return false;
+  if (awaited.word != nullptr) {
+    return !has_reached(word(awaited.condition.counter, peer).value.load(std::memory_order_acquire), awaited.target);
+  }
+  if (awaited.message_peer == world_size()) {  // from anybody: those who have left had nothing more to say, others may
+    for (std::size_t other = 0; has_left(peer) && other < world_size(); ++other) {
+      if (other != rank_ && !has_left(other)) return false;
+    }
+  } else if (awaited.message_peer != peer) {
+    return false;
+  }
+  return !messages_->could_progress();
+}
+
+std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
+  const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
+  return "Rank " + std::to_string(peer) + (has_left ? " left the group" : " ended") + " while rank " + std::to_string(rank_) +
+         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
+}
+
 void Group::break_group(Trouble trouble, const std::string& text) {
   std::uint32_t expected = 0;
   if (header_->broken.compare_exchange_strong(expected, 1)) {

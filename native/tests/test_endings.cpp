@@ -168,14 +168,17 @@ void a_receive_from_anybody_ends_when_everybody_has_left() {
 void an_operation_that_was_given_up_writes_nothing_any_more() {
   Scene scene;
   bool raised = false;
+  std::atomic<bool> has_joined = false;
   std::vector<float> data;
   scene.while_others_wait = [&] {  // rank 1 has begun, and looks again only when rank 0 has lost its patience
+    if (!has_joined) return;
     if (scene.stage == 0) scene.stage = 1;
     scene.reach(2);
   };
   scene.play(2, [&](Group& group) {
     if (group.rank() == 1) {
       std::vector<float> mine(100000, 1);
+      has_joined = true;
       CHECK(error_of([&] { group.run(sum_of(mine)); }).find("did not come in time") != std::string::npos);
       scene.stage = 3;
       return;

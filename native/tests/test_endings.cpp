@@ -16,6 +16,7 @@ struct Scene {
   std::atomic<bool> is_dead[3] = {};
   std::atomic<int> looks = 0;  // how often rank 0 has looked around
   std::atomic<int> stage = 0;
+  std::atomic<std::size_t> num_joined = 0;
   std::function<void()> while_others_wait = [] {};
   void reach(int wanted) const {
     while (stage < wanted) std::this_thread::yield();
@@ -30,6 +31,8 @@ struct Scene {
         settings.has_ended = [this](std::size_t peer) { return is_dead[peer].load(); };
         settings.while_waiting = [this, rank] { rank == 0 ? void(++looks) : while_others_wait(); };
         Group group(block.data(), rank, world_size, std::move(settings));
+        ++num_joined;
+        while (num_joined < world_size) std::this_thread::yield();  // nobody breaks the group before all are in
         body(group);
       });
     }
@@ -168,17 +171,15 @@ void a_receive_from_anybody_ends_when_everybody_has_left() {
 void an_operation_that_was_given_up_writes_nothing_any_more() {
   Scene scene;
   bool raised = false;
-  std::atomic<bool> has_joined = false;
   std::vector<float> data;
   scene.while_others_wait = [&] {  // rank 1 has begun, and looks again only when rank 0 has lost its patience
-    if (!has_joined) return;
+    if (scene.num_joined < 2) return;
     if (scene.stage == 0) scene.stage = 1;
     scene.reach(2);
   };
   scene.play(2, [&](Group& group) {
     if (group.rank() == 1) {
       std::vector<float> mine(100000, 1);
-      has_joined = true;
       CHECK(error_of([&] { group.run(sum_of(mine)); }).find("did not come in time") != std::string::npos);
       scene.stage = 3;
       return;

@@ -35,10 +35,18 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of each element size, to look at bits."""
 
 
+SUMMED = 1 << 20
+"""Elements that are added up at one time."""
+
+
 def bit_sums(flats: Sequence[Tensor]) -> list[int]:
     """One 64-bit integer sum over the bits of each flat tensor."""
     whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
-    return [int(flat.view(INTEGERS[flat.element_size()]).sum(dtype=torch.int64)) for flat in whole]
+    # Part by part: torch makes a copy of 8 bytes for each element that it adds up.
+    return [
+        sum(int(part.sum(dtype=torch.int64)) for part in flat.view(INTEGERS[flat.element_size()]).split(SUMMED))
+        for flat in whole
+    ]
 
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]

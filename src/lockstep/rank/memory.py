@@ -13,8 +13,9 @@ import os
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of `mallopt`, from malloc.h."""
-MAPPED_BYTES = 1 << 30
-"""Blocks from here on are still mapped one by one, and given back at once."""
+MAPPED_BYTES = 32 << 20
+"""Blocks from here on are still mapped one by one, and given back at once, as glibc does by itself: kept, they doubled the
+memory of a model whose layers have 64 MiB."""
 NEVER = (1 << 31) - 1
 
 _USERS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")

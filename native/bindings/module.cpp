@@ -108,7 +108,7 @@ void define_table(nb::module_& module) {
 
 // The wheel's Group: Settings with Python's signals and source lines.
 std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, double patience_s,
-                            double spin_us, std::function<std::string()> where, bool named_memory) {
+                            double spin_us, std::function<std::string()> where, bool named_memory, std::vector<std::size_t> names) {
   Settings settings;
   settings.patience = seconds(patience_s);
   settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
@@ -118,6 +118,7 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
     return where();
   };
   settings.named_memory = named_memory;
+  settings.names = std::move(names);
   const nb::gil_scoped_release released;
   // Its end takes locks that another thread may hold while it waits for the GIL, to ask for a source line.
   return std::shared_ptr<Group>(new Group(std::move(control), rank, world_size, std::move(settings)), [](Group* group) {
@@ -223,7 +224,7 @@ NB_MODULE(_native, module) {
 
   nb::class_<Group>(module, "Group")
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
-                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"))
+                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"))
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world_size", &Group::world_size)
       .def("all_reduce",

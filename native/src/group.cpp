@@ -86,6 +86,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   rows_ = reinterpret_cast<Row*>(control + layout_.rows());
   staging_ = control + layout_.staging();
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
+  messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
@@ -108,10 +109,10 @@ void Group::join() {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       settings_.while_waiting();
       throw_if_broken();
-      if (Clock::now() > deadline) break_group(Trouble::timeout, "Rank " + std::to_string(peer) + " did not join the group in time.");
+      if (Clock::now() > deadline) break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
     }
     if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
-      break_group(Trouble::aborted, "Rank " + std::to_string(peer) + " runs another version of lockstep.");
+      break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
     }
     // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
     if (!settings_.has_ended && !settings_.named_memory && peer != rank_) {
@@ -293,7 +294,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
     throw;
   } catch (...) {  // Python's signals: this rank will not come back to its operations
     const std::lock_guard lock(mutex_);
-    break_quietly(Trouble::aborted, "Rank " + std::to_string(rank_) + " was interrupted in the middle of an exchange.");
+    break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
     throw;
   }
 }
@@ -436,7 +437,7 @@ void Group::move_on() {
   } catch (const GroupError& error) {
     break_quietly(error.trouble, error.what());
   } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be begun again
-    break_quietly(Trouble::no_memory, "Rank " + std::to_string(rank_) + " has no memory left.");
+    break_quietly(Trouble::no_memory, "Rank " + settings_.name_of(rank_) + " has no memory left.");
   }
 }
 

@@ -30,6 +30,9 @@ struct Settings {
   Nanoseconds spin = std::chrono::microseconds(30);
   // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
   std::function<void()> while_waiting = [] {};
+  // As whom the user knows these ranks (a sub-group's ranks have other numbers in the default group); empty: by their own.
+  std::vector<std::size_t> names = {};
+  std::string name_of(std::size_t rank) const { return std::to_string(names.empty() ? rank : names.at(rank)); }
   // The source line that called, for errors.
   std::function<std::string()> where = [] { return std::string(); };
   // Whether a rank's process has ended. By default it is asked by its process id (pidfd), or where that is no number of
@@ -137,6 +140,7 @@ class Group {
   void compare_descriptions(const Operation& operation);
   // all_to_all: `to` must expect what `from` sends it.
   void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;
+  std::string text_of(const Description& description) const;
   std::string sentence_of_disagreement(const Operation& operation);
   std::string description_text(std::size_t rank, std::uint32_t number) const;
   [[noreturn]] void break_group(Trouble trouble, const std::string& text);

@@ -25,20 +25,6 @@ std::string_view name_of(Kind kind) {
   return "an unknown operation";
 }
 
-std::string text_of(const Description& description) {
-  std::string text(name_of(description.kind));
-  const bool is_reduction = description.kind == Kind::all_reduce || description.kind == Kind::reduce ||
-                            description.kind == Kind::reduce_scatter;
-  if (is_reduction) text.append(1, '(').append(name_of(description.op)).append(1, ')');
-  if (description.kind == Kind::barrier) return text;
-  text.append(" of ").append(std::to_string(description.count)).append(" ").append(name_of(description.dtype));
-  if (description.root >= 0) {
-    text += (description.kind == Kind::broadcast || description.kind == Kind::scatter ? " from rank " : " to rank ") +
-            std::to_string(description.root);
-  }
-  return text;
-}
-
 void write_text(char* target, std::size_t size, const std::string& text) {
   const std::size_t length = std::min(size - 1, text.size());
   std::memcpy(target, text.data(), length);
@@ -46,6 +32,21 @@ void write_text(char* target, std::size_t size, const std::string& text) {
 }
 
 }  // namespace
+
+std::string Group::text_of(const Description& description) const {
+  std::string text(name_of(description.kind));
+  const bool is_reduction = description.kind == Kind::all_reduce || description.kind == Kind::reduce ||
+                            description.kind == Kind::reduce_scatter;
+  if (is_reduction) text.append(1, '(').append(name_of(description.op)).append(1, ')');
+  if (description.kind == Kind::barrier) return text;
+  if (description.kind == Kind::all_to_all) return text.append(" of ").append(name_of(description.dtype));
+  text.append(" of ").append(std::to_string(description.count)).append(" ").append(name_of(description.dtype));
+  if (description.root >= 0) {
+    text += (description.kind == Kind::broadcast || description.kind == Kind::scatter ? " from rank " : " to rank ") +
+            settings_.name_of(static_cast<std::size_t>(description.root));
+  }
+  return text;
+}
 
 std::string Group::description_text(std::size_t rank, std::uint32_t number) const {
   const Row& found = row(rank, number);
@@ -69,8 +70,8 @@ void Group::check_expected(const Operation& operation, std::size_t from, std::si
   const std::byte* const table = row(to, operation.number).payload + (world_size() + from) * sizeof(expected);
   std::memcpy(&expected, table, sizeof(expected));
   if (expected == sent) return;
-  throw GroupError(Trouble::disagreement, "In all_to_all rank " + std::to_string(from) + " sends " + std::to_string(sent) +
-                                              " elements to rank " + std::to_string(to) + ", which expects " +
+  throw GroupError(Trouble::disagreement, "In all_to_all rank " + settings_.name_of(from) + " sends " + std::to_string(sent) +
+                                              " elements to rank " + settings_.name_of(to) + ", which expects " +
                                               std::to_string(expected) + ".");
 }
 
@@ -103,7 +104,7 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
   std::vector<std::pair<std::size_t, std::string>> parts;
   for (const auto& [place, ranks] : ranks_at) {
     std::string text(ranks.size() == 1 ? "rank " : "ranks ");
-    for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + settings_.name_of(ranks[i]);
     parts.emplace_back(ranks.front(), text + ": " + place);
   }
   std::sort(parts.begin(), parts.end());
@@ -123,8 +124,8 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
     }
     if (Clock::now() <= deadline) return;
     const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
-    const std::string who = late == world_size() ? "A message" : "Rank " + std::to_string(late);
-    break_group(Trouble::timeout, who + " did not come in time; rank " + std::to_string(rank_) + " waits in " +
+    const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
+    break_group(Trouble::timeout, who + " did not come in time; rank " + settings_.name_of(rank_) + " waits in " +
                                       description_text(rank_, number_) + ".");
   } catch (const GroupError&) {
     fail_everything(std::current_exception());
@@ -152,7 +153,7 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
 
 std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
   const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
-  return "Rank " + std::to_string(peer) + (has_left ? " left the group" : " ended") + " while rank " + std::to_string(rank_) +
+  return "Rank " + settings_.name_of(peer) + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_) +
          " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
 }
 

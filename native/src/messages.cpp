@@ -133,7 +133,7 @@ bool Messages::progress_incoming(std::size_t peer) {
       const std::uint64_t there = in.written.load(std::memory_order_acquire) - in.read.load(std::memory_order_relaxed);
       if (there < sizeof(Envelope)) break;
       take(in, &now.envelope, sizeof(Envelope));
-      if (now.envelope.magic != envelope_magic) throw GroupError(Trouble::aborted, "the messages from rank " + std::to_string(peer) + " are damaged");
+      if (now.envelope.magic != envelope_magic) throw GroupError(Trouble::aborted, "the messages from rank " + name_of(peer) + " are damaged");
       now.moved = 0;
       now.target = matching(peer, now.envelope);
       now.aside = now.target ? nullptr : std::make_shared<std::vector<std::byte>>(now.envelope.bytes);
@@ -166,8 +166,8 @@ void Messages::accept(Message& message, std::size_t peer, const Envelope& envelo
   const auto dtype = static_cast<Dtype>(envelope.dtype);
   if (message.bytes == envelope.bytes && message.dtype == dtype) return;
   throw GroupError(Trouble::disagreement,
-                   "Rank " + std::to_string(peer) + " sends " + text_of(envelope.bytes, dtype) + " with tag " +
-                       std::to_string(envelope.tag) + ", but rank " + std::to_string(rank_) + " receives " +
+                   "Rank " + name_of(peer) + " sends " + text_of(envelope.bytes, dtype) + " with tag " +
+                       std::to_string(envelope.tag) + ", but rank " + name_of(rank_) + " receives " +
                        text_of(message.bytes, message.dtype) + ".");
 }
 

@@ -74,6 +74,7 @@ class Group:
         spin_us: float,
         where: Callable[[], str],
         named_memory: bool,
+        names: Sequence[int],
     ) -> Group: ...
     @property
     def rank(self) -> int: ...

@@ -10,10 +10,11 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.transport.caller import where
-from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused
+from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, error_for
 from lockstep.transport.exchange import Exchange
 from lockstep.transport.meeting import meet
 from lockstep.transport.membership import NAME
+from lockstep.transport.native import compiled
 from lockstep.transport.process_group import LockstepProcessGroup
 
 
@@ -33,7 +34,9 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
     try:
-        native = meet(store, rank, size, where, timeout)
+        native = meet(store, rank, size, where, timeout, names=ranks)
+    except compiled.GroupError as error:  # another rank gave up before this one was in
+        raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
         raise CollectiveMisused(str(error)) from None
     except WorldError as error:

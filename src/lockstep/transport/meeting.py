@@ -65,6 +65,14 @@ def objection(places: Sequence[Place]) -> str:
     )
 
 
+def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> str:
+    """That rank `name` means a group of other ranks than this one."""
+    return (
+        f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}. "
+        f"Every rank must call new_group for the same ranks in the same order."
+    )
+
+
 def spin_us(num_ranks: int, threads: int, cores: int) -> float:
     """How long to spin: longer only when nobody else needs the core."""
     return LONG_SPIN_US if num_ranks * threads <= cores else SHORT_SPIN_US
@@ -76,6 +84,8 @@ def meet(
     world_size: int,
     where: Callable[[], str],
     patience: dt.timedelta = PATIENCE,
+    *,
+    names: Sequence[int] = (),
 ) -> compiled.Group:
     """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
 
@@ -85,6 +95,7 @@ def meet(
         world_size: the number of ranks in the group.
         where: the source line that called, for errors; asked only when something is wrong.
         patience: how long to wait for a rank, here and in every operation.
+        names: as whom the user knows these ranks: their numbers in the default group. By default those from 0.
 
     Raises:
         UsageError: on every rank, when some are on another machine, or there is no compiled part.
@@ -92,28 +103,34 @@ def meet(
     """
     if problem := why_not():
         raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.")
-    store.set(f"place/{rank}", json.dumps(vars(Place.here())))
-    places = [Place(**json.loads(store.get(f"place/{peer}"))) for peer in range(world_size)]
+    names = list(names) or list(range(world_size))
+    store.set(f"place/{rank}", json.dumps([names, vars(Place.here())]))
+    places = []
+    for peer, name in enumerate(names):
+        members, place = json.loads(_heard(store, f"place/{peer}", name))
+        if members != names:  # before waiting for a rank that may never come
+            raise UsageError(disagreement(name, members, names))
+        places.append(Place(**place))
     if reason := objection(places):
         raise UsageError(reason)
     alike = len({place.process_names for place in places}) == 1
     problems = []
     for named in (False, True) if alike else (True,):
-        control, problem = _share(store, rank, world_size, named=named)
+        control, problem = _share(store, rank, names, named=named)
         if control is not None:
             spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
-            return compiled.Group.join(control, rank, world_size, patience.total_seconds(), spin, where, named)
+            return compiled.Group.join(control, rank, world_size, patience.total_seconds(), spin, where, named, names)
         problems.append(problem)
-    raise WorldError(f"The ranks cannot share memory: {'; '.join(problems)}.")
+    raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 
 
-def _share(store: Store, rank: int, world_size: int, *, named: bool) -> tuple[compiled.Memory | None, str]:
+def _share(store: Store, rank: int, names: Sequence[int], *, named: bool) -> tuple[compiled.Memory | None, str]:
     """The control block, mapped by every rank; or why one of them could not, the same on all."""
     key = "named" if named else "nameless"
     control, name, told = None, "", {"path": "", "problem": ""}
     try:
         if rank == 0:
-            num_bytes = compiled.control_bytes(world_size)
+            num_bytes = compiled.control_bytes(len(names))
             if named:
                 name = compiled.random_name()
                 control = compiled.Memory.create_named(name, num_bytes, reserve=True)
@@ -122,14 +139,31 @@ def _share(store: Store, rank: int, world_size: int, *, named: bool) -> tuple[co
                 control = compiled.Memory.create(num_bytes, reserve=False)
                 told["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
         else:
-            offer = json.loads(store.get(f"{key}/0"))
+            offer = json.loads(_heard(store, f"{key}/0", names[0]))
             told["problem"] = offer["problem"]
             control = None if offer["problem"] else compiled.Memory.open(offer["path"])
     except OSError as error:
         told["problem"] = error.strerror or str(error)
     store.set(f"{key}/{rank}", json.dumps(told))
-    everyone: list[Mapping[str, str]] = [json.loads(store.get(f"{key}/{peer}")) for peer in range(world_size)]
+    everyone: list[Mapping[str, str]] = [
+        json.loads(_heard(store, f"{key}/{peer}", name)) for peer, name in enumerate(names)
+    ]
     if name:
         compiled.unlink_name(name)
-    failed = [f"rank {peer}: {each['problem']}" for peer, each in enumerate(everyone) if each["problem"]]
+    failed = [f"rank {peer}: {each['problem']}" for peer, each in zip(names, everyone, strict=True) if each["problem"]]
     return (None, failed[0]) if failed else (control, "")
+
+
+def _heard(store: Store, key: str, name: int) -> bytes:
+    """What rank `name` tells.
+
+    Raises:
+        WorldError: it did not in time; torch's own error would name a key only.
+    """
+    try:
+        return store.get(key)
+    except RuntimeError as error:
+        raise WorldError(
+            f"Rank {name} did not come to make the group: {str(error).partition(chr(10))[0]}. "
+            f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
+        ) from error

@@ -99,7 +99,7 @@ class SharedMemoryTransport(Transport):
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self._store = store
-        self._group = meet(store, rank, world_size, where)
+        self._group = _guarded(meet)(store, rank, world_size, where)
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}

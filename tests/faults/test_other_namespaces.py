@@ -1,0 +1,76 @@
+"""Ranks that cannot see each other's processes: each is process 1 of a PID namespace of its own, as in containers."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime as dt
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from lockstep.testing.ranks import Started, run_ranks
+from lockstep.torch_backend import CollectivePeerLost
+from lockstep.transport import native
+from lockstep.transport.shared_memory import SharedMemoryTransport
+from tests.launching import stretched
+
+pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
+
+NEW_USER, NEW_PROCESS_IDS = 0x10000000, 0x20000000
+PATIENCE = dt.timedelta(seconds=20)
+
+
+def in_a_namespace(scenario, folder):
+    """Call `scenario` in a child that is process 1; its exit code, or None where namespaces cannot be made."""
+    unshare = ctypes.CDLL(None).unshare
+    if unshare(NEW_PROCESS_IDS) != 0 and unshare(NEW_USER | NEW_PROCESS_IDS) != 0:
+        return None
+    child = os.fork()
+    if child == 0:
+        try:
+            assert os.getpid() == 1
+            scenario(folder)
+        except BaseException as error:
+            Path(folder, f"error-{os.environ['RANK']}").write_text(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def meets_and_dies(folder):
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(f"{folder}/meeting", size)
+    dist.init_process_group("lockstep", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    transport = SharedMemoryTransport(PrefixStore("engine", store), rank, size)
+    shared = transport.allocate(1000, torch.float32, torch.device("cpu"))
+    shared.fill_(rank)
+    transport.broadcast(shared, 1)
+    assert shared.eq(1).all()
+    mapped = [line for line in Path("/proc/thread-self/maps").read_text().splitlines() if "/dev/shm/lockstep-" in line]
+    assert mapped
+    assert all(line.endswith("(deleted)") for line in mapped), "no name is left while they work"
+    dist.barrier()
+    if rank == 1:
+        Path(folder, "death").write_text(str(time.monotonic()))
+        os._exit(3)
+    try:
+        dist.barrier()
+    except CollectivePeerLost as error:
+        Path(folder, "told").write_text(f"{time.monotonic()} {error}")
+
+
+def test_ranks_in_namespaces_of_their_own_share_memory_and_notice_a_death(tmp_path):
+    codes = run_ranks(in_a_namespace, Started(2), meets_and_dies, str(tmp_path))
+    if None in codes:
+        pytest.skip("PID namespaces cannot be made here")
+    assert [path.read_text() for path in tmp_path.glob("error-*")] == []
+    assert codes == [0, 3]
+    when, _, text = (tmp_path / "told").read_text().partition(" ")
+    assert text == "The default group: Rank 1 ended while rank 0 waits for it in barrier."
+    assert float(when) - float((tmp_path / "death").read_text()) < stretched(0.2)

@@ -42,11 +42,16 @@ SUMMED = 1 << 20
 def bit_sums(flats: Sequence[Tensor]) -> list[int]:
     """One 64-bit integer sum over the bits of each flat tensor."""
     whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
-    # Part by part: torch makes a copy of 8 bytes for each element that it adds up.
-    return [
-        sum(int(part.sum(dtype=torch.int64)) for part in flat.view(INTEGERS[flat.element_size()]).split(SUMMED))
-        for flat in whole
-    ]
+    return [_sum_in_parts(flat.view(INTEGERS[flat.element_size()])) for flat in whole]
+
+
+def _sum_in_parts(numbers: Tensor) -> int:
+    """Part by part, because torch makes a copy of 8 bytes for each element that it adds up."""
+    if not numbers.numel():
+        return 0
+    rows = numbers.reshape(1) if not numbers.dim() else numbers
+    step = max(1, SUMMED * rows.shape[0] // rows.numel())
+    return sum([int(rows[start : start + step].sum(dtype=torch.int64)) for start in range(0, rows.shape[0], step)])
 
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]

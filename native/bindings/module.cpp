@@ -57,58 +57,68 @@ nb::bytes bytes(std::string_view value) { return nb::bytes(value.data(), value.s
 
 void define_table(nb::module_& module) {
   nb::class_<Table>(module, "Table")
-      .def("__init__", [](Table* table, std::shared_ptr<Memory> memory) { new (table) Table(std::move(memory), check_signals); },
-           nb::arg("memory"))
-      .def("set",
-           [](Table& table, std::string_view key, const nb::bytes& value) {
-             const std::string_view told = view(value);
-             const nb::gil_scoped_release released;
-             table.set(key, told);
-           },
-           nb::arg("key"), nb::arg("value"))
-      .def("append",
-           [](Table& table, std::string_view key, const nb::bytes& value) {
-             const std::string_view told = view(value);
-             const nb::gil_scoped_release released;
-             table.append(key, told);
-           },
-           nb::arg("key"), nb::arg("value"))
+      .def(
+          "__init__",
+          [](Table* table, std::shared_ptr<Memory> memory) { new (table) Table(std::move(memory), check_signals); },
+          nb::arg("memory"))
+      .def(
+          "set",
+          [](Table& table, std::string_view key, const nb::bytes& value) {
+            const std::string_view told = view(value);
+            const nb::gil_scoped_release released;
+            table.set(key, told);
+          },
+          nb::arg("key"), nb::arg("value"))
+      .def(
+          "append",
+          [](Table& table, std::string_view key, const nb::bytes& value) {
+            const std::string_view told = view(value);
+            const nb::gil_scoped_release released;
+            table.append(key, told);
+          },
+          nb::arg("key"), nb::arg("value"))
       .def("add", &Table::add, nb::arg("key"), nb::arg("amount"), Released())
-      .def("compare_set",
-           [](Table& table, std::string_view key, const nb::bytes& expected, const nb::bytes& desired) {
-             const std::string_view before = view(expected), after = view(desired);
-             std::string found;
-             {
-               const nb::gil_scoped_release released;
-               found = table.compare_set(key, before, after);
-             }
-             return bytes(found);
-           },
-           nb::arg("key"), nb::arg("expected"), nb::arg("desired"))
+      .def(
+          "compare_set",
+          [](Table& table, std::string_view key, const nb::bytes& expected, const nb::bytes& desired) {
+            const std::string_view before = view(expected), after = view(desired);
+            std::string found;
+            {
+              const nb::gil_scoped_release released;
+              found = table.compare_set(key, before, after);
+            }
+            return bytes(found);
+          },
+          nb::arg("key"), nb::arg("expected"), nb::arg("desired"))
       .def("remove", &Table::remove, nb::arg("key"), Released())
-      .def("find",
-           [](Table& table, std::string_view key) -> std::optional<nb::bytes> {
-             std::optional<std::string> found;
-             {
-               const nb::gil_scoped_release released;
-               found = table.find(key);
-             }
-             if (!found) return std::nullopt;
-             return bytes(*found);
-           },
-           nb::arg("key"))
+      .def(
+          "find",
+          [](Table& table, std::string_view key) -> std::optional<nb::bytes> {
+            std::optional<std::string> found;
+            {
+              const nb::gil_scoped_release released;
+              found = table.find(key);
+            }
+            if (!found) return std::nullopt;
+            return bytes(*found);
+          },
+          nb::arg("key"))
       .def("has_all", &Table::has_all, nb::arg("keys"), Released())
-      .def("wait",
-           [](Table& table, const std::vector<std::string>& keys, double patience_s) { return table.wait(keys, seconds(patience_s)); },
-           nb::arg("keys"), nb::arg("patience_s"), Released())
+      .def(
+          "wait",
+          [](Table& table, const std::vector<std::string>& keys, double patience_s) {
+            return table.wait(keys, seconds(patience_s));
+          },
+          nb::arg("keys"), nb::arg("patience_s"), Released())
       .def("num_keys", &Table::num_keys, Released())
       .def("keys", &Table::keys, Released())
       .def("repairs", &Table::repairs, Released());
 }
 
 // The wheel's Group: Settings with Python's signals and source lines.
-std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, double patience_s,
-                            double spin_us, std::function<std::string()> where, bool named_memory, std::vector<std::size_t> names) {
+std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size,
+                            double patience_s, double spin_us, std::function<std::string()> where, bool named_memory,
+                            std::vector<std::size_t> names) {
   Settings settings;
   settings.patience = seconds(patience_s);
   settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
@@ -181,15 +191,21 @@ NB_MODULE(_native, module) {
   });
 
   nb::class_<Memory>(module, "Memory")
-      .def_static("create", [](std::size_t bytes, bool reserve) { return std::make_shared<Memory>(Memory::create(bytes, reserve)); },
-                  nb::arg("num_bytes"), nb::arg("reserve"))
-      .def_static("create_named",
-                  [](const std::string& name, std::size_t bytes, bool reserve) {
-                    return std::make_shared<Memory>(Memory::create_named(name, bytes, reserve));
-                  },
-                  nb::arg("name"), nb::arg("num_bytes"), nb::arg("reserve"))
-      .def_static("open", [](const std::string& path) { return std::make_shared<Memory>(Memory::open(path)); }, nb::arg("path"))
-      .def_static("adopt", [](int descriptor) { return std::make_shared<Memory>(Memory::adopt(descriptor)); }, nb::arg("descriptor"))
+      .def_static(
+          "create",
+          [](std::size_t bytes, bool reserve) { return std::make_shared<Memory>(Memory::create(bytes, reserve)); },
+          nb::arg("num_bytes"), nb::arg("reserve"))
+      .def_static(
+          "create_named",
+          [](const std::string& name, std::size_t bytes, bool reserve) {
+            return std::make_shared<Memory>(Memory::create_named(name, bytes, reserve));
+          },
+          nb::arg("name"), nb::arg("num_bytes"), nb::arg("reserve"))
+      .def_static(
+          "open", [](const std::string& path) { return std::make_shared<Memory>(Memory::open(path)); }, nb::arg("path"))
+      .def_static(
+          "adopt", [](int descriptor) { return std::make_shared<Memory>(Memory::adopt(descriptor)); },
+          nb::arg("descriptor"))
       .def_prop_ro("address", [](const Memory& memory) { return reinterpret_cast<Address>(memory.data()); })
       .def_prop_ro("num_bytes", &Memory::size)
       .def_prop_ro("descriptor", &Memory::descriptor);
@@ -207,14 +223,17 @@ NB_MODULE(_native, module) {
 
   nb::class_<Window>(module, "Window")
       .def_ro("num_bytes", &Window::bytes)
-      .def("address", [](const Window& window, std::size_t rank) { return reinterpret_cast<Address>(window.region(rank)); },
-           nb::arg("rank"))
-      .def("private_view",
-           [](const Window& window, std::size_t rank) {
-             const std::size_t bytes = window.stride != 0 ? window.stride : window.memory->size();
-             return new PrivateView(*window.memory, rank * window.stride, bytes);
-           },
-           nb::arg("rank"), nb::rv_policy::take_ownership);
+      .def(
+          "address",
+          [](const Window& window, std::size_t rank) { return reinterpret_cast<Address>(window.region(rank)); },
+          nb::arg("rank"))
+      .def(
+          "private_view",
+          [](const Window& window, std::size_t rank) {
+            const std::size_t bytes = window.stride != 0 ? window.stride : window.memory->size();
+            return new PrivateView(*window.memory, rank * window.stride, bytes);
+          },
+          nb::arg("rank"), nb::rv_policy::take_ownership);
 
   define_table(module);
 
@@ -227,70 +246,80 @@ NB_MODULE(_native, module) {
                   nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"))
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world_size", &Group::world_size)
-      .def("all_reduce",
-           [](Group& group, Address data, std::uint64_t count, int dtype, int op) {
-             group.all_reduce(pointer(data), count, static_cast<Dtype>(dtype), static_cast<ReduceOp>(op));
-           },
-           nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), Released())
-      .def("begin",
-           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-              const Addresses& outputs, std::string where) {
-             return group.begin(request_of(kind, dtype, op, root, count, inputs, outputs, std::move(where)));
-           },
-           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-           nb::arg("outputs"), nb::arg("where"), Released())
-      .def("run",
-           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-              const Addresses& outputs) {
-             group.run(request_of(kind, dtype, op, root, count, inputs, outputs, {}));
-           },
-           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-           nb::arg("outputs"), Released())
-      .def("begin_all_to_all",
-           [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs, std::vector<std::uint64_t> sends,
-              std::vector<std::uint64_t> receives, std::string where) {
-             Request request = request_of(static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs, std::move(where));
-             request.sends = std::move(sends);
-             request.receives = std::move(receives);
-             return group.begin(std::move(request));
-           },
-           nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"), nb::arg("where"),
-           Released())
-      .def("begin_tree_sum",
-           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
-              const nb::bytes& program, const nb::bytes& leaves, double scale) {
-             Request request = request_of(static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output}, {});
-             request.program = numbers(program);
-             request.leaves = numbers(leaves);
-             if (scale != 1.0) {
-               request.scale = Scale::multiply;
-               request.factor = scale;
-             }
-             const nb::gil_scoped_release released;
-             return group.begin(std::move(request));
-           },
-           nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"), nb::arg("leaves"),
-           nb::arg("scale"))
-      .def("wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
-           nb::arg("pending"), nb::arg("patience_s"), Released())
+      .def(
+          "all_reduce",
+          [](Group& group, Address data, std::uint64_t count, int dtype, int op) {
+            group.all_reduce(pointer(data), count, static_cast<Dtype>(dtype), static_cast<ReduceOp>(op));
+          },
+          nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), Released())
+      .def(
+          "begin",
+          [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
+             const Addresses& outputs, std::string where) {
+            return group.begin(request_of(kind, dtype, op, root, count, inputs, outputs, std::move(where)));
+          },
+          nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
+          nb::arg("outputs"), nb::arg("where"), Released())
+      .def(
+          "run",
+          [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
+             const Addresses& outputs) { group.run(request_of(kind, dtype, op, root, count, inputs, outputs, {})); },
+          nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
+          nb::arg("outputs"), Released())
+      .def(
+          "begin_all_to_all",
+          [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
+             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives, std::string where) {
+            Request request =
+                request_of(static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs, std::move(where));
+            request.sends = std::move(sends);
+            request.receives = std::move(receives);
+            return group.begin(std::move(request));
+          },
+          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"),
+          nb::arg("where"), Released())
+      .def(
+          "begin_tree_sum",
+          [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
+             const nb::bytes& program, const nb::bytes& leaves, double scale) {
+            Request request = request_of(static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output}, {});
+            request.program = numbers(program);
+            request.leaves = numbers(leaves);
+            if (scale != 1.0) {
+              request.scale = Scale::multiply;
+              request.factor = scale;
+            }
+            const nb::gil_scoped_release released;
+            return group.begin(std::move(request));
+          },
+          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"),
+          nb::arg("leaves"), nb::arg("scale"))
+      .def(
+          "wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
+          nb::arg("pending"), nb::arg("patience_s"), Released())
       .def("test", &Group::test, nb::arg("pending"), Released())
-      .def("send",
-           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination, std::uint64_t tag) {
-             return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag);
-           },
-           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"), Released())
-      .def("receive",
-           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag) {
-             return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag);
-           },
-           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
+      .def(
+          "send",
+          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination,
+             std::uint64_t tag) {
+            return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag);
+          },
+          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"), Released())
+      .def(
+          "receive",
+          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag) {
+            return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag);
+          },
+          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
       .def("allocate", &Group::allocate, nb::arg("num_bytes"), nb::arg("once") = false, Released())
       .def("release", &Group::release, nb::arg("window"), Released())
       .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))
       .def("abort", &Group::abort, nb::arg("reason"), Released())
       .def("leave", &Group::leave, Released());
 
-  module.def("control_bytes", [](std::size_t world_size) { return Layout::for_ranks(world_size).total(); }, nb::arg("world_size"));
+  module.def(
+      "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(world_size).total(); },
+      nb::arg("world_size"));
   module.def("variants", [] {
     const auto found = variants();
     return std::vector<std::string_view>(found.begin(), found.end());

@@ -7,9 +7,12 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t whole_bytes = 32 * 1024;  // staged tensors up to this size are added up by every rank: one step less
+constexpr std::uint64_t whole_bytes =
+    32 * 1024;  // staged tensors up to this size are added up by every rank: one step less
 
-bool is_reduction(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter; }
+bool is_reduction(Kind kind) {
+  return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
+}
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -95,7 +98,8 @@ struct Algorithms {
     operation.has_worked = true;
     group.set(Counter::worked, number);
   }
-  // The last step of an operation in windows. A rank that got an error changes its tensors, perhaps while this one read them.
+  // The last step of an operation in windows. A rank that got an error changes its tensors, perhaps while this one read
+  // them.
   void trust_windows() const { group.throw_if_broken(); }
 
   std::size_t leaves(std::size_t of) const { return request.leaves.empty() ? 1 : request.leaves[of]; }
@@ -107,7 +111,8 @@ struct Algorithms {
 
   // The input for one destination, the output for one source: separate tensors, or parts of one.
   const std::byte* input(std::size_t destination, std::uint64_t offset_elements) const {
-    if (request.inputs.size() == 1) return bytes(request.inputs[0]) + (destination * request.count + offset_elements) * size;
+    if (request.inputs.size() == 1)
+      return bytes(request.inputs[0]) + (destination * request.count + offset_elements) * size;
     return bytes(request.inputs[destination]) + offset_elements * size;
   }
   std::byte* output(std::size_t source, std::uint64_t offset_elements) const {
@@ -126,10 +131,13 @@ struct Algorithms {
   Task deal();
 
   // share: who has something, and who wants it
-  bool is_source(std::size_t of) const { return request.kind != Kind::broadcast || request.root == static_cast<std::int32_t>(of); }
+  bool is_source(std::size_t of) const {
+    return request.kind != Kind::broadcast || request.root == static_cast<std::int32_t>(of);
+  }
   bool is_reader() const { return request.kind != Kind::gather || request.root == static_cast<std::int32_t>(rank); }
   const std::byte* shared_input() const { return bytes(request.inputs[0]); }
-  void stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity, bool whole) const;
+  void stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
+                       bool whole) const;
   void reduce_slice(std::uint32_t piece, std::uint64_t start, std::uint64_t capacity, Slice slice) const;
 };
 
@@ -173,7 +181,8 @@ Task Algorithms::reduce_in_windows() {
   trust_windows();
 }
 
-// Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of `capacity`.
+// Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of
+// `capacity`.
 void Algorithms::stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
                                  bool whole) const {
   const Slice mine = whole ? Slice{count, 0} : slice_of(count, rank, world);  // nobody else reads the own slice
@@ -211,7 +220,8 @@ Task Algorithms::reduce_staged() {
     if (gets_result()) {
       std::vector<const void*> inputs;
       for (std::size_t peer = 0; peer < world; ++peer) {
-        for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(staging(peer, first) + leaf * capacity * size);
+        for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf)
+          inputs.push_back(staging(peer, first) + leaf * capacity * size);
       }
       void* const output = request.outputs[0];
       lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
@@ -298,7 +308,8 @@ Task Algorithms::reduce_scatter() {
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
 Task Algorithms::share() {
   bool placed_sources = true;
-  for (std::size_t peer = 0; peer < world; ++peer) placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
+  for (std::size_t peer = 0; peer < world; ++peer)
+    placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
   if (placed_sources) {
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
       const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
@@ -364,7 +375,8 @@ Task Algorithms::deal() {
     for (std::size_t to = 0; has(rank) && to < world; ++to) {
       const Slice slice = part(sent(rank, to), index);
       if (to == rank || slice.size == 0) continue;
-      std::memcpy(staging(rank, piece) + to * capacity * size, bytes(request.inputs[to]) + slice.start * size, slice.size * size);
+      std::memcpy(staging(rank, piece) + to * capacity * size, bytes(request.inputs[to]) + slice.start * size,
+                  slice.size * size);
     }
     set_pieces(2 * piece);
   };
@@ -391,7 +403,8 @@ bool is_tiny(const Request& request, std::size_t world_size) {
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
-      return one * (request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end())) <= payload_bytes;
+      return one * (request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end())) <=
+             payload_bytes;
     case Kind::reduce_scatter:
       return one * world_size <= payload_bytes;
     case Kind::broadcast:

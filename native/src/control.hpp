@@ -19,7 +19,16 @@ constexpr std::size_t max_places = 9;
 constexpr std::size_t text_bytes = 512;
 
 enum class Kind : std::uint8_t {
-  barrier, all_reduce, reduce, reduce_scatter, broadcast, all_gather, gather, scatter, all_to_all, allocate
+  barrier,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  gather,
+  scatter,
+  all_to_all,
+  allocate
 };
 
 // What must be the same on every rank, compared as bytes.
@@ -47,10 +56,10 @@ struct Place {
 
 struct alignas(cache_line) Row {
   Description description;
-  std::uint32_t all_placed;     // all tensors of this rank lie in windows
+  std::uint32_t all_placed;  // all tensors of this rank lie in windows
   std::uint32_t num_inputs;
-  Place places[max_places];     // inputs, then the output
-  char where[112];              // the source line, when the operation was begun without waiting
+  Place places[max_places];  // inputs, then the output
+  char where[112];           // the source line, when the operation was begun without waiting
   alignas(cache_line) std::byte payload[payload_bytes];
 };
 

@@ -71,7 +71,8 @@ Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t worl
 Group::Group(std::byte* control, std::size_t rank, std::size_t world_size, Settings settings)
     : Group(nullptr, control, rank, world_size, std::move(settings)) {}
 
-Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size, Settings settings)
+Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size,
+             Settings settings)
     : memory_(std::move(memory)),
       rank_(rank),
       layout_(Layout::for_ranks(checked_size(world_size))),
@@ -109,7 +110,8 @@ void Group::join() {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       settings_.while_waiting();
       throw_if_broken();
-      if (Clock::now() > deadline) break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
+      if (Clock::now() > deadline)
+        break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
     }
     if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
       break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
@@ -210,8 +212,10 @@ void Group::all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op
   run(std::move(request));
 }
 
-std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag) {
-  if (to >= world_size()) throw BadCall("there is no rank " + std::to_string(to) + " in a group of " + std::to_string(world_size()));
+std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to,
+                                     std::uint64_t tag) {
+  if (to >= world_size())
+    throw BadCall("there is no rank " + std::to_string(to) + " in a group of " + std::to_string(world_size()));
   auto message = std::make_shared<Message>();
   message->peer = to;
   message->tag = tag;
@@ -226,8 +230,10 @@ std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtyp
   return message;
 }
 
-std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag) {
-  if (from > world_size()) throw BadCall("there is no rank " + std::to_string(from) + " in a group of " + std::to_string(world_size()));
+std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from,
+                                        std::uint64_t tag) {
+  if (from > world_size())
+    throw BadCall("there is no rank " + std::to_string(from) + " in a group of " + std::to_string(world_size()));
   auto message = std::make_shared<Message>();
   message->incoming = true;
   message->peer = from;
@@ -278,7 +284,8 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
       if (awaited.nothing) continue;
       if (deadline == Clock::time_point::max()) {
         last_look = Clock::now();
-        deadline = patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
+        deadline =
+            patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
       }
       awaited.others_busy = busy().move_others(this, [](Group& other) {
         if (::getpid() != other.owner_) return;  // the group of a process that this one was forked from
@@ -294,7 +301,8 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
     throw;
   } catch (...) {  // Python's signals: this rank will not come back to its operations
     const std::lock_guard lock(mutex_);
-    break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
+    break_quietly(Trouble::aborted,
+                  "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
     throw;
   }
 }
@@ -324,7 +332,8 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
 // Whether it came while this rank was spinning.
 bool Group::wait_a_while(const Awaited& awaited) {
   const auto something_came = [&] {
-    if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target)) return true;
+    if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target))
+      return true;
     if (!awaited.has_messages) return false;
     const std::lock_guard lock(mutex_);
     return messages_->could_progress();
@@ -360,8 +369,9 @@ bool Group::row_is_free(std::uint32_t number) {
 void Group::publish(Operation& operation) {
   const Request& request = operation.request;
   Row& mine = row(rank_, operation.number);
-  mine.description = {request.count, 0, request.factor, operation.number, request.root, request.kind, request.dtype,
-                      request.op, request.scale, 0};
+  mine.description = {
+      request.count, 0, request.factor, operation.number, request.root, request.kind, request.dtype, request.op,
+      request.scale, 0};
   // FNV-1a
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const auto* bytes : {&request.program, &request.leaves}) {
@@ -379,7 +389,8 @@ void Group::publish(Operation& operation) {
     const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
     bool all = !request.inputs.empty() || is_reduction;
     std::size_t next = 0;
-    const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
+    const std::uint64_t input_count =
+        request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
     for (const void* input : request.inputs) {
       mine.places[next] = place_of(input, input_count * size);
       all = all && mine.places[next++].window != Place::elsewhere;
@@ -420,7 +431,8 @@ void Group::ring_peers() {
 std::size_t Group::first_behind(Condition condition) const {
   for (std::size_t i = 1; i < world_size(); ++i) {
     const std::size_t peer = (rank_ + i) % world_size();  // not everybody looks at the same one first
-    if (!has_reached(word(condition.counter, peer).value.load(std::memory_order_acquire), condition.target)) return peer;
+    if (!has_reached(word(condition.counter, peer).value.load(std::memory_order_acquire), condition.target))
+      return peer;
   }
   return world_size();
 }

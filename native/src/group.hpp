@@ -16,7 +16,8 @@
 
 namespace lockstep {
 
-// A memory of a group in which every rank has a region that all can read and write. It lives as long as somebody holds it.
+// A memory of a group in which every rank has a region that all can read and write. It lives as long as somebody holds
+// it.
 struct Window {
   std::shared_ptr<Memory> memory;
   std::uint32_t number = 0;  // from 1, the same on every rank
@@ -30,7 +31,8 @@ struct Settings {
   Nanoseconds spin = std::chrono::microseconds(30);
   // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
   std::function<void()> while_waiting = [] {};
-  // As whom the user knows these ranks (a sub-group's ranks have other numbers in the default group); empty: by their own.
+  // As whom the user knows these ranks (a sub-group's ranks have other numbers in the default group); empty: by their
+  // own.
   std::vector<std::size_t> names = {};
   std::string name_of(std::size_t rank) const { return std::to_string(names.empty() ? rank : names.at(rank)); }
   // The source line that called, for errors.
@@ -70,8 +72,8 @@ class Group {
   std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag);
 
   // A new window with `bytes` for each rank, or `once` for all of them; every rank must call it. Throws
-  // GroupError(no_memory) on every rank, and the group goes on. What lies in a window of the second kind is exchanged as
-  // if it lay in none.
+  // GroupError(no_memory) on every rank, and the group goes on. What lies in a window of the second kind is exchanged
+  // as if it lay in none.
   std::shared_ptr<Window> allocate(std::size_t bytes, bool once = false);
   // Tensors in this window are ordinary ones from now on. Every rank must call it between the same operations, with
   // nothing under way.
@@ -83,7 +85,8 @@ class Group {
   void leave();
 
  private:
-  Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size, Settings settings);
+  Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t rank, std::size_t world_size,
+        Settings settings);
   friend struct Everyone;
   friend struct Algorithms;
 
@@ -101,9 +104,7 @@ class Group {
   void note_busy();
   void fail_everything(std::exception_ptr error);
 
-  Row& row(std::size_t rank, std::uint32_t number) const {
-    return rows_[rank * num_rows + number % num_rows];
-  }
+  Row& row(std::size_t rank, std::uint32_t number) const { return rows_[rank * num_rows + number % num_rows]; }
   Word& word(Counter counter, std::size_t rank) const {
     RankBlock& block = blocks_[rank];
     return counter == Counter::arrived ? block.arrived : counter == Counter::pieces ? block.pieces : block.worked;
@@ -129,7 +130,7 @@ class Group {
     Condition condition;
     bool has_messages = false;
     bool others_busy = false;
-    bool nothing = false;  // it can go on at once
+    bool nothing = false;          // it can go on at once
     std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
   };
   Awaited what_to_wait_for(const Pending& pending) const;
@@ -161,10 +162,10 @@ class Group {
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
-  std::int32_t core_plus_one_ = 0;  // as it stands in this rank's block
-  std::uint32_t number_ = 0;        // of the last operation
-  std::uint32_t piece_ = 0;         // of the last piece that went through staging
-  std::uint32_t rows_free_to_ = 0;  // rows up to this operation are known to be free
+  std::int32_t core_plus_one_ = 0;             // as it stands in this rank's block
+  std::uint32_t number_ = 0;                   // of the last operation
+  std::uint32_t piece_ = 0;                    // of the last piece that went through staging
+  std::uint32_t rows_free_to_ = 0;             // rows up to this operation are known to be free
   std::deque<std::shared_ptr<Operation>> queue_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released

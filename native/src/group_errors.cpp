@@ -11,16 +11,26 @@ namespace {
 
 std::string_view name_of(Kind kind) {
   switch (kind) {
-    case Kind::barrier: return "barrier";
-    case Kind::all_reduce: return "all_reduce";
-    case Kind::reduce: return "reduce";
-    case Kind::reduce_scatter: return "reduce_scatter";
-    case Kind::broadcast: return "broadcast";
-    case Kind::all_gather: return "all_gather";
-    case Kind::gather: return "gather";
-    case Kind::scatter: return "scatter";
-    case Kind::all_to_all: return "all_to_all";
-    case Kind::allocate: return "allocate";
+    case Kind::barrier:
+      return "barrier";
+    case Kind::all_reduce:
+      return "all_reduce";
+    case Kind::reduce:
+      return "reduce";
+    case Kind::reduce_scatter:
+      return "reduce_scatter";
+    case Kind::broadcast:
+      return "broadcast";
+    case Kind::all_gather:
+      return "all_gather";
+    case Kind::gather:
+      return "gather";
+    case Kind::scatter:
+      return "scatter";
+    case Kind::all_to_all:
+      return "all_to_all";
+    case Kind::allocate:
+      return "allocate";
   }
   return "an unknown operation";
 }
@@ -70,9 +80,9 @@ void Group::check_expected(const Operation& operation, std::size_t from, std::si
   const std::byte* const table = row(to, operation.number).payload + (world_size() + from) * sizeof(expected);
   std::memcpy(&expected, table, sizeof(expected));
   if (expected == sent) return;
-  throw GroupError(Trouble::disagreement, "In all_to_all rank " + settings_.name_of(from) + " sends " + std::to_string(sent) +
-                                              " elements to rank " + settings_.name_of(to) + ", which expects " +
-                                              std::to_string(expected) + ".");
+  throw GroupError(Trouble::disagreement, "In all_to_all rank " + settings_.name_of(from) + " sends " +
+                                              std::to_string(sent) + " elements to rank " + settings_.name_of(to) +
+                                              ", which expects " + std::to_string(expected) + ".");
 }
 
 // All ranks see the same rows, so all come here. Only now is the source line looked up.
@@ -153,8 +163,9 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
 
 std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
   const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
-  return "Rank " + settings_.name_of(peer) + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_) +
-         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
+  return "Rank " + settings_.name_of(peer) + (has_left ? " left the group" : " ended") + " while rank " +
+         settings_.name_of(rank_) + " waits for " +
+         (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
 }
 
 void Group::break_group(Trouble trouble, const std::string& text) {

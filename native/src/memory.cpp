@@ -15,7 +15,9 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void fail(int error, const std::string& what) { throw std::system_error(error, std::generic_category(), what); }
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
 
 class Descriptor {
  public:
@@ -95,7 +97,8 @@ Memory Memory::map(int descriptor, std::size_t bytes) {
 
 Memory Memory::create(std::size_t bytes, bool reserve) {
   constexpr unsigned plain = MFD_CLOEXEC | MFD_ALLOW_SEALING, no_exec = 0x8;  // MFD_NOEXEC_SEAL, of Linux 6.3
-  Descriptor made(::memfd_create("lockstep", plain | no_exec));  // else the kernel warns, or refuses (vm.memfd_noexec = 2)
+  Descriptor made(
+      ::memfd_create("lockstep", plain | no_exec));  // else the kernel warns, or refuses (vm.memfd_noexec = 2)
   if (made.get() < 0) made = Descriptor(::memfd_create("lockstep", plain));
   if (made.get() < 0) fail(errno, "memfd_create");
   ::fchmod(made.get(), 0600);
@@ -131,7 +134,7 @@ Memory Memory::open(const std::string& path) {
 }
 
 Memory Memory::adopt(int descriptor) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail(errno, "fstat");
   return map(descriptor, static_cast<std::size_t>(status.st_size));
 }
@@ -154,7 +157,7 @@ Memory::~Memory() {
 }
 
 bool Memory::mark(std::size_t number) const {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(number);
@@ -163,7 +166,7 @@ bool Memory::mark(std::size_t number) const {
 }
 
 bool Memory::is_marked(std::size_t number) const {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(number);
@@ -198,7 +201,8 @@ std::vector<std::size_t> PrivateView::written_pages() const {
   std::vector<std::uint64_t> entries(4096);
   for (std::size_t page = 0; page < num_pages;) {
     const std::size_t wanted = std::min(entries.size(), num_pages - page) * sizeof(std::uint64_t);
-    const ssize_t got = ::pread(map.get(), entries.data(), wanted, static_cast<off_t>((first + page) * sizeof(std::uint64_t)));
+    const ssize_t got =
+        ::pread(map.get(), entries.data(), wanted, static_cast<off_t>((first + page) * sizeof(std::uint64_t)));
     if (got <= 0) fail(got < 0 ? errno : EIO, "/proc/self/pagemap");
     const std::size_t count = static_cast<std::size_t>(got) / sizeof(std::uint64_t);
     for (std::size_t i = 0; i < count; ++i) {

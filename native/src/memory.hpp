@@ -11,9 +11,8 @@ namespace lockstep {
 // A mapping of a file that has no name, or none any more. Move-only; unmaps and closes when it goes.
 class Memory {
  public:
-  // A new memory full of zeros, without a name (memfd, its size sealed). With `reserve` its pages are allocated now: too
-  // little memory is an error here instead of a SIGBUS later.
-  // Throws std::system_error.
+  // A new memory full of zeros, without a name (memfd, its size sealed). With `reserve` its pages are allocated now:
+  // too little memory is an error here instead of a SIGBUS later. Throws std::system_error.
   static Memory create(std::size_t bytes, bool reserve);
   // The same under /dev/shm/NAME, mode 0600; for ranks that cannot see each other's /proc. Call `unlink_name` soon.
   static Memory create_named(const std::string& name, std::size_t bytes, bool reserve);
@@ -32,8 +31,8 @@ class Memory {
   std::size_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
 
-  // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however it
-  // ends (a record lock on byte `number`; a forked child does not have it). False when locks do not work here.
+  // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however
+  // it ends (a record lock on byte `number`; a forked child does not have it). False when locks do not work here.
   bool mark(std::size_t number) const;
   // Whether another process has marked it.
   bool is_marked(std::size_t number) const;
@@ -50,8 +49,8 @@ void unlink_name(const std::string& name);
 // A name that nobody can guess.
 std::string random_name();
 
-// A view of a memory that nobody else sees being written: what this process writes stays its own (copy on write, page by
-// page); pages that it did not write show what others write into the memory.
+// A view of a memory that nobody else sees being written: what this process writes stays its own (copy on write, page
+// by page); pages that it did not write show what others write into the memory.
 class PrivateView {
  public:
   PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes);
@@ -65,7 +64,8 @@ class PrivateView {
   static bool can_tell_writes();
   // Numbers of the pages that this process wrote. About 20 ns per page of the view.
   std::vector<std::size_t> written_pages() const;
-  // Forget what this process wrote: the view shows the memory again. Throws std::system_error when the kernel keeps pages.
+  // Forget what this process wrote: the view shows the memory again. Throws std::system_error when the kernel keeps
+  // pages.
   void forget_writes();
 
  private:
@@ -75,7 +75,8 @@ class PrivateView {
 
 std::size_t page_size();
 
-// What this process may still use before the kernel ends processes: of the machine and of its control groups (version 2).
+// What this process may still use before the kernel ends processes: of the machine and of its control groups (version
+// 2).
 std::size_t available_memory();
 std::string mebibytes(std::size_t bytes);
 

@@ -81,7 +81,8 @@ bool Messages::could_progress() const {
     if (!outgoing_[peer].empty()) {
       const Ring& out = ring(rank_, peer);
       const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
-      const std::uint64_t needed = outgoing_[peer].front()->has_header ? 1 : sizeof(Envelope);  // a header goes in one piece
+      const std::uint64_t needed =
+          outgoing_[peer].front()->has_header ? 1 : sizeof(Envelope);  // a header goes in one piece
       if (layout_.ring_bytes - used >= needed) return true;
     }
     if (wants(peer)) {
@@ -99,8 +100,7 @@ bool Messages::progress_outgoing(std::size_t peer) {
   while (!queue.empty()) {
     Message& message = *queue.front();
     if (!message.has_header) {
-      const std::uint64_t used =
-          out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
+      const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
       if (layout_.ring_bytes - used < sizeof(Envelope)) break;
       const Envelope envelope{message.bytes, message.tag, static_cast<std::uint32_t>(message.dtype), envelope_magic};
       put(out, &envelope, sizeof(envelope));
@@ -117,11 +117,13 @@ bool Messages::progress_outgoing(std::size_t peer) {
   return moved;
 }
 
-// Rings are read only while somebody here waits for a message from there; else they stay full, which holds back the sender.
+// Rings are read only while somebody here waits for a message from there; else they stay full, which holds back the
+// sender.
 bool Messages::wants(std::size_t peer) const {
-  return std::any_of(posted_.begin(), posted_.end(), [&](const auto& message) {
-    return message->peer == peer || message->peer == layout_.world_size;
-  }) || (incoming_[peer].open && incoming_[peer].target);
+  return std::any_of(
+             posted_.begin(), posted_.end(),
+             [&](const auto& message) { return message->peer == peer || message->peer == layout_.world_size; }) ||
+         (incoming_[peer].open && incoming_[peer].target);
 }
 
 bool Messages::progress_incoming(std::size_t peer) {
@@ -133,7 +135,8 @@ bool Messages::progress_incoming(std::size_t peer) {
       const std::uint64_t there = in.written.load(std::memory_order_acquire) - in.read.load(std::memory_order_relaxed);
       if (there < sizeof(Envelope)) break;
       take(in, &now.envelope, sizeof(Envelope));
-      if (now.envelope.magic != envelope_magic) throw GroupError(Trouble::aborted, "the messages from rank " + name_of(peer) + " are damaged");
+      if (now.envelope.magic != envelope_magic)
+        throw GroupError(Trouble::aborted, "the messages from rank " + name_of(peer) + " are damaged");
       now.moved = 0;
       now.target = matching(peer, now.envelope);
       now.aside = now.target ? nullptr : std::make_shared<std::vector<std::byte>>(now.envelope.bytes);
@@ -165,10 +168,10 @@ void Messages::accept(Message& message, std::size_t peer, const Envelope& envelo
   message.peer = peer;
   const auto dtype = static_cast<Dtype>(envelope.dtype);
   if (message.bytes == envelope.bytes && message.dtype == dtype) return;
-  throw GroupError(Trouble::disagreement,
-                   "Rank " + name_of(peer) + " sends " + text_of(envelope.bytes, dtype) + " with tag " +
-                       std::to_string(envelope.tag) + ", but rank " + name_of(rank_) + " receives " +
-                       text_of(message.bytes, message.dtype) + ".");
+  throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + text_of(envelope.bytes, dtype) +
+                                              " with tag " + std::to_string(envelope.tag) + ", but rank " +
+                                              name_of(rank_) + " receives " + text_of(message.bytes, message.dtype) +
+                                              ".");
 }
 
 std::shared_ptr<Message> Messages::matching(std::size_t peer, const Envelope& envelope) {

@@ -51,7 +51,7 @@ class Messages {
     bool open = false;
     Envelope envelope{};
     std::uint64_t moved = 0;
-    std::shared_ptr<Message> target;     // who asked for it; else it goes into `aside`
+    std::shared_ptr<Message> target;  // who asked for it; else it goes into `aside`
     std::shared_ptr<std::vector<std::byte>> aside;
   };
   struct Aside {

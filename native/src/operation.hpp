@@ -80,7 +80,8 @@ struct Pending {
 struct Operation : Pending {
   Request request;
   std::uint32_t number = 0;
-  bool uses_earlier = false;   // memory that an operation up to `after` uses too: it is published when those are finished
+  bool uses_earlier =
+      false;  // memory that an operation up to `after` uses too: it is published when those are finished
   std::uint32_t after = 0;
   bool published = false;
   bool started = false;

@@ -17,7 +17,8 @@ std::vector<Stretch> read_by(const Request& request, std::size_t world_size) {
   const bool in_parts = request.kind == Kind::reduce_scatter && request.inputs.size() == 1;
   std::vector<Stretch> found;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const std::uint64_t count = i < request.sends.size() ? request.sends[i] : request.count * (in_parts ? world_size : 1);
+    const std::uint64_t count =
+        i < request.sends.size() ? request.sends[i] : request.count * (in_parts ? world_size : 1);
     found.push_back({static_cast<const std::byte*>(request.inputs[i]), count * size_of(request.dtype)});
   }
   return found;
@@ -28,7 +29,8 @@ std::vector<Stretch> written_by(const Request& request, std::size_t world_size) 
   const bool in_parts = gathers && request.outputs.size() == 1;
   std::vector<Stretch> found;
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    const std::uint64_t count = i < request.receives.size() ? request.receives[i] : request.count * (in_parts ? world_size : 1);
+    const std::uint64_t count =
+        i < request.receives.size() ? request.receives[i] : request.count * (in_parts ? world_size : 1);
     found.push_back({static_cast<const std::byte*>(request.outputs[i]), count * size_of(request.dtype)});
   }
   return found;

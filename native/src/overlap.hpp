@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// Whether `later` reads or writes what `earlier` writes, or writes what it reads: then it must not begin before `earlier`
-// is finished on this rank.
+// Whether `later` reads or writes what `earlier` writes, or writes what it reads: then it must not begin before
+// `earlier` is finished on this rank.
 bool depends_on(const Request& later, const Request& earlier, std::size_t world_size);
 
 }  // namespace lockstep

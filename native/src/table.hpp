@@ -19,8 +19,8 @@ struct TableHeader;
 struct TableEntry;
 
 // One process's view of a table. A memory full of zeros is an empty table; any number of processes and threads may use
-// it. An update is published by one store, so a process that is killed at any instruction leaves the old state or the new
-// one; a lock that it held passes to the next one, who puts the bookkeeping right.
+// it. An update is published by one store, so a process that is killed at any instruction leaves the old state or the
+// new one; a lock that it held passes to the next one, who puts the bookkeeping right.
 //
 // `while_waiting` is called now and then by whoever waits, without the lock; what it throws comes out of the call.
 class Table {
@@ -34,8 +34,8 @@ class Table {
   // The sum of `amount` and the decimal number at the key (0 when there is none), which is stored there.
   // Throws std::invalid_argument when something else than a number is there.
   std::int64_t add(std::string_view key, std::int64_t amount);
-  // Writes `desired` if `expected` is there, or if nothing is there and `expected` is empty. Returns what is there then.
-  // Where nothing is there and `expected` is not empty, `expected`: so do torch's stores.
+  // Writes `desired` if `expected` is there, or if nothing is there and `expected` is empty. Returns what is there
+  // then. Where nothing is there and `expected` is not empty, `expected`: so do torch's stores.
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   bool remove(std::string_view key);
 

@@ -12,11 +12,14 @@ namespace lockstep {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanoseconds at_most) {
-  const timespec span{static_cast<time_t>(at_most.count() / 1'000'000'000), static_cast<long>(at_most.count() % 1'000'000'000)};
+  const timespec span{static_cast<time_t>(at_most.count() / 1'000'000'000),
+                      static_cast<long>(at_most.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &span, nullptr, 0);
 }
 
-void wake_all(std::atomic<std::uint32_t>& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 std::uint32_t Bell::lie_down(std::uint32_t peer_plus_one) {
   // A second thread of this rank may wait for somebody else: then anybody wakes both.
@@ -27,9 +30,7 @@ std::uint32_t Bell::lie_down(std::uint32_t peer_plus_one) {
   return before;
 }
 
-void Bell::sleep(std::uint32_t rings_before, Nanoseconds at_most) {
-  sleep_on(rings, rings_before, at_most);
-}
+void Bell::sleep(std::uint32_t rings_before, Nanoseconds at_most) { sleep_on(rings, rings_before, at_most); }
 
 void Bell::get_up() {
   // Others of this rank that are still asleep wait for anybody; they look again when they wake.

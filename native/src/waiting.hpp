@@ -28,12 +28,13 @@ inline bool has_reached(std::uint32_t value, std::uint32_t target) {
 // Where a rank sleeps. It says on whom it waits, so that the others need not wake it in vain.
 struct alignas(cache_line) Bell {
   static constexpr std::uint32_t awake = 0, waits_for_any = 0xffffffff;
-  std::atomic<std::uint32_t> rings;       // the futex
+  std::atomic<std::uint32_t> rings;      // the futex
   std::atomic<std::uint32_t> waits_for;  // a rank + 1, or one of the above
   std::atomic<std::uint32_t> sleepers;   // threads of this rank that are asleep, or about to be
 
   // By the one who waits. First `lie_down`, then look once more whether there is something to wait for, then `sleep`
-  // with what `lie_down` returned, then `get_up` in any case. Threads of one rank take turns in `lie_down` and `get_up`.
+  // with what `lie_down` returned, then `get_up` in any case. Threads of one rank take turns in `lie_down` and
+  // `get_up`.
   std::uint32_t lie_down(std::uint32_t peer_plus_one);
   void sleep(std::uint32_t rings_before, Nanoseconds at_most);
   void get_up();

@@ -31,9 +31,9 @@ std::shared_ptr<Memory> made_here(int descriptor, const std::shared_ptr<Memory>&
 std::shared_ptr<Memory> open_memory(const Offer& leader, bool named) {
   // With names the process ids are of different namespaces, and equal ones mean nothing.
   if (!named && leader.process == ::getpid()) return made_here(leader.descriptor);
-  return std::make_shared<Memory>(Memory::open(
-      named ? std::string("/dev/shm/") + leader.text
-            : "/proc/" + std::to_string(leader.process) + "/fd/" + std::to_string(leader.descriptor)));
+  return std::make_shared<Memory>(
+      Memory::open(named ? std::string("/dev/shm/") + leader.text
+                         : "/proc/" + std::to_string(leader.process) + "/fd/" + std::to_string(leader.descriptor)));
 }
 
 void note_failure(Offer& offer, const std::system_error& error) {
@@ -106,7 +106,8 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
   exchange(opened);
   if (!name.empty()) unlink_name(name);
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    if (offers[peer].error != 0) throw GroupError(Trouble::no_memory, "Rank " + settings_.name_of(peer) + ": " + offers[peer].text);
+    if (offers[peer].error != 0)
+      throw GroupError(Trouble::no_memory, "Rank " + settings_.name_of(peer) + ": " + offers[peer].text);
   }
   const std::lock_guard lock(mutex_);
   const auto number = static_cast<std::uint32_t>(windows_.size() + 1);

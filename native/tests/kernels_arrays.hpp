@@ -60,8 +60,17 @@ inline Raw random_special(Dtype dtype) {
   const Raw infinity = reference::infinity_of({bits, mantissa, 0});
   const Raw one = (infinity >> 1) & ~((Raw{1} << mantissa) - 1);
   const Raw smallest_normal = Raw{1} << mantissa;
-  const Raw specials[] = {0,           1,   smallest_normal - 1, smallest_normal, one,          one + 1, infinity - 1,
-                          infinity - 2, infinity, infinity + 1,  infinity + (Raw{1} << (mantissa - 1)) + 3};
+  const Raw specials[] = {0,
+                          1,
+                          smallest_normal - 1,
+                          smallest_normal,
+                          one,
+                          one + 1,
+                          infinity - 1,
+                          infinity - 2,
+                          infinity,
+                          infinity + 1,
+                          infinity + (Raw{1} << (mantissa - 1)) + 3};
   return sign | specials[random_below(11)];
 }
 

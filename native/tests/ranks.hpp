@@ -28,7 +28,8 @@ class Block {
 };
 
 // Runs `body(group)` in a thread for each rank. Every rank must come back within the patience of a group.
-inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body, Nanoseconds spin = std::chrono::microseconds(2)) {
+inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body,
+                     Nanoseconds spin = std::chrono::microseconds(2)) {
   Block block(world_size);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < world_size; ++rank) {

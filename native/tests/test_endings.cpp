@@ -187,7 +187,8 @@ void an_operation_that_was_given_up_writes_nothing_any_more() {
     scene.reach(1);
     data.assign(100000, 2);
     const auto operation = group.begin(sum_of(data));
-    CHECK(error_of([&] { group.wait(*operation, std::chrono::milliseconds(1)); }).find("did not come in time") != std::string::npos);
+    CHECK(error_of([&] { group.wait(*operation, std::chrono::milliseconds(1)); }).find("did not come in time") !=
+          std::string::npos);
     std::fill(data.begin(), data.end(), 7.0f);
     scene.stage = 2;
     scene.reach(3);

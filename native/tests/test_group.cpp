@@ -19,7 +19,8 @@ std::vector<float> values(std::size_t rank, std::uint32_t number, std::size_t co
   return found;
 }
 
-Request request_for(Kind kind, std::size_t count, std::vector<const void*> inputs, std::vector<void*> outputs, int root = -1) {
+Request request_for(Kind kind, std::size_t count, std::vector<const void*> inputs, std::vector<void*> outputs,
+                    int root = -1) {
   Request request;
   request.kind = kind;
   request.dtype = Dtype::float32;
@@ -46,7 +47,8 @@ struct Flight {  // an operation that has begun, and how to check it
   std::function<void()> check;
 };
 
-Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::byte* window, std::size_t& window_used, std::size_t window_bytes) {
+Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::byte* window, std::size_t& window_used,
+                 std::size_t window_bytes) {
   const std::size_t world = group.world_size(), rank = group.rank();
   const auto kind = static_cast<Kind>(random() % 9);
   const std::size_t count = some_count(random) / (kind == Kind::all_to_all ? world : 1);
@@ -75,7 +77,8 @@ Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::
     case Kind::reduce: {
       const auto data = array(count);
       fill(data.data, count);
-      auto operation = group.begin(request_for(kind, count, {data.data}, {data.data}, kind == Kind::reduce ? root : -1));
+      auto operation =
+          group.begin(request_for(kind, count, {data.data}, {data.data}, kind == Kind::reduce ? root : -1));
       return {operation, [=] {
                 if (kind == Kind::reduce && root != static_cast<int>(rank)) return;
                 for (std::size_t i = 0; i < count; ++i) CHECK(data.data[i] == sum(world, number, i));
@@ -124,7 +127,8 @@ Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::
     }
     case Kind::all_to_all: {  // rank r sends (r + to) % 3 thirds to `to`
       const auto size = [=](std::size_t from, std::size_t to) { return (from + to) % 3 * (count / 2); };
-      auto in = std::make_shared<std::vector<std::vector<float>>>(), out = std::make_shared<std::vector<std::vector<float>>>();
+      auto in = std::make_shared<std::vector<std::vector<float>>>(),
+           out = std::make_shared<std::vector<std::vector<float>>>();
       Request request = request_for(kind, 0, {}, {});
       for (std::size_t peer = 0; peer < world; ++peer) {
         in->push_back(values(rank * 5 + peer, number, size(rank, peer)));
@@ -138,7 +142,8 @@ Flight begin_one(Group& group, std::mt19937& random, std::uint32_t number, std::
       }
       auto operation = group.begin(std::move(request));
       return {operation, [=] {
-                for (std::size_t peer = 0; peer < world; ++peer) CHECK((*out)[peer] == values(peer * 5 + rank, number, size(peer, rank)));
+                for (std::size_t peer = 0; peer < world; ++peer)
+                  CHECK((*out)[peer] == values(peer * 5 + rank, number, size(peer, rank)));
                 (void)in;
               }};
     }
@@ -307,7 +312,8 @@ void a_message_that_does_not_fit_raises() {
       group.wait(*group.receive(data, 80, Dtype::float32, 0, 5));
     }
   });
-  CHECK(errors[1].find("Rank 0 sends 10 of float32 with tag 5, but rank 1 receives 20 of float32") != std::string::npos);
+  CHECK(errors[1].find("Rank 0 sends 10 of float32 with tag 5, but rank 1 receives 20 of float32") !=
+        std::string::npos);
 }
 
 void the_patience_ends() {

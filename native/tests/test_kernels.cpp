@@ -21,10 +21,10 @@ namespace {
 
 int num_failures = 0;
 
-#define CHECK(condition, text)                                                                     \
-  do {                                                                                             \
-    if (!(condition) && ++num_failures <= 20)                                                      \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, std::string(text).c_str());   \
+#define CHECK(condition, text)                                                                   \
+  do {                                                                                           \
+    if (!(condition) && ++num_failures <= 20)                                                    \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, std::string(text).c_str()); \
   } while (false)
 
 constexpr Dtype dtypes[] = {Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16, Dtype::int8,
@@ -50,8 +50,8 @@ std::vector<Raw> expected_results(const Reduction& r, const Arrays& inputs) {
 }
 
 // Reduce copies of `inputs`; as many outputs as `num_aliases` are inputs themselves.
-void check_once(const Reduction& r, const Arrays& inputs, const std::vector<Raw>& expected,
-                std::size_t num_outputs, std::size_t num_aliases) {
+void check_once(const Reduction& r, const Arrays& inputs, const std::vector<Raw>& expected, std::size_t num_outputs,
+                std::size_t num_aliases) {
   std::vector<Array> arrays;
   for (const auto& input : inputs) arrays.push_back(*input);
   const std::size_t count = expected.size();

@@ -1,6 +1,4 @@
 // The ranks' store: what it keeps, who waits, and what a killed process leaves behind.
-#include "table.hpp"
-
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "checks.hpp"
+#include "table.hpp"
 
 using namespace lockstep;
 using namespace std::chrono_literals;

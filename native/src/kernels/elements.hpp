@@ -102,8 +102,8 @@ struct Float16 : Float32 {
     const uint32_t sign = all & 0x80000000u;
     const uint32_t magnitude = all ^ sign;
     const uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    const uint32_t subnormal = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) + half) -
-                               __builtin_bit_cast(uint32_t, half);
+    const uint32_t subnormal =
+        __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) + half) - __builtin_bit_cast(uint32_t, half);
     const uint32_t special = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
     const uint32_t finite = select(magnitude < ((127u - 14u) << 23), subnormal, normal);
     const uint32_t bits = select(magnitude >= ((127u + 16u) << 23), special, finite);

@@ -33,8 +33,8 @@ bool is_valid(Program program, std::size_t num_leaves);
 
 struct Reduction {
   Dtype dtype;
-  ReduceOp op;  // average is sum, then divide by `factor`, whatever `scale` says; of booleans it is sum alone
-  Program program;            // is_valid for the number of inputs
+  ReduceOp op;      // average is sum, then divide by `factor`, whatever `scale` says; of booleans it is sum alone
+  Program program;  // is_valid for the number of inputs
   Scale scale = Scale::none;  // floating point only; integers and booleans leave it out
   double factor = 1.0;        // rounded to the type that is combined in; for the average of integers a whole number > 0
 };

@@ -47,6 +47,9 @@ BYTE = DTYPES[torch.uint8]
 TROUBLES: dict[int, type[LockstepError]] = {1: PeerLost, 2: UsageError, 3: WorldError, 4: PeerLost, 5: WorldError}
 """What the compiled part reports, as our exceptions (native/src/errors.hpp)."""
 
+MOST_PARTS = 255
+"""Partial sums of all ranks together: each has a byte in the compiled part's programs."""
+
 FOREVER_S = 7 * 86400.0
 
 Returned = TypeVar("Returned")
@@ -83,6 +86,21 @@ def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
     return bytes(postfix((0, max(node[1] for node in leaves))))
 
 
+def program_of(placement: Placement) -> tuple[bytes, bytes]:
+    """The program that adds up all partials of a placement, and how many of them each rank has.
+
+    Raises:
+        UsageError: when there are more than the compiled part can add up.
+    """
+    subtrees = [placement.subtrees(rank) for rank in range(placement.num_ranks)]
+    if (num_parts := sum(map(len, subtrees))) > MOST_PARTS:
+        raise UsageError(
+            f"{placement.num_lanes} lanes on {placement.num_ranks} ranks are {num_parts} partial sums, and shared memory "
+            f"adds up {MOST_PARTS} at most. Use a number of lanes that the ranks divide, or fewer ranks."
+        )
+    return tree_program(subtrees), bytes(map(len, subtrees))
+
+
 class SharedMemoryTransport(Transport):
     """CPU ranks of one node.
 
@@ -102,6 +120,8 @@ class SharedMemoryTransport(Transport):
         self._group = _guarded(meet)(store, rank, world_size, where)
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
+        self._under_way: list[tuple[compiled.Message, Tensor]] = []
+        """Messages that are not delivered yet, and their tensors, which must stay although nobody waits any more."""
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}
         self._everyone = range(world_size)
         self.shares_memory = self.all(compiled.can_tell_writes(), "shares_memory")
@@ -113,8 +133,7 @@ class SharedMemoryTransport(Transport):
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         if placement not in self._programs:
-            subtrees = [placement.subtrees(rank) for rank in self._everyone]
-            self._programs[placement] = tree_program(subtrees), bytes(map(len, subtrees))
+            self._programs[placement] = program_of(placement)
         return _TreeSum(self._group, partials, out, *self._programs[placement])
 
     @_guarded
@@ -140,7 +159,9 @@ class SharedMemoryTransport(Transport):
     @_guarded
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
         message = self._group.send(data.data_ptr(), data.nbytes, BYTE, destination, tag)
-        return _Sent(self._group, message, data)
+        self._under_way = [(other, kept) for other, kept in self._under_way if not other.finished]
+        self._under_way.append((message, data))
+        return _Sent(self._group, message)
 
     @_guarded
     def receive(self, out: Tensor, source: int, tag: int) -> None:
@@ -185,13 +206,13 @@ def tensor_over(owner: object, address: int, num_bytes: int) -> Tensor:
 
 
 class _Sent:
-    def __init__(self, group: compiled.Group, message: compiled.Message, data: Tensor) -> None:
-        self._group, self._message, self._data = group, message, data
+    def __init__(self, group: compiled.Group, message: compiled.Message) -> None:
+        self._group, self._message = group, message
 
     @_guarded
     def wait(self) -> object:
         self._group.wait(self._message, FOREVER_S)
-        return self._data
+        return None
 
 
 class _TreeSum(Pending):

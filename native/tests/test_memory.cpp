@@ -26,7 +26,8 @@ void a_view_shows_what_it_wrote_until_it_forgets() {
 void a_view_that_was_locked_forgets_too() {
   const Memory memory = Memory::create(4 * page_size(), false);
   PrivateView view(memory, 0, memory.size());
-  if (::mlock(view.data(), view.size()) != 0) return;  // not allowed here
+  // Not allowed here; or a sanitizer, which does nothing instead and says that it did.
+  if (::mlock(view.data(), view.size()) != 0 || view.written_pages().empty()) return;
   memory.data()[0] = std::byte{2};
   CHECK(view.data()[0] == std::byte{0});
   view.forget_writes();

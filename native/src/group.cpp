@@ -9,54 +9,12 @@
 #include <cstring>
 #include <thread>
 
+#include "busy_groups.hpp"
 #include "collectives.hpp"
 #include "overlap.hpp"
 
 namespace lockstep {
 namespace {
-
-constexpr Nanoseconds longest_sleep = std::chrono::milliseconds(50);
-constexpr Nanoseconds look_interval = std::chrono::milliseconds(20);
-constexpr Nanoseconds short_sleep = std::chrono::microseconds(200);  // while other groups have something under way
-
-// Groups of this process with something under way; what waits in one moves the others too.
-class Busy {
- public:
-  void add(Group* group) {
-    const std::lock_guard lock(mutex_);
-    if (std::find(groups_.begin(), groups_.end(), group) == groups_.end()) groups_.push_back(group);
-    count_.store(groups_.size(), std::memory_order_relaxed);
-  }
-  void remove(Group* group) {
-    const std::lock_guard lock(mutex_);
-    std::erase(groups_, group);
-    count_.store(groups_.size(), std::memory_order_relaxed);
-  }
-  // Whether there is one besides `mine`, after having moved them.
-  template <typename Move>
-  bool move_others(const Group* mine, Move move) {
-    if (count_.load(std::memory_order_relaxed) == 0) return false;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return true;
-    bool others = false;
-    for (Group* group : groups_) {
-      if (group == mine) continue;
-      others = true;
-      move(*group);
-    }
-    return others;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Group*> groups_;
-  std::atomic<std::size_t> count_ = 0;
-};
-
-Busy& busy() {
-  static Busy* const instance = new Busy;  // outlives every group
-  return *instance;
-}
 
 std::size_t checked_size(std::size_t world_size) {
   if (world_size == 0 || world_size > 254) throw BadCall("a group has 1 to 254 ranks");
@@ -131,7 +89,7 @@ bool Group::has_ended(std::size_t peer) const {
 }
 
 Group::~Group() {
-  busy().remove(this);
+  busy_groups().remove(this);
   leave();
   for (const int descriptor : pidfds_) {
     if (descriptor >= 0) ::close(descriptor);
@@ -198,7 +156,7 @@ void Group::note_busy() {
   const bool is_busy = !queue_.empty() || !messages_->idle();
   if (is_busy == is_noted_busy_) return;
   is_noted_busy_ = is_busy;
-  is_busy ? busy().add(this) : busy().remove(this);
+  is_busy ? busy_groups().add(this) : busy_groups().remove(this);
 }
 
 void Group::all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op) {
@@ -252,108 +210,6 @@ std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype d
   progress();
   note_busy();
   return message;
-}
-
-bool Group::test(Pending& pending) {
-  Awaited awaited;
-  {
-    const std::lock_guard lock(mutex_);
-    progress();
-    if (pending.error) std::rethrow_exception(pending.error);
-    if (pending.finished) return true;
-    if (Clock::now() - last_test_look_ < look_interval) return false;
-    last_test_look_ = Clock::now();
-    awaited = what_to_wait_for(pending);
-  }
-  if (!awaited.nothing) look_around(pending, awaited, Clock::time_point::max());
-  return false;
-}
-
-void Group::wait(Pending& pending, Nanoseconds patience) {
-  auto deadline = Clock::time_point::max(), last_look = deadline;
-  try {
-    while (true) {
-      Awaited awaited;
-      {
-        const std::lock_guard lock(mutex_);
-        progress();
-        if (pending.error) std::rethrow_exception(pending.error);
-        if (pending.finished) return;
-        awaited = what_to_wait_for(pending);
-      }
-      if (awaited.nothing) continue;
-      if (deadline == Clock::time_point::max()) {
-        last_look = Clock::now();
-        deadline =
-            patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
-      }
-      awaited.others_busy = busy().move_others(this, [](Group& other) {
-        if (::getpid() != other.owner_) return;  // the group of a process that this one was forked from
-        const std::unique_lock lock(other.mutex_, std::try_to_lock);
-        if (lock) other.move_on();
-      });
-      if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
-      settings_.while_waiting();
-      look_around(pending, awaited, deadline);
-      last_look = Clock::now();
-    }
-  } catch (const GroupError&) {
-    throw;
-  } catch (...) {  // Python's signals: this rank will not come back to its operations
-    const std::lock_guard lock(mutex_);
-    break_quietly(Trouble::aborted,
-                  "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
-    throw;
-  }
-}
-
-Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
-  Awaited awaited;
-  awaited.has_messages = !messages_->idle();
-  if (const auto* message = dynamic_cast<const Message*>(&pending)) {
-    awaited.message_peer = message->peer;
-    return awaited;
-  }
-  // The first operation that cannot go on holds up those behind it.
-  for (const auto& operation : queue_) {
-    const std::size_t behind = first_behind(operation->waits_for);
-    if (operation->finished || behind == world_size()) continue;
-    awaited.condition = operation->waits_for;
-    awaited.word = &word(operation->waits_for.counter, behind).value;
-    awaited.target = operation->waits_for.target;
-    awaited.peer = behind;
-    awaited.peer_plus_one = awaited.has_messages ? Bell::waits_for_any : static_cast<std::uint32_t>(behind) + 1;
-    return awaited;
-  }
-  awaited.nothing = !awaited.has_messages;
-  return awaited;
-}
-
-// Whether it came while this rank was spinning.
-bool Group::wait_a_while(const Awaited& awaited) {
-  const auto something_came = [&] {
-    if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target))
-      return true;
-    if (!awaited.has_messages) return false;
-    const std::lock_guard lock(mutex_);
-    return messages_->could_progress();
-  };
-  // A rank that shares the core of this one can do nothing while this one spins.
-  const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
-                            blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
-  if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;
-  Bell& bell = blocks_[rank_].bell;
-  std::uint32_t before;
-  {
-    const std::lock_guard lock(mutex_);
-    before = bell.lie_down(awaited.peer_plus_one);
-  }
-  if (!something_came() && header_->broken.load(std::memory_order_seq_cst) == 0) {
-    bell.sleep(before, awaited.others_busy ? short_sleep : longest_sleep);
-  }
-  const std::lock_guard lock(mutex_);
-  bell.get_up();
-  return false;
 }
 
 bool Group::row_is_free(std::uint32_t number) {

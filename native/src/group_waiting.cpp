@@ -1,0 +1,118 @@
+// How a rank waits: it moves what can be moved, spins a little, sleeps, and looks around now and then.
+#include <sched.h>
+
+#include "busy_groups.hpp"
+#include "group.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr Nanoseconds longest_sleep = std::chrono::milliseconds(50);
+constexpr Nanoseconds look_interval = std::chrono::milliseconds(20);
+constexpr Nanoseconds short_sleep = std::chrono::microseconds(200);  // while other groups have something under way
+
+}  // namespace
+
+bool Group::test(Pending& pending) {
+  Awaited awaited;
+  {
+    const std::lock_guard lock(mutex_);
+    progress();
+    if (pending.error) std::rethrow_exception(pending.error);
+    if (pending.finished) return true;
+    if (Clock::now() - last_test_look_ < look_interval) return false;
+    last_test_look_ = Clock::now();
+    awaited = what_to_wait_for(pending);
+  }
+  if (!awaited.nothing) look_around(pending, awaited, Clock::time_point::max());
+  return false;
+}
+
+void Group::wait(Pending& pending, Nanoseconds patience) {
+  auto deadline = Clock::time_point::max(), last_look = deadline;
+  try {
+    while (true) {
+      Awaited awaited;
+      {
+        const std::lock_guard lock(mutex_);
+        progress();
+        if (pending.error) std::rethrow_exception(pending.error);
+        if (pending.finished) return;
+        awaited = what_to_wait_for(pending);
+      }
+      if (awaited.nothing) continue;
+      if (deadline == Clock::time_point::max()) {
+        last_look = Clock::now();
+        deadline =
+            patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
+      }
+      awaited.others_busy = busy_groups().move_others(this, [](Group& other) {
+        if (::getpid() != other.owner_) return;  // the group of a process that this one was forked from
+        const std::unique_lock lock(other.mutex_, std::try_to_lock);
+        if (lock) other.move_on();
+      });
+      if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
+      settings_.while_waiting();
+      look_around(pending, awaited, deadline);
+      last_look = Clock::now();
+    }
+  } catch (const GroupError&) {
+    throw;
+  } catch (...) {  // Python's signals: this rank will not come back to its operations
+    const std::lock_guard lock(mutex_);
+    break_quietly(Trouble::aborted,
+                  "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
+    throw;
+  }
+}
+
+Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
+  Awaited awaited;
+  awaited.has_messages = !messages_->idle();
+  if (const auto* message = dynamic_cast<const Message*>(&pending)) {
+    awaited.message_peer = message->peer;
+    return awaited;
+  }
+  // The first operation that cannot go on holds up those behind it.
+  for (const auto& operation : queue_) {
+    const std::size_t behind = first_behind(operation->waits_for);
+    if (operation->finished || behind == world_size()) continue;
+    awaited.condition = operation->waits_for;
+    awaited.word = &word(operation->waits_for.counter, behind).value;
+    awaited.target = operation->waits_for.target;
+    awaited.peer = behind;
+    awaited.peer_plus_one = awaited.has_messages ? Bell::waits_for_any : static_cast<std::uint32_t>(behind) + 1;
+    return awaited;
+  }
+  awaited.nothing = !awaited.has_messages;
+  return awaited;
+}
+
+// Whether it came while this rank was spinning.
+bool Group::wait_a_while(const Awaited& awaited) {
+  const auto something_came = [&] {
+    if (awaited.word != nullptr && has_reached(awaited.word->load(std::memory_order_acquire), awaited.target))
+      return true;
+    if (!awaited.has_messages) return false;
+    const std::lock_guard lock(mutex_);
+    return messages_->could_progress();
+  };
+  // A rank that shares the core of this one can do nothing while this one spins.
+  const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
+                            blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
+  if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;
+  Bell& bell = blocks_[rank_].bell;
+  std::uint32_t before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = bell.lie_down(awaited.peer_plus_one);
+  }
+  if (!something_came() && header_->broken.load(std::memory_order_seq_cst) == 0) {
+    bell.sleep(before, awaited.others_busy ? short_sleep : longest_sleep);
+  }
+  const std::lock_guard lock(mutex_);
+  bell.get_up();
+  return false;
+}
+
+}  // namespace lockstep

@@ -4,6 +4,7 @@ import json
 
 import precisions
 import pytest
+import zero1_mistakes
 import zero1_scripts
 from launching import start as start_run
 from test_same_bits import SCENARIOS
@@ -56,12 +57,12 @@ def test_mixed_precision_has_the_bits_of_one_rank():
     assert run_ranks(precisions.every_precision, Started(2, form=ZERO1)) == [alone] * 2
 
 
-@pytest.mark.parametrize("mistake", zero1_scripts.MISTAKES, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", zero1_mistakes.MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_one_sentence_on_every_rank(mistake):
     with pytest.raises(RankFailed) as caught:
         run_ranks(mistake, Started(2, form=ZERO1, timeout_s=30))
     assert caught.value.error_type == "UsageError"
-    assert zero1_scripts.MISTAKES[mistake] in caught.value.message
+    assert zero1_mistakes.MISTAKES[mistake] in caught.value.message
 
 
 def test_autograd_sees_the_update_of_other_ranks():

@@ -12,9 +12,6 @@ from lockstep.transport.shared_memory import DTYPES
 
 SUM, AVERAGE = 0, 1
 
-REAL = DTYPES
-"""dtype → code, for what can be both reduced and moved."""
-
 _PAIRS = {torch.complex128: 0, torch.complex64: 1, torch.complex32: 2}
 _BY_WIDTH = {1: 8, 2: 5, 4: 6, 8: 7}
 
@@ -40,7 +37,7 @@ def op_code(op: Any) -> int:
 
 def for_moving(dtype: torch.dtype) -> tuple[int, int]:
     """(code, how many of them make one element); every dtype can be moved, by its width if need be."""
-    code = REAL.get(dtype)
+    code = DTYPES.get(dtype)
     if code is not None:
         return code, 1
     if dtype in _PAIRS:
@@ -55,12 +52,12 @@ def for_reducing(dtype: torch.dtype, op: int) -> tuple[int, int]:
     Raises:
         CollectiveMisused: for dtypes that cannot be added up, and for complex ones except sum and average.
     """
-    code = REAL.get(dtype)
+    code = DTYPES.get(dtype)
     if code is not None:
         return code, 1
     if dtype in _PAIRS:
         if op in {SUM, AVERAGE}:
             return _PAIRS[dtype], 2
         raise CollectiveMisused(f"Complex numbers can be reduced with SUM and AVG only; this tensor is {dtype}.")
-    known = ", ".join(str(known).removeprefix("torch.") for known in REAL)
+    known = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
     raise CollectiveMisused(f"lockstep reduces {known} and complex numbers, not {dtype}. Convert the tensor first.")

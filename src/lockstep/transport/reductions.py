@@ -13,9 +13,10 @@ from torch._C import _distributed_c10d as c10d
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
 from lockstep.transport.buffers import Buffers, overlap
-from lockstep.transport.encoding import REAL, SUM, for_reducing, op_code
+from lockstep.transport.encoding import SUM, for_reducing, op_code
 from lockstep.transport.exchange import DONE, TROUBLES
 from lockstep.transport.membership import Membership
+from lockstep.transport.shared_memory import DTYPES
 from lockstep.transport.sparse_sum import sparse_sum
 
 _ALL_REDUCE, _REDUCE, _REDUCE_SCATTER = c10d.AllreduceOptions(), c10d.ReduceOptions(), c10d.ReduceScatterOptions()
@@ -30,7 +31,7 @@ class Reductions(Membership):
         tensor = only(tensors)
         is_async, op = (opts.asyncOp, opts.reduceOp) if isinstance(opts, c10d.AllreduceOptions) else (True, opts)
         code = op_code(op)
-        dtype = REAL.get(tensor.dtype)
+        dtype = DTYPES.get(tensor.dtype)
         exchange = self.exchange
         if (
             dtype is not None

@@ -1,8 +1,8 @@
 """What runs in the ranks of `update`: gradients that are there already are added up, and AdamW makes its update.
 
-One parameter of the wanted size, whose gradient is given. The clock of our side starts when autograd has left the gradient
-where the engine wants it, and ends when every rank sees the new parameters. Gloo's side has its gradients flat, divided,
-and where AdamW reads them; it adds them up in pieces of several sizes, all begun at once.
+One parameter of the wanted size, whose gradient is given. The clock of our side starts when the engine has the gradient
+where it adds up, and ends when every rank sees the new parameters. Gloo's side has its gradients flat, divided, and
+where AdamW reads them; it adds them up in pieces of several sizes, all begun at once. Either side made one copy before.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ def engine(run: lockstep.Run, model: Single, gradient: Tensor, barrier: dist.Pro
         dist.barrier(barrier)
         began = time.perf_counter_ns()
 
-    model.weight.register_post_accumulate_grad_hook(note)
     loader = DataLoader(TensorDataset(torch.zeros(STEPS_PER_EPOCH * run.world_size)), batch_size=run.world_size)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
+    model.weight.register_post_accumulate_grad_hook(
+        note
+    )  # after the engine's own, which puts the gradient in its place
     while True:
         for step in run.steps(loader):
             for _ in step:

@@ -48,6 +48,29 @@ void set_size(int descriptor, std::size_t bytes, bool reserve) {
   if (error != 0) fail(error, "there is no room for " + mebibytes(bytes) + " of shared memory");
 }
 
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+// Like mmap with no address, but at a multiple of a huge page where the mapping has room for one.
+void* map_aligned(std::size_t bytes, int flags, int descriptor, std::size_t offset) {
+  constexpr int access = PROT_READ | PROT_WRITE;
+  if (bytes < huge_page) return ::mmap(nullptr, bytes, access, flags, descriptor, static_cast<off_t>(offset));
+  void* room = ::mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return MAP_FAILED;
+  auto* begin = static_cast<std::byte*>(room);
+  const std::size_t before = (huge_page - reinterpret_cast<std::uintptr_t>(begin) % huge_page) % huge_page;
+  const std::size_t used = (bytes + page_size() - 1) / page_size() * page_size();
+  void* data = ::mmap(begin + before, bytes, access, flags | MAP_FIXED, descriptor, static_cast<off_t>(offset));
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(room, bytes + huge_page);
+    errno = error;
+    return MAP_FAILED;
+  }
+  if (before != 0) ::munmap(begin, before);
+  ::munmap(begin + before + used, huge_page - before);
+  return data;
+}
+
 // The number in a file like memory.max; the largest one when there is none ("max").
 std::size_t number_in(const std::string& path) {
   std::ifstream file(path);
@@ -90,7 +113,7 @@ std::size_t page_size() {
 }
 
 Memory Memory::map(int descriptor, std::size_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  void* data = map_aligned(bytes, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (data == MAP_FAILED) fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be mapped");
   return Memory(descriptor, static_cast<std::byte*>(data), bytes);
 }
@@ -156,6 +179,15 @@ Memory::~Memory() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+void Memory::use_huge_pages() const {
+  constexpr int collapse = 25;  // MADV_COLLAPSE, of Linux 6.1
+  for (std::size_t begin = 0; begin + huge_page <= size_; begin += huge_page) {
+    // A huge page of nothing but holes cannot be collapsed.
+    if (::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(page_size())) != 0) return;
+    if (::madvise(data_ + begin, huge_page, collapse) != 0) return;
+  }
+}
+
 bool Memory::mark(std::size_t number) const {
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -177,8 +209,7 @@ bool Memory::is_marked(std::size_t number) const {
 void unlink_name(const std::string& name) { ::unlink(("/dev/shm/" + name).c_str()); }
 
 PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(),
-                      static_cast<off_t>(offset));
+  void* data = map_aligned(bytes, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(), offset);
   if (data == MAP_FAILED) fail(errno, "a private view of " + mebibytes(bytes) + " cannot be mapped");
   data_ = static_cast<std::byte*>(data);
 }

@@ -31,6 +31,11 @@ class Memory {
   std::size_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
 
+  // Let what is not touched yet lie in huge pages, as far as the kernel has some: all of it is allocated now, reading
+  // it misses less, and `written_pages` of a view takes a tenth of the time. Whatever
+  // /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is "never" nearly everywhere.
+  void use_huge_pages() const;
+
   // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however
   // it ends (a record lock on byte `number`; a forked child does not have it). False when locks do not work here.
   bool mark(std::size_t number) const;

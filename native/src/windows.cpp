@@ -85,6 +85,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
       } else {
         memory = std::make_shared<Memory>(Memory::create(total, false));
       }
+      memory->use_huge_pages();
       mine.process = static_cast<std::int32_t>(::getpid());
       mine.descriptor = memory->descriptor();
       made_here(mine.descriptor, memory);

@@ -1,6 +1,8 @@
 // Private views of a shared memory, also where the process has locked its pages.
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "checks.hpp"
 #include "memory.hpp"
 
@@ -37,10 +39,36 @@ void a_view_that_was_locked_forgets_too() {
   CHECK(view.written_pages().empty());
 }
 
+// Whether the kernel has huge pages left or not.
+void huge_pages_are_told_apart_page_by_page() {
+  constexpr std::size_t huge_page = std::size_t{2} << 20;
+  const std::size_t bytes = 3 * huge_page + 5 * page_size();
+  const Memory memory = Memory::create(bytes, false);
+  memory.use_huge_pages();
+  PrivateView view(memory, 0, bytes);
+  for (const auto* data : {memory.data(), view.data()}) {
+    CHECK(reinterpret_cast<std::uintptr_t>(data) % huge_page == 0);
+    CHECK(std::all_of(data, data + bytes, [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+  CHECK(view.written_pages().empty());
+  Pages written;
+  for (const std::size_t at : {huge_page - 1, huge_page + 7 * page_size(), 2 * huge_page, bytes - 1}) {
+    view.data()[at] = std::byte{1};
+    written.push_back(at / page_size());
+  }
+  CHECK(view.written_pages() == written);
+  std::fill(memory.data(), memory.data() + bytes, std::byte{2});
+  CHECK(view.data()[huge_page - 1] == std::byte{1} && view.data()[3] == std::byte{2});
+  view.forget_writes();
+  CHECK(view.written_pages().empty());
+  CHECK(std::all_of(view.data(), view.data() + bytes, [](std::byte byte) { return byte == std::byte{2}; }));
+}
+
 }  // namespace
 
 int main() {
   if (!PrivateView::can_tell_writes()) return 0;
   a_view_shows_what_it_wrote_until_it_forgets();
   a_view_that_was_locked_forgets_too();
+  huge_pages_are_told_apart_page_by_page();
 }

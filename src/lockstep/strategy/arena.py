@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.layout.chunks import aligned_offsets
+from lockstep.strategy.private_memory import private_zeros
 from lockstep.transport.channel import is_dense
 
 
@@ -56,11 +57,6 @@ def _sum_in_parts(numbers: Tensor) -> int:
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
 """Makes a 1-D tensor of zeros from its number of elements, dtype and device."""
-
-
-def private_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros in this process's own memory."""
-    return torch.zeros(size, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)

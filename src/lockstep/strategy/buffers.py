@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from lockstep.errors import UsageError
-from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out, private_zeros
+from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out
+from lockstep.strategy.private_memory import private_zeros
 
 
 class Rule(StrEnum):

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.layout.tree import Node, merges_after
-from lockstep.strategy.arena import Allocate, Segment, lay_out, private_zeros, view_in
+from lockstep.strategy.arena import Allocate, Segment, lay_out, view_in
+from lockstep.strategy.private_memory import private_zeros
 from lockstep.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import check_same_models, find_difference, refuse_unsupported
-from lockstep.strategy.arena import Allocate, Marks, ParameterArena, private_zeros
+from lockstep.strategy.arena import Allocate, Marks, ParameterArena
 from lockstep.strategy.buffer_pass import BufferPass
 from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
@@ -29,6 +29,7 @@ from lockstep.strategy.lane import Lane
 from lockstep.strategy.norm import gradient_norm
 from lockstep.strategy.only_lane import OnlyLane
 from lockstep.strategy.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
+from lockstep.strategy.private_memory import private_zeros
 from lockstep.strategy.reduction import Reduction
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.slot_lane import SlotLane

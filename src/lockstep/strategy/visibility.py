@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.strategy.arena import private_zeros
+from lockstep.strategy.private_memory import private_zeros
 from lockstep.transport.contract import Transport
 
 

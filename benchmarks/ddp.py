@@ -13,7 +13,8 @@ GOAL = 0.85
 
 def measure_ddp(workload: str, rounds: int) -> list[Line]:
     """One workload on two ranks: the best bucket cap of each side. Exits when their first gradients differ."""
-    times = measure_in_ranks("ddp_in_rank", 2, ["--workload", workload, "--rounds", rounds])["times_ns"]
+    options = ["--workload", workload, "--rounds", rounds * WORKLOADS[workload].rounds_factor]
+    times = measure_in_ranks("ddp_in_rank", 2, options)["times_ns"]
     limit = LIMIT, times.pop(LIMIT)
     ours, gloo = (best({name: of for name, of in times.items() if name.startswith(label)}) for label in (OURS, GLOO))
     pair = (ours, times[ours]), (gloo, times[gloo])

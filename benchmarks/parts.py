@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.buckets import measure_buckets
 from benchmarks.ddp import measure_ddp
 from benchmarks.descriptions import measure_descriptions
 from benchmarks.launching import measure_launch
@@ -101,9 +102,17 @@ def _descriptions(amount: Amount) -> list[Measurement]:
     return [Measurement("descriptions", partial(measure_descriptions, amount.rounds))]
 
 
+def _buckets(amount: Amount) -> list[Measurement]:
+    names = ("mlp", "gpt", "cnn")
+    return [
+        Measurement(f"buckets: {WORKLOADS[name].what}", partial(measure_buckets, name, amount.rounds)) for name in names
+    ]
+
+
 PARTS = {
     "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport, draw=draw_transport),
     "descriptions": Part("what an operation costs beyond two flags", _descriptions),
+    "buckets": Part("the size of the buckets that gradients are added up in", _buckets),
     "ddp": Part("a DDP script with our back end instead of Gloo (C5)", _ddp),
     "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps),
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),

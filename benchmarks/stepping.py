@@ -60,5 +60,5 @@ def phases(side: str, total: float, told: Phases, limit: str = LIMIT) -> dict[st
 
 
 def _measured(workload: str, num_ranks: int, rounds: int, strategy: str) -> Any:
-    arguments: Sequence[object] = ["--workload", workload, "--rounds", rounds]
+    arguments: Sequence[object] = ["--workload", workload, "--rounds", rounds * WORKLOADS[workload].rounds_factor]
     return measure_in_ranks("in_rank", num_ranks, arguments, ["--strategy", strategy])

@@ -1,0 +1,70 @@
+"""What runs in the ranks of `buckets`: the same gradients reduced in buckets of several sizes, in turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.buckets import OURS_KIB, SIZES_KIB, bucket_name
+from benchmarks.contestants import Models
+from benchmarks.turns import Turn, slowest, take_turns
+from benchmarks.workloads import WORKLOADS
+from lockstep.layout.placement import Placement
+from lockstep.strategy.gradients import SlotPool
+from lockstep.transport.contract import Transport
+from lockstep.transport.shared_memory import SharedMemoryTransport
+
+EVICTING_FLOATS = 16 << 20
+SCALE = 0.5
+
+
+def reduction(pool: SlotPool, transport: Transport, placement: Placement) -> Turn:
+    """One reduction of a slot of the pool, in the pool's buckets."""
+    slot = pool.take()
+
+    def turn() -> None:
+        parts = [slot.flats[bucket.flat][bucket.start : bucket.end] for bucket in pool.buckets]
+        begun = [transport.begin_all_reduce([part], placement, part) for part in parts]
+        for pending in begun:
+            pending.advance(SCALE)
+        for pending in begun:
+            pending.finish()
+
+    return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--to", type=Path, required=True)
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("benchmarks", dist.distributed_c10d._get_default_store())
+    transport = SharedMemoryTransport(store, rank, num_ranks)
+    parameters = list(Models(WORKLOADS[options.workload], rank, num_ranks, 1).first.parameters())
+    placement = Placement(num_ranks, tuple(range(num_ranks + 1)))
+    sides = {
+        bucket_name(kib): reduction(SlotPool(parameters, transport, 1, kib << 10), transport, placement)
+        for kib in {*SIZES_KIB, OURS_KIB}
+    }
+    evicting = torch.zeros(EVICTING_FLOATS)
+    evict = partial(evicting.add_, 1.0)
+    times = take_turns(sides, options.rounds, warm_up=3, barrier=transport.barrier, before=lambda _: evict())
+    times = slowest(times)
+    if rank == 0:
+        options.to.write_text(json.dumps({"times_ns": times}))
+    transport.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

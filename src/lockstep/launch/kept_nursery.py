@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.preloading import FOR_OPTIMIZERS, OURS, TORCH
 from lockstep.layout.late_settings import PREFIXES
 
-MODULES = ("torch", "cloudpickle")
-MODULES_OF_A_SESSION = (*MODULES, "torch._dynamo", "lockstep.run.start")
-"""torch's optimizers import `torch._dynamo` (1.2 s of a core); a session's later calls find it there."""
+MODULES = (*TORCH, "cloudpickle")
+MODULES_OF_A_SESSION = (*FOR_OPTIMIZERS, *OURS, "cloudpickle")
+"""A session's later calls find them there."""
 
 
 class KeptNursery:

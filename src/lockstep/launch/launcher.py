@@ -17,6 +17,7 @@ from lockstep.launch.folder import make_run_folder
 from lockstep.launch.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import Observer
+from lockstep.launch.preloading import modules_for
 from lockstep.launch.report import Line, alone_line, done_lines, ranks_line
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.run_store import RunStore
@@ -56,7 +57,7 @@ def launch(
     make_run_folder(request)
     if nursery is not None:
         return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
-    with NurseryHandle(request.threads, () if request.fresh else ("torch",)) as own:
+    with NurseryHandle(request.threads, modules_for(request)) as own:
         return _launch(request, saying, own, (began_ns, signals or CaughtSignals()))
 
 

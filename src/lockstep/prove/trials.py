@@ -14,15 +14,15 @@ from typing import Any
 
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.preloading import FOR_OPTIMIZERS, OURS
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
 from lockstep.launch.signals import ENDING
 from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
 
-PRELOADED = ("torch", "torch._dynamo", "lockstep.run.start")
-"""What the nursery imports for all ranks of all runs. torch's optimizers import `torch._dynamo`, which takes longer
-than torch itself."""
+PRELOADED = (*FOR_OPTIMIZERS, *OURS)
+"""What the nursery imports for all ranks of all runs."""
 INTERRUPTED = tuple(128 + number for number in ENDING)
 
 

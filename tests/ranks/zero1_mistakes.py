@@ -42,6 +42,14 @@ def state_asked_for():
     mistake(end=lambda run, model, optimizer: optimizer.state.get(model[3].bias))
 
 
+def state_taken_out():
+    mistake(end=lambda run, model, optimizer: optimizer.state.pop(model[1].weight, None))
+
+
+def state_asked_for_or_made():
+    mistake(end=lambda run, model, optimizer: optimizer.state.setdefault(model[1].weight, {}))
+
+
 def a_copied_optimizer():
     mistake(end=lambda run, model, optimizer: copy.deepcopy(optimizer))
 
@@ -143,6 +151,8 @@ MISTAKES = {
     state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
     state_of_one_parameter: "Call optimizer.state_dict() on every rank",
     state_asked_for: "Call optimizer.state_dict() on every rank",
+    state_taken_out: "`del optimizer.state[parameter]`",
+    state_asked_for_or_made: "Call optimizer.state_dict() on every rank",
     a_copied_optimizer: "cannot be copied or pickled",
     a_pickled_optimizer: "cannot be copied or pickled",
     step_on_one_rank: "The ranks are not at the same place",

@@ -146,6 +146,17 @@ def a_state_that_cannot_travel():
     optimizer.state_dict()
 
 
+def random_numbers_in_the_step():
+    class Noisy(optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.add_(torch.randn_like(parameter))
+            return super().step(closure)
+
+    mistake(make=lambda model: Noisy(model.parameters(), 0.1), updates_by="element")
+
+
 MISTAKES = {
     state_on_one_rank: "The ranks are not at the same place",
     state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
@@ -167,5 +178,6 @@ MISTAKES = {
     listed_twice: "lists a parameter twice",
     state_after_the_end: "The run has ended",
     prepared_by_the_next_run: "of a run that has ended",
+    random_numbers_in_the_step: "drew random numbers",
     a_state_that_cannot_travel: "'odd' is a object",
 }

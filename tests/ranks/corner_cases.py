@@ -57,6 +57,20 @@ class Twice(nn.Module):
         return result + self.rare(hidden).mean() if images[0].sum() > 19.5 else result
 
 
+class HalfStatistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(64, 20), nn.BatchNorm1d(20), nn.Linear(20, 10)
+        self.bfloat16()
+
+    def forward(self, images):
+        return self.two(self.norm(self.one(images.flatten(1).bfloat16()))).float()
+
+
+def statistics_in_half_precision():
+    return train(HalfStatistics)
+
+
 def hooks_that_fire_twice():
     return train(Twice, loader=lambda: DataLoader(digits(), batch_size=16, shuffle=True), epochs=3)
 

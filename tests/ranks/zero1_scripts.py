@@ -106,17 +106,46 @@ class Sign(optim.SGD):
         return super().step(closure)
 
 
+class Keeps(optim.Optimizer):
+    """Keeps the last gradient itself, as it may where scripts set gradients to None."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    last = self.state[parameter].get("last", parameter.grad)
+                    parameter.sub_(group["lr"] * (2 * parameter.grad - last))
+                    self.state[parameter]["last"] = parameter.grad
+
+
+class Zeroing(optim.SGD):
+    """Takes the gradients away at the end of its step; the script does not."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.zero_grad()
+
+
 def own_optimizers():
     told = []
     for make, by in (
         (lambda model: Lamb(model.parameters(), 0.01), "parameter"),
         (lambda model: Sign(model.parameters(), 0.01, momentum=0.9), "element"),
+        (lambda model: Keeps(model.parameters(), 0.05), "element"),
     ):
         run, model, optimizer, loader = prepared(make, updates_by=by)
         for step in run.steps(loader):
             one_step(step, model, optimizer)
         told.append((digest_of(model), digest_of(optimizer)))
-    return told
+    run, model, optimizer, loader = prepared(lambda model: Zeroing(model.parameters(), 0.05), updates_by="element")
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+    return [*told, digest_of(model)]
 
 
 def adamw(model):
@@ -251,6 +280,8 @@ def gradients_of_the_script():
         if step.number == 2:
             parameters[0].grad = torch.ones(64, 32).t()  # strides of its own
             parameters[1].grad = None
+        else:
+            parameters[0].grad.data = parameters[0].grad.data.clamp(-1e-3, 1e-3)  # the same object, elsewhere
         optimizer.step()
         optimizer.zero_grad(set_to_none=step.number > 2)
         optimizer.step()  # zeros, or nothing at all

@@ -60,6 +60,15 @@ class Slot:
     parts: list[Tensor] = field(default_factory=list)
     """For each span its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
 
+    def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
+        """Whether `gradient` is the view `number`, where it was made: `p.grad.data = ...` leads the same object elsewhere."""
+        view, part, start = self.views[number], self.parts[span], self.spans[span].start
+        return (
+            gradient is view
+            and part.data_ptr() - view.data_ptr() == start * view.element_size()
+            and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
+        )
+
     def versions(self) -> list[int]:
         """Counters that move whenever anybody writes to a gradient in place."""
         return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
@@ -117,17 +126,29 @@ class SlotPool:
 
     def take_unfilled(self) -> Slot:
         """A slot that nobody else can see; only `small` is sure to be zero."""
-        while self._idle:
+        slot = self._unheld()
+        if slot is None:
+            slot = self._slot(private_zeros)
+            self._cut(slot)
+            return slot
+        if slot.spans is not self.spans:
+            self._cut(slot)
+        if slot.small:
+            torch._foreach_zero_(slot.small)
+        return slot
+
+    def _unheld(self) -> Slot | None:
+        """An idle slot of whose gradients nobody holds any. Shared ones that somebody holds stay for later."""
+        held = []
+        found = None
+        while self._idle and found is None:
             slot = self._idle.pop()
             if _references(slot) == slot.unheld:
-                if slot.spans is not self.spans:
-                    self._cut(slot)
-                if slot.small:
-                    torch._foreach_zero_(slot.small)
-                return slot
-        slot = self._slot(private_zeros)
-        self._cut(slot)
-        return slot
+                found = slot
+            elif any(slot is one for one in self._shared):
+                held.append(slot)
+        self._idle[:0] = held
+        return found
 
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
@@ -153,7 +174,7 @@ class SlotPool:
         return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
     def give_back(self, slot: Slot) -> None:
-        """The slot may be taken again, unless somebody still holds one of its gradients."""
+        """The slot may be taken again as soon as nobody holds one of its gradients any more."""
         self._idle.append(slot)
 
 
@@ -169,7 +190,8 @@ def _references(slot: Slot) -> list[int]:
     """
     storages = [flat.untyped_storage() for flat in slot.flats]
     shared = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # noqa: SLF001
-    return [*(sys.getrefcount(view) for view in slot.views), *shared]
+    held = [*map(sys.getrefcount, slot.views), *map(sys.getrefcount, slot.parts)]
+    return [*held, *shared]
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int) -> list[Bucket]:
@@ -214,6 +236,12 @@ class PartialSums:
     def bucket(self, bucket: Bucket) -> list[Tensor]:
         """The partial of each subtree for `bucket`, in order."""
         return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
+
+    def give_up(self) -> None:
+        """There will be no sum; the slots go back."""
+        for slot in self._slots.values():
+            self._pool.give_back(slot)
+        self._slots.clear()
 
     def finish(self) -> tuple[Slot, list[Tensor]]:
         """The slot that will hold the result, and its flats in the dtype of the sum; the other slots go back."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -171,6 +170,7 @@ class Replica(Strategy):
         held = {id(parameter): parameter.grad for parameter in self._arena.parameters}
         self._release_hooks()
         self.trainable = [parameter for parameter in self._arena.parameters if parameter.requires_grad]
+        self._let_go_of_result()
         key = tuple(parameter.requires_grad for parameter in self._arena.parameters)
         if key not in self._pools:
             num_shared = self.placement.most_held() if self._peers.world_size > 1 else 0
@@ -178,13 +178,18 @@ class Replica(Strategy):
         self._pool = self._pools[key]
         buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
-        self._result = None
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
             parameter.grad = gradient if fits else None
             hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
+
+    def _let_go_of_result(self) -> None:
+        """The last pass's slot may be used again when the script holds no gradient of it any more."""
+        if self._result is not None:
+            self._pool.give_back(self._result)
+            self._result = None
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self._bucket_of[number], self._arrivals.append
@@ -217,9 +222,7 @@ class Replica(Strategy):
         if self._arena.has_changed() or self._present_bank().has_changed():
             self._follow_changes()
         held = list(map(_grad, self.trainable))
-        if self._result is not None and all(map(is_, held, repeat(None))):
-            self._pool.give_back(self._result)
-        self._result = None
+        self._let_go_of_result()
         step, number = self._last_step
         number = number + 1 if step == cut.step else 0
         self._last_step = (cut.step, number)
@@ -389,9 +392,13 @@ class Replica(Strategy):
                 parameter.grad = before
             if self._lane is not None:
                 self._present_bank().restore()
-            self._lane = None
             if current.reduction.num_begun:
                 self._abandoned.append(current)
+            else:
+                current.sums.give_up()
+                if isinstance(self._lane, SlotLane):
+                    self._pool.give_back(self._lane.slot)
+            self._lane = None
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         if not norm_type > 0:

@@ -85,6 +85,7 @@ class Share:
         self._depth -= 1
         if self._depth:
             return False
+        self._follow_dropped_gradients()
         self.leave()
         self.num_updates += 1
         order = self._state.order
@@ -92,6 +93,13 @@ class Share:
             updated = {*map(id, self.updated)}
             order.update({one: None for group in self.sharing.listed for one in group if one in updated})
         return True
+
+    def _follow_dropped_gradients(self) -> None:
+        """A step may end with `zero_grad()`, which came to the pieces only."""
+        had = [piece for piece, *_ in self._rows if piece.parameter.grad is not None]
+        if had and all(piece.tensor.grad is None for piece in had):
+            for parameter in self.updated:
+                parameter.grad = None
 
     def has_strayed(self, present: Container[int]) -> bool:
         """Whether, since the last pass, a parameter was moved, or one joined the optimizer that is not in `present`."""
@@ -151,7 +159,7 @@ class Share:
             gradient = piece.parameter.grad
             if gradient is None:
                 piece.tensor.grad = None
-            elif slot is not None and span >= 0 and gradient is slot.views[number]:
+            elif slot is not None and span >= 0 and slot.still_shows(gradient, number, span):
                 piece.tensor.grad = slot.parts[span]
             else:
                 piece.tensor.grad = _part_of(gradient, piece)
@@ -163,6 +171,9 @@ class Share:
     def leave(self) -> None:
         """Put the groups' own lists back, also after a step that raised. Does nothing when they are there."""
         lists, self._lists, self._depth = self._lists, None, 0
+        if lists is not None:
+            for piece, *_ in self._rows:
+                piece.tensor.grad = None  # so that references to it are those of the engine
         for group, parameters in zip(self.optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 

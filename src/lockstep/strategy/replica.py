@@ -23,7 +23,7 @@ from lockstep.strategy.arena import Allocate, Marks, ParameterArena
 from lockstep.strategy.buffer_pass import BufferPass
 from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
-from lockstep.strategy.gradients import PartialSums, Slot, SlotPool
+from lockstep.strategy.gradients import PartialSums, Slot
 from lockstep.strategy.lane import Lane
 from lockstep.strategy.norm import gradient_norm
 from lockstep.strategy.only_lane import OnlyLane
@@ -32,6 +32,7 @@ from lockstep.strategy.private_memory import private_zeros
 from lockstep.strategy.reduction import Reduction
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.slot_lane import SlotLane
+from lockstep.strategy.slot_pools import SlotPools
 from lockstep.transport.contract import Transport
 
 CHECKED_LANES = 4
@@ -106,8 +107,7 @@ class Replica(Strategy):
         self._in_backward = False
         self._arrivals: list[int] = []
         """In a run with one lane: the parameters that the lane's backward calls came to."""
-        self._pools: dict[tuple[bool, ...], SlotPool] = {}
-        """By which parameters are trainable: a GAN freezes and unfreezes the same ones again and again."""
+        self._pools = SlotPools(self._peers, placement.most_held() if self._peers.world_size > 1 else 0)
         self._lanes_checked = 0 if shared is None else CHECKED_LANES
         self._last_step = (0, 0)
         """The step and number of the last pass."""
@@ -152,9 +152,7 @@ class Replica(Strategy):
 
     def _lay_out(self) -> None:
         """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
+        self._pools.close()
         self._arena = self._make_arena()
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
@@ -171,11 +169,7 @@ class Replica(Strategy):
         self._release_hooks()
         self.trainable = [parameter for parameter in self._arena.parameters if parameter.requires_grad]
         self._let_go_of_result()
-        key = tuple(parameter.requires_grad for parameter in self._arena.parameters)
-        if key not in self._pools:
-            num_shared = self.placement.most_held() if self._peers.world_size > 1 else 0
-            self._pools[key] = SlotPool(self.trainable, self._peers, num_shared)
-        self._pool = self._pools[key]
+        self._pool = self._pools.of(self._arena.parameters)
         buckets = {member: number for number, bucket in enumerate(self._pool.buckets) for member in bucket.members}
         self._bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
         for number, parameter in enumerate(self.trainable):

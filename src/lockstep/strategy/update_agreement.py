@@ -46,7 +46,8 @@ def require_agreement(
     presence = [parameter.grad is not None for parameter in parameters]
     updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
     options = [_options(group) for group in optimizer.param_groups]
-    bits = [sum(bit_sums([p.grad for p in updated if p.grad is not None])), *sums] if sums else []
+    gradients = bit_sums([p.grad for p in updated if p.grad is not None]) if sums else []
+    bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
     mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
     frames = transport.exchange(UPDATE, b"01"[wrote : wrote + 1] + json.dumps(mine).encode(), where)
     told = [frame[1:] for frame in frames]

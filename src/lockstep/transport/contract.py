@@ -108,7 +108,8 @@ class Transport(ABC):
                 be overwritten, and must live until `finish`.
             placement: the lanes on the ranks; the same on every rank.
             out: 1-D contiguous, same length, dtype and device; every rank gets the root's value, to the bit what one
-                rank that holds all lanes would compute. It may be one of `partials`.
+                rank that holds all lanes would compute; in 16 bits only for two partials, because some transports round once and
+                others after each addition. It may be one of `partials`.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
-from lockstep.transport.buffers import Buffers, overlap
+from lockstep.transport.buffers import Buffers, is_plain, overlap
 from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
 
@@ -59,13 +59,7 @@ class Movements(Membership):
         check_same_dtype("all_gather", output, input)
         check_count("all_gather", "output", output.numel(), input.numel() * self.size())
         dtype, width = for_moving(input.dtype)
-        if (
-            input.is_cpu
-            and output.is_cpu
-            and input.is_contiguous()
-            and output.is_contiguous()
-            and overlap(output, input)
-        ):
+        if is_plain(input) and is_plain(output) and overlap(output, input):
             own = output.data_ptr() + self.rank() * input.nbytes
             input = input if input.data_ptr() == own else input.clone()
         buffers = Buffers()

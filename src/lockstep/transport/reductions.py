@@ -12,7 +12,7 @@ from torch._C import _distributed_c10d as c10d
 
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
-from lockstep.transport.buffers import Buffers, overlap
+from lockstep.transport.buffers import ONLY_ITSELF, Buffers, is_plain, overlap
 from lockstep.transport.encoding import SUM, for_reducing, op_code
 from lockstep.transport.exchange import DONE, TROUBLES
 from lockstep.transport.membership import Membership
@@ -35,6 +35,7 @@ class Reductions(Membership):
         exchange = self.exchange
         if (
             dtype is not None
+            and type(tensor).__torch_dispatch__ is ONLY_ITSELF
             and not (is_async or exchange.is_impatient)
             and tensor.is_cpu
             and tensor.layout is _STRIDED
@@ -110,13 +111,7 @@ class Reductions(Membership):
         check_same_dtype("reduce_scatter", output, input)
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         dtype, width = for_reducing(input.dtype, code)
-        if (
-            input.is_cpu
-            and output.is_cpu
-            and input.is_contiguous()
-            and output.is_contiguous()
-            and overlap(input, output)
-        ):
+        if is_plain(input) and is_plain(output) and overlap(input, output):
             own = input.data_ptr() + self.rank() * output.nbytes
             input = input if output.data_ptr() == own else input.clone()
         buffers = Buffers()

@@ -108,6 +108,10 @@ class Transfer(dist.Work):
             self._finish()
         return self._is_done
 
+    def is_over(self) -> bool:
+        """Whether its exchange is finished or given up, whoever has finished it; moves nothing on."""
+        return all(pending.finished for pending in self.pendings)
+
     def is_success(self) -> bool:
         return self._is_done and self._error is None
 

@@ -278,12 +278,34 @@ def groups_that_differ(folder, patience_s):
             assert text.startswith(other[rank])
     elif rank < 2:
         text = raised(CollectiveFailed, lambda: dist.new_group([0, 1, 2]))
-        assert text.startswith("Rank 2 did not come to make the group: ")
+        assert text.startswith("Rank 2 did not come to make the group: nothing after 2 s. ")
+        dist.distributed_c10d._get_default_store().set(f"gave up {rank}", "")
+    else:  # a rank that lives and does something else
+        dist.distributed_c10d._get_default_store().wait(["gave up 0", "gave up 1"], dt.timedelta(seconds=25))
 
 
 @pytest.mark.parametrize("patience_s", [60, 2])
 def test_a_group_that_not_all_ranks_mean_or_make_is_an_error_that_names_a_rank(tmp_path, patience_s):
     run_ranks(groups_that_differ, Started(3, timeout_s=30.0), str(tmp_path), patience_s)
+
+
+def dies_before_it_comes(folder):
+    rank, _ = begin(folder)
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    ranks = [0, 2] if rank == 0 else [1, 2]
+    text = raised(CollectivePeerLost, lambda: dist.new_group(ranks, use_local_synchronization=True))
+    assert text == "Rank 2 ended while this rank waits for it to make the group."
+    Path(folder, f"noticed-{rank}").write_text(f"{time.monotonic() - began}")
+
+
+def test_a_rank_that_dies_before_it_makes_a_group_is_named_at_once(tmp_path):
+    with pytest.raises(AssertionError, match="rank 2 failed"):
+        run_ranks(dies_before_it_comes, Started(3), str(tmp_path))
+    noticed = [float((tmp_path / f"noticed-{rank}").read_text()) for rank in (0, 1)]
+    assert max(noticed) < stretched(1.0)
 
 
 def threads(folder):

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Store
 
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.exchange import DONE, Exchange
+from lockstep.transport.place import Place
 from lockstep.transport.work import Finished, Transfer
 
 NAME = "lockstep"
@@ -20,9 +21,11 @@ NAME = "lockstep"
 class Membership(dist.ProcessGroup):
     """What torch asks of a group besides collectives."""
 
-    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store) -> None:
+    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store, known: dict[int, Place]) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for subclasses is not in the stub
         self.exchange = exchange
+        self.known = known
+        """Which processes the ranks are, by their numbers in the default group."""
         self._rank, self._size, self._store = rank, size, store
         self._group_name, self._group_desc = "", ""
 

@@ -163,9 +163,10 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
 
 std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
   const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
-  return "Rank " + settings_.name_of(peer) + (has_left ? " left the group" : " ended") + " while rank " +
-         settings_.name_of(rank_) + " waits for " +
-         (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
+  const std::string name = settings_.name_of(peer);
+  return "Rank " + name + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_) +
+         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) +
+         ". If rank " + name + " failed, its own error says why.";
 }
 
 void Group::break_group(Trouble trouble, const std::string& text) {

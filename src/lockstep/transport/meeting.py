@@ -170,6 +170,9 @@ def _await(store: Store, key: str, name: int, place: Place, here: Place) -> None
         if time.monotonic() > deadline:
             raise DistStoreError(f"nothing after {patience_s:g} s")
         if place.has_ended(here) and not store.check([key]):  # it may have told it as the last thing
-            raise PeerLost(f"Rank {name} ended while this rank waits for it to make the group.")
+            raise PeerLost(
+                f"Rank {name} ended while this rank waits for it to make the group. "
+                f"If rank {name} failed, its own error says why."
+            )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -69,6 +69,7 @@ def mistakes_of_one_rank(folder):
         (lambda: dist.all_reduce(ones.int(), dist.ReduceOp.AVG), "An average needs a floating-point dtype, not int32"),
         (lambda: dist.broadcast(torch.eye(3).to_sparse(), 0), "Use .to_dense() first"),
         (lambda: dist.all_to_all_single(ones, ones), "of 3 rows (input) between 2 ranks needs split sizes"),
+        (lambda: dist.all_to_all_single(ones, ones, [-1, 4], [-1, 4]), "but they are [-1, 4]"),
         (
             lambda: dist.all_gather([ones, ones.clone()], torch.ones(2)),
             "needs an output of 2 elements here, but it has 3",
@@ -361,6 +362,10 @@ def direct(folder):
     assert sparse.to_dense().tolist() == [1, 1, 2, 0]
     other = torch.sparse_coo_tensor([[0]], [1.0], (3 + rank,), check_invariants=True)
     assert "(3,) on rank 0, (4,) on rank 1" in raised(CollectiveMisused, lambda: dist.all_reduce(other))
+    assert "Use dist.new_group for each part" in raised(CollectiveMisused, lambda: group.split_group([0, 1]))
+    with pytest.warns(UserWarning, match="Set timeout is now only supported for either nccl or gloo"):
+        dist.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=50), group)
+    group.monitored_barrier(dt.timedelta(seconds=50))
     group.set_timeout(dt.timedelta(seconds=50))
     dist.all_reduce(total)
     assert total.tolist() == [4, 4]

@@ -55,7 +55,7 @@ class Dealing(Membership):
             if rows % size:
                 raise CollectiveMisused(f"all_to_all of {rows} rows ({name}) between {size} ranks needs split sizes.")
             return [tensor.numel() // size] * size
-        if len(splits) != size or sum(splits) != rows:
+        if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise CollectiveMisused(
                 f"all_to_all needs {size} {name} split sizes with the sum {rows}, but they are {list(splits)}."
             )

@@ -133,10 +133,7 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
       if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, awaited));
     }
     if (Clock::now() <= deadline) return;
-    const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
-    const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
-    break_group(Trouble::timeout, who + " did not come in time; rank " + settings_.name_of(rank_) + " waits in " +
-                                      description_text(rank_, number_) + ".");
+    break_group(Trouble::timeout, sentence_of_delay(awaited));
   } catch (const GroupError&) {
     fail_everything(std::current_exception());
     throw;
@@ -159,6 +156,18 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
     return false;
   }
   return !messages_->could_progress();
+}
+
+std::string Group::sentence_of_delay(const Awaited& awaited) const {
+  const std::string me = "rank " + settings_.name_of(rank_);
+  const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
+  if (late != world_size())
+    return "Rank " + settings_.name_of(late) + " did not come in time; " + me + " waits in " +
+           description_text(rank_, number_) + ".";
+  if (!awaited.is_message || awaited.message_peer == world_size())
+    return "A message did not come in time; " + me + " waits for it.";
+  return "Rank " + settings_.name_of(awaited.message_peer) + " did not come in time; " + me +
+         " waits for a message to or from it.";
 }
 
 std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {

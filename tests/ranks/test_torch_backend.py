@@ -157,6 +157,11 @@ def late(folder):
         assert "did not come in time" in raised(CollectiveFailed, lambda: work.wait(dt.timedelta(seconds=0.1)))
         assert work.exception() is not None
     dist.barrier()
+    group = dist.new_group(timeout=dt.timedelta(seconds=0.2))
+    if rank == 0:
+        text = raised(CollectiveFailed, lambda: dist.recv(torch.ones(3), 1, group))
+        assert "Rank 1 did not come in time; rank 0 waits for a message to or from it." in text
+    dist.barrier()
 
 
 def test_a_timeout_names_the_rank_that_is_late(tmp_path):

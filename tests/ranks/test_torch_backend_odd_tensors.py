@@ -119,3 +119,20 @@ def unanswered(folder):
 
 def test_tensors_are_let_go_although_an_older_message_is_still_awaited(tmp_path):
     run_ranks(unanswered, Started(2), str(tmp_path))
+
+
+def dealt_into_itself(folder):
+    rank, _ = begin(folder)
+    for size in (3, 200_000):
+        parts = [torch.full((size,), 10.0 * rank + peer) for peer in (0, 1)]
+        dist.all_to_all(parts[::-1], parts)
+        assert [part.unique().tolist() for part in parts[::-1]] == [[rank], [10 + rank]]
+        memory = torch.empty(3 * size)
+        given, got = memory[: 2 * size], memory[size:]
+        given[:size], given[size:] = 10.0 * rank, 10.0 * rank + 1
+        dist.all_to_all_single(got, given)
+        assert [part.unique().tolist() for part in got.chunk(2)] == [[rank], [10 + rank]]
+
+
+def test_all_to_all_gives_the_right_numbers_when_what_comes_lies_over_what_goes_to_another(tmp_path):
+    run_ranks(dealt_into_itself, Started(2), str(tmp_path))

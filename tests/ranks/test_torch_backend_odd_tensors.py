@@ -136,3 +136,25 @@ def dealt_into_itself(folder):
 
 def test_all_to_all_gives_the_right_numbers_when_what_comes_lies_over_what_goes_to_another(tmp_path):
     run_ranks(dealt_into_itself, Started(2), str(tmp_path))
+
+
+def over_each_other(folder):
+    rank, _ = begin(folder)
+    for size in (4, 200_000):
+        memory = torch.empty(5 * size)  # uneven all_gather
+        own = memory[size : 3 * size] if rank == 0 else memory[: 3 * size]
+        dist.all_gather([memory[: 2 * size], memory[2 * size :]], own.fill_(rank + 1.0))
+        assert memory.tolist() == [1.0] * 2 * size + [2.0] * 3 * size
+        memory = torch.empty(2 * size)
+        first, second = memory[:size].fill_(1.0 + rank), memory[size:].fill_(10.0 + rank)
+        middle = memory[size // 2 : size // 2 + size]
+        dist.reduce_scatter(middle, [first, second])
+        assert middle.unique().tolist() == [(3, 21)[rank]]
+        first, second = torch.full((size,), 1.0 + rank), torch.full((2 * size,), 10.0 + rank)
+        part = second[:size] if rank == 0 else torch.empty(2 * size)
+        dist.reduce_scatter(part, [first, second])  # uneven
+        assert part.unique().tolist() == [(3, 21)[rank]]
+
+
+def test_results_that_lie_over_what_is_still_read_are_right(tmp_path):
+    run_ranks(over_each_other, Started(2), str(tmp_path))

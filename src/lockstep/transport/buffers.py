@@ -68,7 +68,9 @@ def check_place(tensor: Tensor) -> None:
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two contiguous tensors share memory."""
+    """Whether two tensors share memory; False for those that are copied anyway."""
+    if not is_plain(one) or not is_plain(other):
+        return False
     first, second = one.data_ptr(), other.data_ptr()
     return first < second + other.nbytes and second < first + one.nbytes
 
@@ -91,12 +93,12 @@ class Buffers:
         self._kept.append(tensor)
         return tensor.data_ptr()
 
-    def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
+    def writes(self, tensor: Tensor, *, also_reads: bool = False, apart: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
-        With `also_reads` the tensor's numbers stand there before.
+        With `also_reads` the tensor's numbers stand there before. With `apart` it is other memory than the tensor's.
         """
-        if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
+        if apart or (not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor))):
             check_place(tensor)
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             if also_reads:

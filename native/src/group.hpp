@@ -130,13 +130,15 @@ class Group {
     Condition condition;
     bool has_messages = false;
     bool others_busy = false;
-    bool nothing = false;          // it can go on at once
+    bool nothing = false;  // it can go on at once
+    bool is_message = false;
     std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
   void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);
   bool is_gone(std::size_t peer, const Awaited& awaited) const;
+  std::string sentence_of_delay(const Awaited& awaited) const;
   std::string sentence_of_loss(std::size_t peer, const Awaited& awaited) const;
   void compare_descriptions(const Operation& operation);
   // all_to_all: `to` must expect what `from` sends it.

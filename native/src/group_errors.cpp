@@ -133,10 +133,7 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
       if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, awaited));
     }
     if (Clock::now() <= deadline) return;
-    const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
-    const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
-    break_group(Trouble::timeout, who + " did not come in time; rank " + settings_.name_of(rank_) + " waits in " +
-                                      description_text(rank_, number_) + ".");
+    break_group(Trouble::timeout, sentence_of_delay(awaited));
   } catch (const GroupError&) {
     fail_everything(std::current_exception());
     throw;
@@ -161,11 +158,24 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
   return !messages_->could_progress();
 }
 
+std::string Group::sentence_of_delay(const Awaited& awaited) const {
+  const std::string me = "rank " + settings_.name_of(rank_);
+  const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
+  if (late != world_size())
+    return "Rank " + settings_.name_of(late) + " did not come in time; " + me + " waits in " +
+           description_text(rank_, number_) + ".";
+  if (!awaited.is_message || awaited.message_peer == world_size())
+    return "A message did not come in time; " + me + " waits for it.";
+  return "Rank " + settings_.name_of(awaited.message_peer) + " did not come in time; " + me +
+         " waits for a message to or from it.";
+}
+
 std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
   const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
-  return "Rank " + settings_.name_of(peer) + (has_left ? " left the group" : " ended") + " while rank " +
-         settings_.name_of(rank_) + " waits for " +
-         (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) + ".";
+  const std::string name = settings_.name_of(peer);
+  return "Rank " + name + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_) +
+         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) +
+         ". If rank " + name + " failed, its own error says why.";
 }
 
 void Group::break_group(Trouble trouble, const std::string& text) {

@@ -70,6 +70,7 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
   Awaited awaited;
   awaited.has_messages = !messages_->idle();
   if (const auto* message = dynamic_cast<const Message*>(&pending)) {
+    awaited.is_message = true;
     awaited.message_peer = message->peer;
     return awaited;
   }

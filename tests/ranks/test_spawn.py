@@ -36,6 +36,11 @@ SCRIPT = """
         results[rank] = total[0]
         print("from rank", rank)
 
+    def over_another_back_end(rank):
+        dist.init_process_group("mpi")
+        assert dist.get_backend() == "gloo"
+        dist.destroy_process_group()
+
     def as_a_run(rank, where):
         run = lockstep.init(seed=3, lanes=2, threads=1)
         assert (run.rank, run.world_size) == (rank, int(os.environ["WORLD_SIZE"]))
@@ -54,6 +59,7 @@ SCRIPT = """
     results = torch.zeros(2)
     lockstep.spawn(as_in_the_note, args=(2, results), nprocs=2)
     assert results.tolist() == [3, 3]
+    lockstep.spawn(over_another_back_end, nprocs=2, backend="gloo", quiet=True)
     print("between")
     lockstep.spawn(as_a_run, args=("gradient",), nprocs=2)
     lockstep.spawn(as_a_run, args=("gradient",), nprocs=1, quiet=True)

@@ -69,6 +69,7 @@ def mistakes_of_one_rank(folder):
         (lambda: dist.all_reduce(ones.int(), dist.ReduceOp.AVG), "An average needs a floating-point dtype, not int32"),
         (lambda: dist.broadcast(torch.eye(3).to_sparse(), 0), "Use .to_dense() first"),
         (lambda: dist.all_to_all_single(ones, ones), "of 3 rows (input) between 2 ranks needs split sizes"),
+        (lambda: dist.all_to_all_single(ones, ones, [-1, 4], [-1, 4]), "but they are [-1, 4]"),
         (
             lambda: dist.all_gather([ones, ones.clone()], torch.ones(2)),
             "needs an output of 2 elements here, but it has 3",
@@ -156,6 +157,11 @@ def late(folder):
         assert "did not come in time" in raised(CollectiveFailed, lambda: work.wait(dt.timedelta(seconds=0.1)))
         assert work.exception() is not None
     dist.barrier()
+    group = dist.new_group(timeout=dt.timedelta(seconds=0.2))
+    if rank == 0:
+        text = raised(CollectiveFailed, lambda: dist.recv(torch.ones(3), 1, group))
+        assert "Rank 1 did not come in time; rank 0 waits for a message to or from it." in text
+    dist.barrier()
 
 
 def test_a_timeout_names_the_rank_that_is_late(tmp_path):
@@ -239,7 +245,10 @@ def sub_group_that_breaks(folder, how):
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         text = raised(CollectivePeerLost, lambda: dist.broadcast(tensor, 2, group=pair))
-        expected = "Rank 2 ended while rank 1 waits for it in broadcast of 4 float32 from rank 2."
+        expected = (
+            "Rank 2 ended while rank 1 waits for it in broadcast of 4 float32 from rank 2. "
+            "If rank 2 failed, its own error says why."
+        )
     elif how == "deals":
         splits = [1, 3] if rank == 1 else [2, 2]
         text = raised(CollectiveMisused, lambda: dist.all_to_all_single(tensor, torch.ones(4), [2, 2], splits, pair))
@@ -278,12 +287,34 @@ def groups_that_differ(folder, patience_s):
             assert text.startswith(other[rank])
     elif rank < 2:
         text = raised(CollectiveFailed, lambda: dist.new_group([0, 1, 2]))
-        assert text.startswith("Rank 2 did not come to make the group: ")
+        assert text.startswith("Rank 2 did not come to make the group: nothing after 2 s. ")
+        dist.distributed_c10d._get_default_store().set(f"gave up {rank}", "")
+    else:  # a rank that lives and does something else
+        dist.distributed_c10d._get_default_store().wait(["gave up 0", "gave up 1"], dt.timedelta(seconds=25))
 
 
 @pytest.mark.parametrize("patience_s", [60, 2])
 def test_a_group_that_not_all_ranks_mean_or_make_is_an_error_that_names_a_rank(tmp_path, patience_s):
     run_ranks(groups_that_differ, Started(3, timeout_s=30.0), str(tmp_path), patience_s)
+
+
+def dies_before_it_comes(folder):
+    rank, _ = begin(folder)
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    ranks = [0, 2] if rank == 0 else [1, 2]
+    text = raised(CollectivePeerLost, lambda: dist.new_group(ranks, use_local_synchronization=True))
+    assert text.startswith("Rank 2 ended while this rank waits for it to make the group. If rank 2 failed, its own ")
+    Path(folder, f"noticed-{rank}").write_text(f"{time.monotonic() - began}")
+
+
+def test_a_rank_that_dies_before_it_makes_a_group_is_named_at_once(tmp_path):
+    with pytest.raises(AssertionError, match="rank 2 failed"):
+        run_ranks(dies_before_it_comes, Started(3), str(tmp_path))
+    noticed = [float((tmp_path / f"noticed-{rank}").read_text()) for rank in (0, 1)]
+    assert max(noticed) < stretched(1.0)
 
 
 def threads(folder):
@@ -336,6 +367,10 @@ def direct(folder):
     assert sparse.to_dense().tolist() == [1, 1, 2, 0]
     other = torch.sparse_coo_tensor([[0]], [1.0], (3 + rank,), check_invariants=True)
     assert "(3,) on rank 0, (4,) on rank 1" in raised(CollectiveMisused, lambda: dist.all_reduce(other))
+    assert "Use dist.new_group for each part" in raised(CollectiveMisused, lambda: group.split_group([0, 1]))
+    with pytest.warns(UserWarning, match="Set timeout is now only supported for either nccl or gloo"):
+        dist.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=50), group)
+    group.monitored_barrier(dt.timedelta(seconds=50))
     group.set_timeout(dt.timedelta(seconds=50))
     dist.all_reduce(total)
     assert total.tolist() == [4, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import warnings
@@ -125,6 +126,37 @@ def ddp(folder):
 
 def test_ddp_trains_as_over_gloo_with_its_options_and_hooks(tmp_path):
     run_ranks(ddp, Started(2), str(tmp_path))
+
+
+class Fails(torch.autograd.Function):
+    """In the backward pass, after the gradients of what comes behind it are under way."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, grad):
+        raise ValueError("as asked")
+
+
+def failing_passes(folder):
+    _, size = begin(folder)
+    from lockstep.transport import work
+
+    for _ in range(2):
+        model = DistributedDataParallel(nn.Linear(4, 4), process_group=dist.new_group())
+        with pytest.raises(ValueError, match="as asked"):
+            model(Fails.apply(torch.ones(2, 4, requires_grad=True))).sum().backward()
+    gc.collect()
+    assert not work._promised
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    model(torch.full((1, 4), float(size))).sum().backward()
+    assert model.module.weight.grad.eq(size).all()
+
+
+def test_a_backward_pass_that_fails_keeps_no_buckets_and_the_next_one_works(tmp_path):
+    run_ranks(failing_passes, Started(2), str(tmp_path))
 
 
 def functional_collectives(folder):

@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.errors import UsageError
 from lockstep.launch.backend_rules import backend_for, check_backend, is_ours
+from lockstep.launch.spawn import spawn
 
 
 @pytest.mark.parametrize(
@@ -36,9 +37,9 @@ def test_a_single_known_back_end_is_replaced_where_the_other_can_do_its_work(
 @pytest.mark.parametrize(
     ("name", "device", "compiled", "sentence"),
     [
-        ("glue", "cpu", True, "There is no back end 'glue' for --backend. Known: lockstep, gloo, nccl, mpi."),
-        ("lockstep", "cpu", False, "--backend lockstep needs the compiled part of lockstep"),
-        ("nccl", "cpu", True, "--backend nccl needs a GPU for each rank"),
+        ("glue", "cpu", True, "There is no back end 'glue'. Known: lockstep, gloo, nccl, mpi."),
+        ("lockstep", "cpu", False, "The back end lockstep needs the compiled part of lockstep"),
+        ("nccl", "cpu", True, "The back end nccl needs a GPU for each rank"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, device: str, compiled: bool, sentence: str) -> None:
@@ -52,3 +53,8 @@ def test_our_back_end_is_found_in_every_spelling() -> None:
         *(True, True, True),
         *(False, False, False),
     ]
+
+
+def test_spawn_refuses_a_back_end_before_it_starts_anything():
+    with pytest.raises(UsageError, match="There is no back end 'glue'"):
+        spawn(print, nprocs=2, device="cpu", backend="glue")

@@ -1,4 +1,4 @@
-"""Which back end a script's call gets when a person has said `--backend`: pure decisions with their sentences."""
+"""Which back end a script's call gets when a person has said `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lockstep.errors import UsageError
 
 OURS = "lockstep"
 BACKENDS = (OURS, "gloo", "nccl", "mpi")
-"""What `--backend` may be."""
+"""What a person may say."""
 FOR_CPU = frozenset({OURS, "gloo", "mpi"})
 
 
@@ -22,14 +22,14 @@ def check_backend(name: str, device: str, compiled: bool) -> None:
         UsageError: with the way out.
     """
     if name not in BACKENDS:
-        raise UsageError(f"There is no back end {name!r} for --backend. Known: {', '.join(BACKENDS)}.")
+        raise UsageError(f"There is no back end {name!r}. Known: {', '.join(BACKENDS)}.")
     if name == OURS and not compiled:
         raise UsageError(
-            "--backend lockstep needs the compiled part of lockstep, which is not installed here. "
-            "Install g++ and lockstep again, or use --backend gloo."
+            "The back end lockstep needs the compiled part of lockstep, which is not installed here. "
+            "Install g++ and lockstep again, or use gloo."
         )
     if name == "nccl" and device == "cpu":
-        raise UsageError("--backend nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
+        raise UsageError("The back end nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
 
 
 def backend_for(asked: str | None, wanted: str, device: str) -> str | None:

@@ -14,11 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
+from lockstep.launch.backend_rules import check_backend
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.ending import Ending
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
@@ -45,6 +48,7 @@ def spawn(
     join: Literal[True] = ...,
     *,
     device: Device = ...,
+    backend: str | None = ...,
     quiet: bool = ...,
 ) -> None: ...
 
@@ -57,6 +61,7 @@ def spawn(
     *,
     join: Literal[False],
     device: Device = ...,
+    backend: str | None = ...,
     quiet: bool = ...,
 ) -> SpawnContext: ...
 
@@ -69,6 +74,7 @@ def spawn(
     join: bool = ...,
     *,
     device: Device = ...,
+    backend: str | None = ...,
     quiet: bool = ...,
 ) -> SpawnContext | None: ...
 
@@ -80,6 +86,7 @@ def spawn(
     join: bool = True,
     *,
     device: Device = "auto",
+    backend: str | None = None,
     quiet: bool = False,
 ) -> SpawnContext | None:
     """Call `fn(rank, *args)` in `nprocs` new processes, the ranks of a run.
@@ -93,6 +100,8 @@ def spawn(
         nprocs: the number of ranks.
         join: wait until all have ended. False: return at once; call `join()` on the result.
         device: "cuda" pins rank r to cuda:r; "auto" does so where there is a GPU for each rank.
+        backend: of torch.distributed ("lockstep", "gloo", "nccl", "mpi") instead of the one that `fn` asks for, as
+            `lockstep run --backend`; None leaves it to `fn`.
         quiet: say nothing but what the ranks print.
 
     Returns:
@@ -106,9 +115,12 @@ def spawn(
     """
     _check(fn, args, nprocs)
     sized = _size(nprocs, device)
+    if backend is not None:
+        check_backend(backend, sized[0].device, find_spec("lockstep._native") is not None)
     parcel = Parcel(fn, args)
     try:
-        context = SpawnContext(_request(fn, sized, quiet, parcel), parcel)
+        request = replace(_request(fn, sized, quiet, parcel), backend=backend or "")
+        context = SpawnContext(request, parcel)
     except BaseException:
         parcel.close()
         raise

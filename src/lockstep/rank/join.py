@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.layout.rank_environment import Position, RankEnvironment
 from lockstep.layout.run_folder import RunFolder
 from lockstep.transport import native
@@ -59,6 +59,8 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
     if _may_share_memory(position, device, exact=exact):
         try:
             return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
+        except PeerLost:  # over Gloo the others would wait for it
+            raise
         except WorldError as error:  # on every rank
             _say_slow(position, str(error))
     return GroupTransport(device) if exact else BackendOrderTransport(device)

@@ -6,21 +6,50 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from lockstep.transport.collective_errors import CollectiveMisused
 
 _STRIDED = torch.strided
+ONLY_ITSELF = Tensor.__torch_dispatch__
+"""What tensors have whose numbers are their own. Another one stands in for tensors inside, and its address means nothing."""
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor lie in this process's memory one after the other, as they are."""
     return (
-        tensor.is_cpu
+        type(tensor).__torch_dispatch__ is ONLY_ITSELF
+        and tensor.is_cpu
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not tensor.is_conj()
     )
+
+
+def with_numbers(tensor: Tensor) -> Tensor:
+    """The tensor, or the one that it stands in for: what functional collectives return is waited for.
+
+    Raises:
+        CollectiveMisused: for other tensors without numbers of their own (DTensor, FakeTensor, any wrapper).
+    """
+    while type(tensor).__torch_dispatch__ is not ONLY_ITSELF and hasattr(tensor, "trigger_wait"):
+        tensor = tensor.trigger_wait()
+    if type(tensor).__torch_dispatch__ is ONLY_ITSELF or not tensor.is_cpu or tensor.layout is not _STRIDED:
+        return tensor
+    if not _has_memory(tensor):
+        raise CollectiveMisused(
+            f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange. "
+            f"Pass the tensor inside; of a DTensor that is .to_local()."
+        )
+    return tensor
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        return not isinstance(tensor, FakeTensor) and (not tensor.numel() or tensor.untyped_storage().data_ptr() != 0)
+    except RuntimeError:  # torch has nothing to show
+        return False
 
 
 def check_place(tensor: Tensor) -> None:
@@ -39,7 +68,9 @@ def check_place(tensor: Tensor) -> None:
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two contiguous tensors share memory."""
+    """Whether two tensors share memory; False for those that are copied anyway."""
+    if not is_plain(one) or not is_plain(other):
+        return False
     first, second = one.data_ptr(), other.data_ptr()
     return first < second + other.nbytes and second < first + one.nbytes
 
@@ -56,17 +87,18 @@ class Buffers:
     def reads(self, tensor: Tensor) -> int:
         """The address of the tensor's numbers, or of a contiguous copy."""
         if not is_plain(tensor):
+            tensor = with_numbers(tensor)
             check_place(tensor)
             tensor = tensor.resolve_conj().resolve_neg().contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
 
-    def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
+    def writes(self, tensor: Tensor, *, also_reads: bool = False, apart: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
-        With `also_reads` the tensor's numbers stand there before.
+        With `also_reads` the tensor's numbers stand there before. With `apart` it is other memory than the tensor's.
         """
-        if not is_plain(tensor):
+        if apart or (not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor))):
             check_place(tensor)
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             if also_reads:
@@ -85,6 +117,7 @@ class Buffers:
     def copy_back(self) -> None:
         """Call once the operation is finished."""
         for target, buffer in self._back:
-            target.copy_(buffer)
+            with torch.inference_mode(target.is_inference()):  # such a tensor may be written in this mode only
+                target.copy_(buffer)
         self._back.clear()
         self._kept.clear()

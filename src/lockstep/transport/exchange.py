@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -41,7 +40,8 @@ class Exchange:
         self.gathered: list[Transfer] | None = None
         """Works that were begun since `_start_coalescing`."""
         self._owner = os.getpid()
-        self._under_way: deque[Transfer] = deque()
+        self._under_way: list[Transfer] = []
+        self._most_kept = 1
         self._lock = threading.Lock()
 
     def call(  # noqa: PLR0917 - as the compiled part takes them; an object for each call would cost as much as the call
@@ -101,11 +101,12 @@ class Exchange:
     def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Transfer:
         """A work for them. Its tensors stay alive until it is finished, also when nobody keeps the work."""
         work = Transfer(self, pendings, buffers, results)
-        under_way = self._under_way
         with self._lock:
-            while under_way and all(pending.finished for pending in under_way[0].pendings):
-                under_way.popleft()
-            under_way.append(work)
+            if len(self._under_way) >= self._most_kept:
+                # All of them, for one that nobody answers (a message about the end of training) may stand before finished ones.
+                self._under_way = [other for other in self._under_way if not other.is_over()]
+                self._most_kept = 2 * len(self._under_way) + 1
+            self._under_way.append(work)
         if self.gathered is not None:
             self.gathered.append(work)
         return work

@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.transport.caller import where
-from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, error_for
+from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for
 from lockstep.transport.exchange import Exchange
 from lockstep.transport.meeting import meet
 from lockstep.transport.membership import NAME
@@ -27,22 +27,27 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
 
     Raises:
         CollectiveMisused: on every rank, when some are on another machine, or there is no compiled part.
+        CollectivePeerLost: when a rank of the default group has ended and does not come.
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
     title = f"The group of ranks {ranks}" if ranks else "The default group"
+    default = dist.group.WORLD
+    known = default.known if isinstance(default, LockstepProcessGroup) else {}
     try:
-        native = meet(store, rank, size, where, timeout, names=ranks)
+        native = meet(store, rank, size, where, timeout, names=ranks, known=known)
     except compiled.GroupError as error:  # another rank gave up before this one was in
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
         raise CollectiveMisused(str(error)) from None
+    except PeerLost as error:
+        raise CollectivePeerLost(str(error)) from None
     except WorldError as error:
         raise CollectiveFailed(str(error)) from None
     exchange = Exchange(native, timeout or dt.timedelta(minutes=30), title)
-    return LockstepProcessGroup(exchange, rank, size, options.store)
+    return LockstepProcessGroup(exchange, rank, size, options.store, known)
 
 
 def _meeting_number(store: Store, size: int) -> int:

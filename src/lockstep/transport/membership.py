@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from lockstep.transport.buffers import Buffers
+from lockstep.transport.collective_errors import CollectiveMisused
 from lockstep.transport.exchange import DONE, Exchange
+from lockstep.transport.place import Place
 from lockstep.transport.work import Finished, Transfer
 
 NAME = "lockstep"
@@ -20,9 +22,11 @@ NAME = "lockstep"
 class Membership(dist.ProcessGroup):
     """What torch asks of a group besides collectives."""
 
-    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store) -> None:
+    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store, known: dict[int, Place]) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for subclasses is not in the stub
         self.exchange = exchange
+        self.known = known
+        """Which processes the ranks are, by their numbers in the default group."""
         self._rank, self._size, self._store = rank, size, store
         self._group_name, self._group_desc = "", ""
 
@@ -67,6 +71,19 @@ class Membership(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:  # noqa: ARG002
+        """The group itself: torch asks for the part of one device, to set its timeout (which it refuses with a warning)."""
+        return self
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:  # noqa: ARG002 - asked by FSDP
+        return False
+
+    def split_group(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Refuse: torch's own for a subclass in Python ends the process."""
+        raise CollectiveMisused("The back end lockstep does not split groups. Use dist.new_group for each part.")
+
+    merge_remote_group = split_group
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
         """How long later operations wait for another rank."""

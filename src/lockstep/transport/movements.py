@@ -52,6 +52,8 @@ class Movements(Membership):
                 kinds.ALL_GATHER, dtype, 0, -1, counts[0], [address], targets, buffers, outputs, is_async=is_async
             )
         size, sends = self.size(), [count * width] * self.size()
+        if any(overlap(tensor, output) for peer, output in enumerate(outputs) if peer != self.rank()):
+            address = buffers.reads(tensor.clone())  # or what comes from a rank would go to the others
         return self.exchange.deal(dtype, [address] * size, targets, sends, counts, buffers, outputs, is_async=is_async)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = _ALL_GATHER) -> Any:
@@ -59,13 +61,7 @@ class Movements(Membership):
         check_same_dtype("all_gather", output, input)
         check_count("all_gather", "output", output.numel(), input.numel() * self.size())
         dtype, width = for_moving(input.dtype)
-        if (
-            input.is_cpu
-            and output.is_cpu
-            and input.is_contiguous()
-            and output.is_contiguous()
-            and overlap(output, input)
-        ):
+        if overlap(output, input):
             own = output.data_ptr() + self.rank() * input.nbytes
             input = input if input.data_ptr() == own else input.clone()
         buffers = Buffers()

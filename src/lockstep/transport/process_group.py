@@ -10,6 +10,7 @@ root, reduce op, and whether the caller goes on while the exchange is under way.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
@@ -34,3 +35,11 @@ class LockstepProcessGroup(Reductions, Movements, Dealing):
         if is_timed and not opts.asyncOp:
             work.wait(patience)
         return work
+
+    def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:  # noqa: ARG002
+        """A barrier whose error names a rank that is late, as that of every operation here; it breaks the group.
+
+        `dist.monitored_barrier` refuses every group that is not Gloo's by name before it asks the group.
+        """
+        patience = timeout or self.exchange.patience
+        self.barrier(timeout=patience).wait(patience)

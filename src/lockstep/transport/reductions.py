@@ -12,7 +12,7 @@ from torch._C import _distributed_c10d as c10d
 
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
-from lockstep.transport.buffers import Buffers, overlap
+from lockstep.transport.buffers import ONLY_ITSELF, Buffers, overlap
 from lockstep.transport.encoding import SUM, for_reducing, op_code
 from lockstep.transport.exchange import DONE, TROUBLES
 from lockstep.transport.membership import Membership
@@ -35,6 +35,7 @@ class Reductions(Membership):
         exchange = self.exchange
         if (
             dtype is not None
+            and type(tensor).__torch_dispatch__ is ONLY_ITSELF
             and not (is_async or exchange.is_impatient)
             and tensor.is_cpu
             and tensor.layout is _STRIDED
@@ -83,7 +84,8 @@ class Reductions(Membership):
         if len({tensor.numel() for tensor in source}) > 1:
             return self.together(self._reduce_parts(output, source, dtype, width, code), is_async)
         buffers = Buffers()
-        sources, target = buffers.reads_all(source), [buffers.writes(output)]
+        shifted = any(overlap(tensor, output) and tensor.data_ptr() != output.data_ptr() for tensor in source)
+        sources, target = buffers.reads_all(source), [buffers.writes(output, apart=shifted)]
         count = output.numel() * width
         return self.exchange.call(
             kinds.REDUCE_SCATTER, dtype, code, -1, count, sources, target, buffers, [output], is_async=is_async
@@ -92,6 +94,8 @@ class Reductions(Membership):
     def _reduce_parts(self, output: Tensor, source: list[Tensor], dtype: int, width: int, op: int) -> list[Any]:
         """One reduction for each rank; the root's own part goes to `output`, and nothing of `source` is written."""
         works = []
+        if any(overlap(tensor, output) for root, tensor in enumerate(source) if root != self.rank()):
+            source = [tensor.clone() for tensor in source]  # one of them is read after `output` is written
         for root, tensor in enumerate(source):
             buffers = Buffers()
             address = [buffers.reads(tensor)]
@@ -110,13 +114,7 @@ class Reductions(Membership):
         check_same_dtype("reduce_scatter", output, input)
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         dtype, width = for_reducing(input.dtype, code)
-        if (
-            input.is_cpu
-            and output.is_cpu
-            and input.is_contiguous()
-            and output.is_contiguous()
-            and overlap(input, output)
-        ):
+        if overlap(input, output):
             own = input.data_ptr() + self.rank() * output.nbytes
             input = input if output.data_ptr() == own else input.clone()
         buffers = Buffers()

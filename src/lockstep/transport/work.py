@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -108,6 +110,10 @@ class Transfer(dist.Work):
             self._finish()
         return self._is_done
 
+    def is_over(self) -> bool:
+        """Whether its exchange is finished or given up, whoever has finished it; moves nothing on."""
+        return all(pending.finished for pending in self.pendings)
+
     def is_success(self) -> bool:
         return self._is_done and self._error is None
 
@@ -185,7 +191,11 @@ class Promise(Future[Any]):
             self.work.keep_promise()
 
 
-_promised: dict[int, list[Transfer]] = {}
+class Promised(list[Transfer]):
+    """The works of one backward pass whose futures somebody has. The pass holds it; when the pass fails, both are gone."""
+
+
+_promised: WeakValueDictionary[int, Promised] = WeakValueDictionary()
 """By the number of the backward pass."""
 
 
@@ -195,20 +205,17 @@ def complete_after_backward(work: Transfer) -> bool:
     # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++: nobody would come any more.
     if number == -1 or torch._C._current_autograd_node() is None:  # noqa: SLF001
         return False
-    if number not in _promised:
-        _promised[number] = []
+    promised = _promised.get(number)
+    if promised is None:
+        promised = _promised[number] = Promised()
         # Before the callback of DDP, which waits in C++ for futures that it got before.
-        Variable._execution_engine.queue_callback(lambda: _keep_promises(number))  # noqa: SLF001
-    _promised[number].append(work)
+        Variable._execution_engine.queue_callback(partial(_keep_promises, promised))  # noqa: SLF001
+    promised.append(work)
     return True
 
 
-def _keep_promises(number: int) -> None:
-    promised = _promised.get(number, [])
-    try:
-        while promised:
-            work = promised.pop(0)
-            work.wait()
-            work.keep_promise()
-    finally:
-        _promised.pop(number, None)
+def _keep_promises(promised: Promised) -> None:
+    while promised:
+        work = promised.pop(0)
+        work.wait()
+        work.keep_promise()

@@ -1,0 +1,62 @@
+"""Where a rank's process lives, and whether it still does: what can be shared with it, and who need not be waited for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process, for those who have only heard of it."""
+
+    boot: str
+    """The machine, since it was started."""
+    process_names: str
+    """The PID namespace."""
+    process: int = 0
+    """Its number there; 0 when nothing is known."""
+    started: int = 0
+    """When it began, in ticks since the start of the machine: numbers of processes are used again."""
+
+    @classmethod
+    def here(cls) -> Place:
+        process = os.getpid()
+        _, started = _state(process)
+        return cls(
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            str(Path("/proc/self/ns/pid").readlink()),
+            process,
+            started,
+        )
+
+    def has_ended(self, mine: Place) -> bool:
+        """Whether the process is gone, seen from `mine`. False where that cannot be seen, as on another machine."""
+        if not self.process or (self.boot, self.process_names) != (mine.boot, mine.process_names):
+            return False
+        try:
+            state, started = _state(self.process)
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:
+            return False
+        return state in "ZX" or started != self.started
+
+
+def _state(process: int) -> tuple[str, int]:
+    """Its letter (Z: dead, but nobody has asked how it ended), and when it began."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def objection(places: Sequence[Place]) -> str:
+    """Why these ranks cannot share memory; empty when they can."""
+    strangers = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
+    if not strangers:
+        return ""
+    return (
+        f"The back end lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
+        f"than rank 0. Use gloo or nccl for this group."
+    )

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <initializer_list>
 #include <limits>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -71,23 +73,45 @@ void* map_aligned(std::size_t bytes, int flags, int descriptor, std::size_t offs
   return data;
 }
 
+constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
 // The number in a file like memory.max; the largest one when there is none ("max").
 std::size_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::size_t number = 0;
-  return file >> number ? number : std::numeric_limits<std::size_t>::max();
+  return file >> number ? number : unlimited;
 }
 
+// What a group's file of lines like "inactive_file 123" says about some of them, added up.
+std::size_t sum_in(const std::string& path, std::initializer_list<std::string_view> names) {
+  std::ifstream file(path);
+  std::size_t sum = 0, number = 0;
+  for (std::string name; file >> name >> number;) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) sum += number;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::size_t left_in_control_group(const std::string& folder) {
+  const std::size_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
+  if (limit == unlimited) return unlimited;
+  // Files that were read fill a group up to its limit; the kernel drops them when it needs the room.
+  const std::size_t cached = sum_in(folder + "/memory.stat", {"active_file", "inactive_file"});
+  return limit - std::min(limit, used - std::min(used, cached));
+}
+
+namespace {
+
 std::size_t left_in_control_groups() {
-  std::size_t left = std::numeric_limits<std::size_t>::max();
+  std::size_t left = unlimited;
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("0::", 0) != 0) continue;
-    for (std::string group = line.substr(3); !group.empty(); group.resize(group.rfind('/'))) {
-      const std::string folder = "/sys/fs/cgroup" + group;
-      const std::size_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
-      if (limit != std::numeric_limits<std::size_t>::max()) left = std::min(left, limit - std::min(limit, used));
-      if (group == "/") break;
+    for (std::string group = line.substr(3);; group.resize(group.rfind('/'))) {
+      left = std::min(left, left_in_control_group("/sys/fs/cgroup" + group));
+      if (group.empty() || group == "/") break;  // also what looks like the root, which in a container has a limit
     }
   }
   return left;

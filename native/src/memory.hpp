@@ -83,6 +83,8 @@ std::size_t page_size();
 // What this process may still use before the kernel ends processes: of the machine and of its control groups (version
 // 2).
 std::size_t available_memory();
+// The same of the control group with this folder; the largest number when it has no limit.
+std::size_t left_in_control_group(const std::string& folder);
 std::string mebibytes(std::size_t bytes);
 
 }  // namespace lockstep

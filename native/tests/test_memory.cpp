@@ -1,7 +1,11 @@
 // Private views of a shared memory, also where the process has locked its pages.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
 
 #include "checks.hpp"
 #include "memory.hpp"
@@ -64,9 +68,31 @@ void huge_pages_are_told_apart_page_by_page() {
   CHECK(std::all_of(view.data(), view.data() + bytes, [](std::byte byte) { return byte == std::byte{2}; }));
 }
 
+// What was read from files counts as used until the kernel needs the room.
+void files_in_the_cache_are_no_used_memory() {
+  char folder[] = "/tmp/lockstep-test-XXXXXX";
+  CHECK(::mkdtemp(folder) != nullptr);
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(std::string(folder) + name) << text;
+  };
+  CHECK(left_in_control_group(folder) == std::numeric_limits<std::size_t>::max());
+  write("/memory.max", "max\n");
+  CHECK(left_in_control_group(folder) == std::numeric_limits<std::size_t>::max());
+  write("/memory.max", "1000\n");
+  write("/memory.current", "990\n");
+  CHECK(left_in_control_group(folder) == 10);
+  write("/memory.stat", "anon 200\nfile 900\ninactive_file 500\nactive_file 90\n");
+  CHECK(left_in_control_group(folder) == 600);
+  for (const char* name : {"/memory.max", "/memory.current", "/memory.stat"}) {
+    CHECK(::unlink((std::string(folder) + name).c_str()) == 0);
+  }
+  CHECK(::rmdir(folder) == 0);
+}
+
 }  // namespace
 
 int main() {
+  files_in_the_cache_are_no_used_memory();
   if (!PrivateView::can_tell_writes()) return 0;
   a_view_shows_what_it_wrote_until_it_forgets();
   a_view_that_was_locked_forgets_too();

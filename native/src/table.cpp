@@ -68,8 +68,14 @@ class Table::Locked {
       taken = lock().take(slice);
     }
     if (taken == SharedLock::Taken::from_the_dead) {
-      table.take_stock();
       ++table.header().repairs;
+      try {
+        table.take_stock();
+      } catch (...) {  // no memory of its own: the books say that nothing is free, which is safe
+        lock().mended();
+        lock().release();
+        throw;
+      }
       lock().mended();
     }
     held_ = true;
@@ -183,6 +189,8 @@ void Table::give_back(std::uint32_t place, std::uint32_t num_granules) {
 // Find out from the slots what is free, whatever the books say.
 void Table::take_stock() {
   TableHeader& all = header();
+  std::fill(std::begin(all.free), std::end(all.free), 0);
+  all.unused_from = num_granules_;  // until all is known
   std::vector<std::pair<std::uint32_t, std::uint32_t>> used;
   for (Slot& slot : all.slots) {
     for (std::uint32_t place = slot.first; place != 0; place = at(place)->next) {
@@ -190,7 +198,6 @@ void Table::take_stock() {
     }
   }
   std::sort(used.begin(), used.end());
-  std::fill(std::begin(all.free), std::end(all.free), 0);
   all.num_keys = used.size();
   std::uint32_t end = first_place;
   for (const auto& [place, num_granules] : used) {

@@ -63,6 +63,11 @@ CHECKS = [
     must_hold("3 ranks, one may die, staged", "operations", "RANKS=3 OPERATIONS=1 DEATH=1 KINDS=28"),
     must_hold("2 ranks, one may give up", "operations", "OPERATIONS=2 GIVE_UP=1"),
     must_hold("3 ranks, one may give up", "operations", "RANKS=3 OPERATIONS=1 GIVE_UP=1"),
+    must_hold("2 ranks, memory used by two operations under way", "operations", "DEPTH=3 OVERLAP=1 KINDS=3"),
+    must_hold(
+        "3 ranks, memory used by two operations under way", "operations", "RANKS=3 OPERATIONS=2 OVERLAP=1 KINDS=3"
+    ),
+    must_hold("2 ranks, the same, one may die", "operations", "OPERATIONS=2 OVERLAP=1 DEATH=1 KINDS=6"),
     must_fail("a row written again without waiting", "operations", "MISTAKE=1"),
     must_fail("a row written again before its owner has worked", "operations", "DEPTH=3 MISTAKE=2 KINDS=1"),
     must_fail("three staging buffers", "operations", "BUFFERS=3"),
@@ -72,6 +77,8 @@ CHECKS = [
     must_fail("a number from the tensor of one who disagrees later", "operations", "DIFFER=1 MISTAKE=5"),
     must_fail("comparing with the next rank only", "operations", "RANKS=3 OPERATIONS=1 DIFFER=1 KINDS=1 MISTAKE=6"),
     must_fail("nobody looks for the dead", "operations", "DEATH=1 MISTAKE=7"),
+    must_fail("published while an earlier one uses its memory", "operations", "OVERLAP=1 MISTAKE=8"),
+    must_fail("published when the earlier one is worked, not ended", "operations", "OVERLAP=1 KINDS=3 MISTAKE=9"),
 ]
 
 

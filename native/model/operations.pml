@@ -16,11 +16,14 @@
  * DIFFER   at one operation each rank may have another description
  * DEATH    a rank may die at any point
  * GIVE_UP  a rank may give up at any point (a deadline, Ctrl-C), and goes on to change its tensors
+ * OVERLAP  on each rank an operation may use memory that an earlier one uses there, another one than on the other ranks
  *
  * MISTAKE  1: a row is written again without waiting       2: ... when the others have worked, without asking oneself
  *          3: an operation in windows ends before all have worked   4: a sum is read before its second step
  *          5: an operation in windows ends without a look at `broken`
  *          6: only the next rank's description is compared  7: nobody looks whether a peer is dead
+ *          8: an operation is published while an earlier one uses its memory
+ *          9: ... when this rank has worked the earlier one, which is not yet its end
  */
 #ifndef RANKS
 #define RANKS 2
@@ -57,6 +60,8 @@ byte kind[OPERATIONS + 1];
 byte variant[RANKS];  /* what a rank's description says at operation `differing` */
 byte differing;       /* 0: nowhere */
 
+byte after[RANKS * (OPERATIONS + 1)];  /* the earlier operation that uses the same memory on this rank; 0: none */
+
 byte arrived[RANKS], pieces[RANKS], worked[RANKS];
 byte row[RANKS * ROWS];          /* number of the operation * 2 + variant */
 byte values[RANKS * BUFFERS];    /* the piece whose values a buffer holds */
@@ -82,6 +87,12 @@ byte num_dead, num_given_up;
 #define buffer(rank, piece) (rank * BUFFERS + (piece) % BUFFERS)
 #define all_agree (variant[0] == variant[1] && variant[1] == variant[RANKS - 1])
 #define description(me, number) (number * 2 + (number == differing -> variant[me] : 0))
+
+/* Nobody reads or writes a rank's tensors of an operation any more: in windows all others have read its tensors and
+ * written their slices; everywhere else only the rank itself does, before it has worked. */
+#define window_of(me) (((1 << RANKS) - 1) << (me * RANKS))
+#define is_at_rest(me, number) \
+  (number == 0 || (worked[me] >= number && (kind[number] != ZERO || (slices[number] & window_of(me)) == window_of(me))))
 
 /* A step of a rank that is still at it. */
 #define STEP(me, action) atomic { if :: is_over(me) -> goto over :: else -> action fi }
@@ -115,6 +126,7 @@ inline read_payload(number, peer) { assert(row[peer * ROWS + number % ROWS] / 2 
 
 inline read_and_write_window(me, number, peer) {
   assert(failed[peer] || returned[peer] < number);  /* its user has not changed the tensors */
+  assert(is_at_rest(peer, after[peer * (OPERATIONS + 1) + number]));
   tainted[me * (OPERATIONS + 1) + number] = tainted[me * (OPERATIONS + 1) + number] || failed[peer];
   slices[number] = slices[number] | (1 << (peer * RANKS + me))
 }
@@ -207,12 +219,19 @@ over:
   (worked[me] >= number && (kind[number] != ZERO || MISTAKE == 3 || reached(worked, number)))
 #define may_return(me, number) (has_ended(me, number) && (!broken || kind[number] != ZERO || MISTAKE == 5))
 
+/* Operations leave the queue one after the other, so all up to that one are at their end. */
+#define all_have_ended(me, number) (has_ended(me, number) && (number < 2 || has_ended(me, (number - 1))))
+#define may_publish(me, earlier) \
+  (earlier == 0 || MISTAKE == 8 || (MISTAKE == 9 && worked[me] >= earlier) || all_have_ended(me, earlier))
+
 proctype user(byte me) {
   byte begun = 0;
   do
   :: atomic {
-      !is_over(me) && begun < OPERATIONS && begun - returned[me] < DEPTH && row_is_free(me, begun + 1) ->
+      !is_over(me) && begun < OPERATIONS && begun - returned[me] < DEPTH && row_is_free(me, begun + 1) &&
+          may_publish(me, after[me * (OPERATIONS + 1) + begun + 1]) ->
       begun++;
+      assert(is_at_rest(me, after[me * (OPERATIONS + 1) + begun]));  /* from now on its tensors are used */
       row[me * ROWS + begun % ROWS] = description(me, begun)
     }
     STEP(me, arrived[me] = begun)
@@ -277,6 +296,22 @@ init {
     :: i < RANKS -> variant[i] = 1; i++
     :: i == RANKS -> break
     od;
+#endif
+#ifdef OVERLAP
+    byte number = 2;
+    do
+    :: number <= OPERATIONS ->
+      i = 0;
+      do
+      :: i < RANKS -> after[i * (OPERATIONS + 1) + number] = 0; i++
+      :: i < RANKS -> after[i * (OPERATIONS + 1) + number] = number - 1; i++
+      :: i < RANKS && number > 2 -> after[i * (OPERATIONS + 1) + number] = number - 2; i++
+      :: i == RANKS -> break
+      od;
+      number++
+    :: number > OPERATIONS -> break
+    od;
+    number = 0;
 #endif
     i = 0;
     do

@@ -237,7 +237,9 @@ NB_MODULE(_native, module) {
 
   define_table(module);
 
-  nb::class_<Pending>(module, "Pending").def_ro("finished", &Pending::finished);
+  nb::class_<Pending>(module, "Pending").def_prop_ro("finished", [](const Pending& pending) {
+    return pending.finished.load();
+  });
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 

@@ -261,18 +261,6 @@ Task Algorithms::reduce_scatter() {
       const bool one = row(peer).num_inputs == 1;
       inputs[peer] = placed(peer, one ? 0 : rank) + (one ? rank * request.count * size : 0);
     }
-    if (request.inputs.size() == 1 && bytes(request.inputs[0]) <= bytes(output) &&
-        bytes(output) < bytes(request.inputs[0]) + world * request.count * size && output != input(rank, 0)) {
-      // into a part of the input that others still read: by way of a copy
-      std::vector<std::byte> result(request.count * size);
-      void* const target = result.data();
-      lockstep::reduce(reduction(), inputs, {&target, 1}, request.count);
-      has_worked();
-      co_await everyone(Counter::worked, number);
-      trust_windows();
-      std::memcpy(output, target, result.size());
-      co_return;
-    }
     lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
     has_worked();
     co_await everyone(Counter::worked, number);

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "kernels/kernels.hpp"
 #include "waiting.hpp"
@@ -82,6 +84,14 @@ struct Header {
   std::int32_t broken_kind;
   char reason[2 * text_bytes];
 };
+
+// What does not fit is left out, by whole letters: half of one is no UTF-8, and Python would refuse all.
+inline void write_text(char* target, std::size_t size, const std::string& text) {
+  std::size_t length = std::min(size - 1, text.size());
+  while (length != 0 && length < text.size() && (text[length] & 0xc0) == 0x80) --length;
+  std::memcpy(target, text.data(), length);
+  target[length] = 0;
+}
 
 // One direction between two ranks. `written` and `read` count bytes since the beginning.
 struct alignas(cache_line) Ring {

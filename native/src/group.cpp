@@ -1,16 +1,13 @@
 #include "group.hpp"
 
-#include <poll.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "busy_groups.hpp"
 #include "collectives.hpp"
+#include "forks.hpp"
 #include "overlap.hpp"
 
 namespace lockstep {
@@ -35,7 +32,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
       rank_(rank),
       layout_(Layout::for_ranks(checked_size(world_size))),
       settings_(std::move(settings)),
-      owner_(::getpid()) {
+      owner_(num_forks()) {
   if (memory_ != nullptr && memory_->size() < layout_.total()) {
     throw BadCall("this is no control block for " + std::to_string(world_size) + " ranks of this version");
   }
@@ -55,68 +52,6 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   join();
 }
 
-// Every rank says that it is here and waits for the others, so that all of them can be watched from now on.
-void Group::join() {
-  RankBlock& mine = blocks_[rank_];
-  mine.process = static_cast<std::int32_t>(::getpid());
-  mine.is_marking.store(memory_ != nullptr && memory_->mark(rank_) ? 1 : 0, std::memory_order_relaxed);
-  mine.joined.store(control_magic, std::memory_order_seq_cst);
-  const auto deadline = Clock::now() + settings_.patience;
-  pidfds_.assign(world_size(), -1);
-  for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-      settings_.while_waiting();
-      throw_if_broken();
-      if (Clock::now() > deadline)
-        break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
-    }
-    if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
-      break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
-    }
-    // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
-    if (!settings_.has_ended && !settings_.named_memory && peer != rank_) {
-      pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));
-    }
-  }
-  if (!settings_.has_ended) settings_.has_ended = [this](std::size_t peer) { return has_ended(peer); };
-}
-
-bool Group::has_ended(std::size_t peer) const {
-  if (pollfd ended{pidfds_[peer], POLLIN, 0}; ended.fd >= 0) return ::poll(&ended, 1, 0) == 1;
-  const bool is_marking = blocks_[peer].is_marking.load(std::memory_order_relaxed) != 0;
-  return is_marking && memory_ != nullptr && !memory_->is_marked(peer);
-}
-
-Group::~Group() {
-  busy_groups().remove(this);
-  leave();
-  for (const int descriptor : pidfds_) {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-}
-
-void Group::leave() {
-  if (has_left_ || ::getpid() != owner_) return;
-  const std::lock_guard lock(mutex_);
-  has_left_ = true;
-  fail_everything(std::make_exception_ptr(GroupError(Trouble::aborted, "The group was shut down on this rank.")));
-  note_busy();
-  blocks_[rank_].left.store(1, std::memory_order_seq_cst);
-  for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank_) blocks_[peer].bell.ring();
-  }
-}
-
-void Group::check_usable() const {
-  if (::getpid() != owner_) {
-    throw GroupError(Trouble::aborted, "A process that was forked from a rank is not a member of its groups.");
-  }
-  if (has_left_) throw GroupError(Trouble::aborted, "The group was shut down on this rank.");
-  if (broken_) std::rethrow_exception(broken_);
-  throw_if_broken();
-}
-
 std::shared_ptr<Operation> Group::begin(Request request) {
   auto operation = begin_now(std::move(request));
   const std::lock_guard lock(mutex_);
@@ -133,6 +68,7 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   for (auto& output : request.outputs) output = output == nullptr ? &nothing : output;
   auto operation = std::make_shared<Operation>();
   operation->request = std::move(request);
+  check_process();
   const std::lock_guard lock(mutex_);
   check_usable();
   operation->number = ++number_;
@@ -180,6 +116,7 @@ std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtyp
   message->dtype = dtype;
   message->bytes = bytes;
   message->data = static_cast<std::byte*>(const_cast<void*>(data));
+  check_process();
   const std::lock_guard lock(mutex_);
   check_usable();
   messages_->send(message);
@@ -199,6 +136,7 @@ std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype d
   message->dtype = dtype;
   message->bytes = bytes;
   message->data = static_cast<std::byte*>(data);
+  check_process();
   const std::lock_guard lock(mutex_);
   check_usable();
   try {
@@ -222,22 +160,24 @@ bool Group::row_is_free(std::uint32_t number) {
   return true;
 }
 
-void Group::publish(Operation& operation) {
-  const Request& request = operation.request;
-  Row& mine = row(rank_, operation.number);
-  mine.description = {
-      request.count, 0, request.factor, operation.number, request.root, request.kind, request.dtype, request.op,
-      request.scale, 0};
-  // FNV-1a
-  std::uint64_t hash = 0xcbf29ce484222325u;
+Description describe(const Request& request, std::uint32_t number) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const auto* bytes : {&request.program, &request.leaves}) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
-  mine.description.program_hash = hash;
+  return {request.count, hash,          request.factor, number,        request.root,
+          request.kind,  request.dtype, request.op,     request.scale, 0};
+}
+
+void Group::publish(Operation& operation) {
+  const Request& request = operation.request;
+  Row& mine = row(rank_, operation.number);
+  mine.description = describe(request, operation.number);
   mine.all_placed = 0;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
+  if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   if (is_tiny || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
   const std::size_t size = size_of(request.dtype);
   const std::size_t num_places = request.inputs.size() + request.outputs.size();
@@ -259,11 +199,7 @@ void Group::publish(Operation& operation) {
     }
     mine.all_placed = all;
   }
-  if (!request.where.empty()) {
-    std::strncpy(mine.where, request.where.c_str(), sizeof(mine.where) - 1);
-  } else {
-    mine.where[0] = 0;
-  }
+  write_text(mine.where, sizeof(mine.where), request.where);
   operation.published = true;
   set(Counter::arrived, operation.number);
 }
@@ -306,10 +242,23 @@ void Group::move_on() {
     break_quietly(error.trouble, error.what());
   } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be begun again
     break_quietly(Trouble::no_memory, "Rank " + settings_.name_of(rank_) + " has no memory left.");
+  } catch (const std::exception& error) {  // of a callback; nobody would go on with these operations
+    break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " gave up: " + error.what() + ".");
   }
 }
 
 void Group::progress_collectives() {
+  bool again = true;
+  while (again) {
+    publish_what_can_be();
+    move_tasks();
+    const bool has_finished = !queue_.empty() && queue_.front()->finished;
+    while (!queue_.empty() && queue_.front()->finished) queue_.pop_front();
+    again = has_finished && !queue_.empty() && !queue_.back()->published;  // what it held up, perhaps
+  }
+}
+
+void Group::publish_what_can_be() {
   for (const auto& operation : queue_) {
     if (operation->published) continue;
     if (!row_is_free(operation->number)) {
@@ -323,6 +272,9 @@ void Group::progress_collectives() {
     publish(*operation);
     operation->waits_for = {Counter::arrived, operation->number};
   }
+}
+
+void Group::move_tasks() {
   for (const auto& operation : queue_) {
     if (!operation->published) break;
     if (!operation->started) {
@@ -336,7 +288,6 @@ void Group::progress_collectives() {
     operation->finished = operation->task.done();
     if (!operation->has_worked) break;  // the next one must not overtake it
   }
-  while (!queue_.empty() && queue_.front()->finished) queue_.pop_front();
 }
 
 void Group::fail_everything(std::exception_ptr error) {

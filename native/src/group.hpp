@@ -43,6 +43,9 @@ struct Settings {
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
 
+// What the ranks compare.
+Description describe(const Request& request, std::uint32_t number);
+
 // Several threads may use one group; the operations of a group must be called in the same order on all ranks.
 class Group {
  public:
@@ -91,7 +94,10 @@ class Group {
   friend struct Algorithms;
 
   void join();
+  void wait_until_joined(std::size_t peer, Clock::time_point deadline);
   bool has_ended(std::size_t peer) const;
+  void close_pidfds();
+  void check_process() const;
   void check_usable() const;
   std::shared_ptr<Operation> begin_now(Request request);
 
@@ -101,6 +107,8 @@ class Group {
   void progress();
   void move_on();  // progress, without telling the other groups
   void progress_collectives();
+  void publish_what_can_be();
+  void move_tasks();
   void note_busy();
   void fail_everything(std::exception_ptr error);
 
@@ -130,22 +138,22 @@ class Group {
     Condition condition;
     bool has_messages = false;
     bool others_busy = false;
-    bool nothing = false;  // it can go on at once
-    bool is_message = false;
+    bool nothing = false;          // it can go on at once
     std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
   void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);
   bool is_gone(std::size_t peer, const Awaited& awaited) const;
-  std::string sentence_of_delay(const Awaited& awaited) const;
-  std::string sentence_of_loss(std::size_t peer, const Awaited& awaited) const;
+  std::string sentence_of_loss(std::size_t peer, const Pending& pending) const;
   void compare_descriptions(const Operation& operation);
   // all_to_all: `to` must expect what `from` sends it.
   void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;
   std::string text_of(const Description& description) const;
   std::string sentence_of_disagreement(const Operation& operation);
-  std::string description_text(std::size_t rank, std::uint32_t number) const;
+  std::string text_of(const Operation& operation) const;
+  std::string text_of(const Message& message) const;
+  std::string sentence_of_lateness(const Pending& pending, std::size_t late) const;
   [[noreturn]] void break_group(Trouble trouble, const std::string& text);
   // The same, for a caller that goes on; what is under way is given up. With the mutex held.
   void break_quietly(Trouble trouble, const std::string& text);
@@ -160,7 +168,7 @@ class Group {
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
   std::vector<int> pidfds_;
-  std::int64_t owner_;  // the process that joined; a forked child is no member
+  std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is no member
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks

@@ -35,12 +35,6 @@ std::string_view name_of(Kind kind) {
   return "an unknown operation";
 }
 
-void write_text(char* target, std::size_t size, const std::string& text) {
-  const std::size_t length = std::min(size - 1, text.size());
-  std::memcpy(target, text.data(), length);
-  target[length] = 0;
-}
-
 }  // namespace
 
 std::string Group::text_of(const Description& description) const {
@@ -58,12 +52,16 @@ std::string Group::text_of(const Description& description) const {
   return text;
 }
 
-std::string Group::description_text(std::size_t rank, std::uint32_t number) const {
-  const Row& found = row(rank, number);
-  if (number == 0 || found.description.number != number) return "its next operation";
-  std::string text = text_of(found.description);
-  if (found.where[0] != 0) text += std::string(" (") + found.where + ")";
+std::string Group::text_of(const Operation& operation) const {
+  std::string text = text_of(describe(operation.request, operation.number));
+  if (!operation.request.where.empty()) text += " (" + operation.request.where + ")";
   return text;
+}
+
+// With the line that waits for it: messages know no lines of their own, which would cost as much as a small message.
+std::string Group::text_of(const Message& message) const {
+  const std::string where = settings_.where();
+  return messages_->text_of(message) + (where.empty() ? "" : " (" + where + ")");
 }
 
 void Group::compare_descriptions(const Operation& operation) {
@@ -130,10 +128,12 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
   try {
     throw_if_broken();
     for (std::size_t peer = 0; peer < world_size(); ++peer) {
-      if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, awaited));
+      if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, pending));
     }
     if (Clock::now() <= deadline) return;
-    break_group(Trouble::timeout, sentence_of_delay(awaited));
+    const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
+    if (awaited.word != nullptr && late == world_size()) return;  // it came just now
+    break_group(Trouble::timeout, sentence_of_lateness(pending, late));
   } catch (const GroupError&) {
     fail_everything(std::current_exception());
     throw;
@@ -158,24 +158,27 @@ bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
   return !messages_->could_progress();
 }
 
-std::string Group::sentence_of_delay(const Awaited& awaited) const {
-  const std::string me = "rank " + settings_.name_of(rank_);
-  const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
-  if (late != world_size())
-    return "Rank " + settings_.name_of(late) + " did not come in time; " + me + " waits in " +
-           description_text(rank_, number_) + ".";
-  if (!awaited.is_message || awaited.message_peer == world_size())
-    return "A message did not come in time; " + me + " waits for it.";
-  return "Rank " + settings_.name_of(awaited.message_peer) + " did not come in time; " + me +
-         " waits for a message to or from it.";
-}
-
-std::string Group::sentence_of_loss(std::size_t peer, const Awaited& awaited) const {
+std::string Group::sentence_of_loss(std::size_t peer, const Pending& pending) const {
   const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
   const std::string name = settings_.name_of(peer);
-  return "Rank " + name + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_) +
-         " waits for " + (awaited.word == nullptr ? "a message" : "it in " + description_text(rank_, number_)) +
-         ". If rank " + name + " failed, its own error says why.";
+  std::string sentence =
+      "Rank " + name + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_);
+  if (const auto* message = dynamic_cast<const Message*>(&pending)) {
+    sentence += (message->incoming ? " waits for " : " sends ") + text_of(*message);
+  } else {
+    sentence += " waits for it in " + text_of(static_cast<const Operation&>(pending));
+  }
+  return sentence + ". If rank " + name + " failed, its own error says why.";
+}
+
+// `late` is behind; the world size: a message is.
+std::string Group::sentence_of_lateness(const Pending& pending, std::size_t late) const {
+  const auto* message = dynamic_cast<const Message*>(&pending);
+  if (message != nullptr) late = message->peer;
+  const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
+  const std::string start = who + " did not come in time; rank " + settings_.name_of(rank_);
+  if (message == nullptr) return start + " waits in " + text_of(static_cast<const Operation&>(pending)) + ".";
+  return start + (message->incoming ? " waits for " : " sends ") + text_of(*message) + ".";
 }
 
 void Group::break_group(Trouble trouble, const std::string& text) {
@@ -184,6 +187,8 @@ void Group::break_group(Trouble trouble, const std::string& text) {
     header_->broken_kind = static_cast<std::int32_t>(trouble);
     write_text(header_->reason, sizeof(header_->reason), text);
     header_->broken.store(2, std::memory_order_seq_cst);
+    // Before anything that this rank writes into its tensors from now on; a store alone does not hold later ones back.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     for (std::size_t peer = 0; peer < world_size(); ++peer) {
       if (peer != rank_) blocks_[peer].bell.ring();
     }
@@ -209,6 +214,7 @@ void Group::throw_if_broken() const {
 }
 
 void Group::abort(const std::string& reason) {
+  check_process();
   const std::lock_guard lock(mutex_);
   break_quietly(Trouble::aborted, reason);
 }

@@ -14,6 +14,7 @@ constexpr Nanoseconds short_sleep = std::chrono::microseconds(200);  // while ot
 }  // namespace
 
 bool Group::test(Pending& pending) {
+  check_process();
   Awaited awaited;
   {
     const std::lock_guard lock(mutex_);
@@ -29,6 +30,7 @@ bool Group::test(Pending& pending) {
 }
 
 void Group::wait(Pending& pending, Nanoseconds patience) {
+  check_process();
   auto deadline = Clock::time_point::max(), last_look = deadline;
   try {
     while (true) {
@@ -47,11 +49,12 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
             patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
       }
       awaited.others_busy = busy_groups().move_others(this, [](Group& other) {
-        if (::getpid() != other.owner_) return;  // the group of a process that this one was forked from
         const std::unique_lock lock(other.mutex_, std::try_to_lock);
         if (lock) other.move_on();
       });
-      if (wait_a_while(awaited) || Clock::now() - last_look < look_interval) continue;
+      if (wait_a_while(awaited)) continue;
+      const bool is_broken = header_->broken.load(std::memory_order_relaxed) != 0;
+      if (!is_broken && Clock::now() - last_look < look_interval) continue;
       settings_.while_waiting();
       look_around(pending, awaited, deadline);
       last_look = Clock::now();
@@ -70,7 +73,6 @@ Group::Awaited Group::what_to_wait_for(const Pending& pending) const {
   Awaited awaited;
   awaited.has_messages = !messages_->idle();
   if (const auto* message = dynamic_cast<const Message*>(&pending)) {
-    awaited.is_message = true;
     awaited.message_peer = message->peer;
     return awaited;
   }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t envelope_magic = 0x6d736731;
 
-std::string text_of(std::uint64_t bytes, Dtype dtype) {
+std::string amount(std::uint64_t bytes, Dtype dtype) {
   return std::to_string(bytes / size_of(dtype)) + " of " + std::string(name_of(dtype));
 }
 
@@ -168,9 +168,9 @@ void Messages::accept(Message& message, std::size_t peer, const Envelope& envelo
   message.peer = peer;
   const auto dtype = static_cast<Dtype>(envelope.dtype);
   if (message.bytes == envelope.bytes && message.dtype == dtype) return;
-  throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + text_of(envelope.bytes, dtype) +
+  throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + amount(envelope.bytes, dtype) +
                                               " with tag " + std::to_string(envelope.tag) + ", but rank " +
-                                              name_of(rank_) + " receives " + text_of(message.bytes, message.dtype) +
+                                              name_of(rank_) + " receives " + amount(message.bytes, message.dtype) +
                                               ".");
 }
 
@@ -179,9 +179,9 @@ std::shared_ptr<Message> Messages::matching(std::size_t peer, const Envelope& en
     return message->tag == envelope.tag && (message->peer == peer || message->peer == layout_.world_size);
   });
   if (found == posted_.end()) return nullptr;
+  accept(**found, peer, envelope);
   std::shared_ptr<Message> message = *found;
   posted_.erase(found);
-  accept(*message, peer, envelope);
   return message;
 }
 
@@ -200,6 +200,13 @@ bool Messages::serve_from_aside(Message& message) {
     return true;
   }
   return false;
+}
+
+std::string Messages::text_of(const Message& message) const {
+  const std::string who = message.peer == layout_.world_size ? "any rank" : "rank " + name_of(message.peer);
+  return "a message of " + std::to_string(message.bytes / size_of(message.dtype)) + " " +
+         std::string(lockstep::name_of(message.dtype)) + " with tag " + std::to_string(message.tag) +
+         (message.incoming ? " from " : " to ") + who;
 }
 
 void Messages::fail_all(const std::exception_ptr& error) {

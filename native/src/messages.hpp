@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "control.hpp"
@@ -34,6 +35,8 @@ class Messages {
   bool idle() const { return num_pending_ == 0; }
   // Whether something has changed that `progress` could use, for a message or for any.
   bool could_progress() const;
+  // "a message of 10 float32 with tag 5 from rank 1"
+  std::string text_of(const Message& message) const;
   // Whoever waits for a message gets this error.
   void fail_all(const std::exception_ptr& error);
   // Called with a peer after its ring was written or read.

@@ -1,6 +1,7 @@
 // One collective operation on its way, as a coroutine that suspends where it waits for other ranks.
 #pragma once
 
+#include <atomic>
 #include <coroutine>
 #include <cstdint>
 #include <exception>
@@ -72,7 +73,7 @@ class Task {
 
 // Something that a rank waits for: a collective or a message. Guarded by its group's mutex.
 struct Pending {
-  bool finished = false;
+  std::atomic<bool> finished = false;  // alone may be asked without it
   std::exception_ptr error;
   virtual ~Pending() = default;
 };
@@ -87,7 +88,8 @@ struct Operation : Pending {
   bool started = false;
   bool has_worked = false;  // this rank's part is done; others may still be reading
   Condition waits_for;
-  std::shared_ptr<void> kept;  // what the task refers to
+  std::vector<std::vector<std::byte>> copies;  // of inputs that its results would spoil
+  std::shared_ptr<void> kept;                  // what the task refers to
   Task task;
 };
 

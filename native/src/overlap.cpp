@@ -42,7 +42,60 @@ bool any_overlap(const std::vector<Stretch>& some, const std::vector<Stretch>& o
   });
 }
 
+// The same cut into what comes from, or goes to, each rank.
+std::vector<Stretch> cut(const std::vector<Stretch>& whole, std::size_t parts) {
+  std::vector<Stretch> found;
+  for (const Stretch& one : whole) {
+    for (std::size_t i = 0; i < parts; ++i) found.push_back({one.first + i * (one.bytes / parts), one.bytes / parts});
+  }
+  return found;
+}
+
+// Whether output `to` may lie over input `from`, which is the same memory or shares some of it.
+bool is_in_place(Kind kind, std::size_t from, std::size_t to, bool is_same, std::size_t rank) {
+  switch (kind) {
+    case Kind::reduce_scatter:
+      return is_same && from == rank;
+    case Kind::all_gather:
+    case Kind::gather:
+      return is_same && to == rank;
+    case Kind::all_to_all:  // the rank's own part is moved last
+      return to == rank || (is_same && from == to);
+    default:
+      return is_same;
+  }
+}
+
 }  // namespace
+
+bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size) {
+  // Only a root writes, and only to a root that broadcasts is its tensor an input; one that scatters writes at the end.
+  if (request.root >= 0 && request.root != static_cast<std::int32_t>(rank)) return false;
+  if (request.kind == Kind::scatter) return false;
+  std::vector<Stretch> reads = read_by(request, world_size), writes = written_by(request, world_size);
+  if (request.kind == Kind::reduce_scatter && reads.size() == 1) reads = cut(reads, world_size);
+  if ((request.kind == Kind::all_gather || request.kind == Kind::gather) && writes.size() == 1) {
+    writes = cut(writes, world_size);
+  }
+  for (std::size_t from = 0; from < reads.size(); ++from) {
+    for (std::size_t to = 0; to < writes.size(); ++to) {
+      if (!reads[from].overlaps(writes[to])) continue;
+      const bool is_same = reads[from].first == writes[to].first && reads[from].bytes == writes[to].bytes;
+      if (!is_in_place(request.kind, from, to, is_same, rank)) return true;
+    }
+  }
+  return false;
+}
+
+void copy_inputs(Operation& operation, std::size_t world_size) {
+  const std::vector<Stretch> reads = read_by(operation.request, world_size);
+  operation.copies.reserve(reads.size());
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    if (reads[i].bytes == 0) continue;
+    operation.copies.emplace_back(reads[i].first, reads[i].first + reads[i].bytes);
+    operation.request.inputs[i] = operation.copies.back().data();
+  }
+}
 
 bool depends_on(const Request& later, const Request& earlier, std::size_t world_size) {
   const auto written = written_by(earlier, world_size), writes = written_by(later, world_size);

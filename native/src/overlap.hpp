@@ -9,4 +9,11 @@ namespace lockstep {
 // `earlier` is finished on this rank.
 bool depends_on(const Request& later, const Request& earlier, std::size_t world_size);
 
+// Whether writing its results on this rank may change inputs that are still to be read, by others or by this rank. In
+// place is no such thing: a sum over its own terms, a part that lies where it is to end.
+bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size);
+
+// Have the operation read copies of its inputs, made now.
+void copy_inputs(Operation& operation, std::size_t world_size);
+
 }  // namespace lockstep

@@ -7,11 +7,22 @@
 #include <map>
 #include <random>
 #include <system_error>
+#include <utility>
 
 #include "group.hpp"
 
 namespace lockstep {
 namespace {
+
+constexpr std::size_t largest_window = std::size_t{1} << 46;  // so that sizes can be multiplied and rounded up
+
+// The name of a memory, until all have opened it or something has gone wrong.
+struct Name {
+  std::string text;
+  ~Name() {
+    if (!text.empty()) unlink_name(text);
+  }
+};
 
 // What the leader tells about a memory that it has made; or a rank about opening it.
 struct Offer {
@@ -38,7 +49,7 @@ std::shared_ptr<Memory> open_memory(const Offer& leader, bool named) {
 
 void note_failure(Offer& offer, const std::system_error& error) {
   offer.error = error.code().value();
-  std::strncpy(offer.text, error.what(), sizeof(offer.text) - 1);
+  write_text(offer.text, sizeof(offer.text), error.what());
 }
 
 }  // namespace
@@ -57,6 +68,10 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
   agreement.factor = once ? 1 : 2;  // compared by all
   run(agreement);
 
+  if (bytes > largest_window / world_size()) {
+    throw GroupError(Trouble::no_memory,
+                     "A window of " + mebibytes(bytes) + " for each rank is more than there can be.");
+  }
   const std::size_t region = (std::max<std::size_t>(bytes, 1) + page_size() - 1) / page_size() * page_size();
   const std::size_t total = once ? region : region * world_size();
   std::shared_ptr<Memory> memory;
@@ -70,7 +85,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
     run(std::move(request));
   };
   Offer mine{};
-  std::string name;
+  Name name;
   if (rank_ == 0) {
     try {
       if (const std::size_t room = available_memory(); total > room) {
@@ -79,9 +94,9 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
                                     mebibytes(room) + " that this machine or its control group has left");
       }
       if (settings_.named_memory) {
-        name = random_name();
-        memory = std::make_shared<Memory>(Memory::create_named(name, total, true));
-        std::strncpy(mine.text, name.c_str(), sizeof(mine.text) - 1);
+        name.text = random_name();
+        memory = std::make_shared<Memory>(Memory::create_named(name.text, total, true));
+        write_text(mine.text, sizeof(mine.text), name.text);
       } else {
         memory = std::make_shared<Memory>(Memory::create(total, false));
       }
@@ -105,7 +120,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
     }
   }
   exchange(opened);
-  if (!name.empty()) unlink_name(name);
+  if (!name.text.empty()) unlink_name(std::exchange(name.text, {}));
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     if (offers[peer].error != 0)
       throw GroupError(Trouble::no_memory, "Rank " + settings_.name_of(peer) + ": " + offers[peer].text);
@@ -117,6 +132,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
 }
 
 void Group::release(const Window& window) {
+  check_process();
   const std::lock_guard lock(mutex_);
   windows_.at(window.number - 1) = nullptr;
 }

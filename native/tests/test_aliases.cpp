@@ -77,6 +77,59 @@ void a_gather_into_its_own_input(Kind kind, std::size_t count, std::size_t place
   });
 }
 
+float element(std::size_t rank, std::size_t index) { return static_cast<float>((rank * 5 + index * 3) % 101); }
+
+// The output lies over the input, `shift` elements from its beginning.
+void a_sum_into_its_own_input(std::size_t count, std::size_t shift, bool in_window) {
+  on_ranks(3, [=](Group& group) {
+    std::vector<float> own(4 * count);
+    const auto window = group.allocate(own.size() * sizeof(float));
+    float* const data = in_window ? reinterpret_cast<float*>(window->region(group.rank())) : own.data();
+    for (std::size_t i = 0; i < 3 * count; ++i) data[i] = element(group.rank(), i);
+    group.run(request_for(Kind::reduce_scatter, count, {data}, {data + shift}));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t index = group.rank() * count + i;
+      CHECK(data[shift + i] == element(0, index) + element(1, index) + element(2, index));
+    }
+  });
+}
+
+void a_gather_over_its_own_input(std::size_t count, std::size_t shift, bool in_window) {
+  on_ranks(3, [=](Group& group) {
+    std::vector<float> own(4 * count);
+    const auto window = group.allocate(own.size() * sizeof(float));
+    float* const data = in_window ? reinterpret_cast<float*>(window->region(group.rank())) : own.data();
+    for (std::size_t i = 0; i < count; ++i) data[shift + i] = element(group.rank(), i);
+    group.run(request_for(Kind::all_gather, count, {data + shift}, {data}));
+    for (std::size_t i = 0; i < 3 * count; ++i) CHECK(data[i] == element(i / count, i % count));
+  });
+}
+
+// Rank r sends count * (1 + (r + to) % 3) / 3 elements to rank `to`; all lie in one array, which the result overwrites.
+void an_exchange_in_place_of_unequal_parts(std::size_t count) {
+  on_ranks(3, [=](Group& group) {
+    const auto size = [=](std::size_t from, std::size_t to) { return count * (1 + (from + 2 * to) % 3) / 3; };
+    const std::size_t rank = group.rank();
+    std::vector<float> data(3 * count);
+    Request request = request_for(Kind::all_to_all, 0, {}, {});
+    std::size_t sent = 0, received = 0;
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      request.inputs.push_back(&data[sent]);
+      request.outputs.push_back(&data[received]);
+      request.sends.push_back(size(rank, peer));
+      request.receives.push_back(size(peer, rank));
+      for (std::size_t i = 0; i < size(rank, peer); ++i) data[sent + i] = element(rank * 3 + peer, i);
+      sent += size(rank, peer);
+      received += size(peer, rank);
+    }
+    group.run(std::move(request));
+    std::size_t next = 0;
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      for (std::size_t i = 0; i < size(peer, rank); ++i) CHECK(data[next++] == element(peer * 3 + rank, i));
+    }
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -90,5 +143,12 @@ int main() {
       a_gather_into_its_own_input(Kind::all_gather, count, place);
       a_gather_into_its_own_input(Kind::gather, count, place);
     }
+    for (const std::size_t shift : {count * 0, count / 3, count, count * 3 / 2, count * 2}) {
+      for (const bool in_window : {false, true}) {
+        a_sum_into_its_own_input(count, shift, in_window);
+        a_gather_over_its_own_input(count, shift, in_window);
+      }
+    }
+    an_exchange_in_place_of_unequal_parts(count);
   }
 }

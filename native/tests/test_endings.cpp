@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <stdexcept>
 
 #include "ranks.hpp"
 
@@ -21,14 +22,21 @@ struct Scene {
   void reach(int wanted) const {
     while (stage < wanted) std::this_thread::yield();
   }
-  void play(std::size_t world_size, const std::function<void(Group&)>& body) {
+  // `while_looking` is called with the group's lock.
+  void play(
+      std::size_t world_size, const std::function<void(Group&)>& body,
+      const std::function<void()>& while_looking = [] {}) {
     Block block(world_size);
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < world_size; ++rank) {
       threads.emplace_back([&, rank] {
         Settings settings;
         settings.patience = std::chrono::seconds(5);
-        settings.has_ended = [this](std::size_t peer) { return is_dead[peer].load(); };
+        settings.where = [] { return "train.py:5"; };
+        settings.has_ended = [&](std::size_t peer) {
+          while_looking();
+          return is_dead[peer].load();
+        };
         settings.while_waiting = [this, rank] { rank == 0 ? void(++looks) : while_others_wait(); };
         Group group(block.data(), rank, world_size, std::move(settings));
         ++num_joined;
@@ -73,7 +81,9 @@ void an_almost_full_ring_does_not_hide_that_its_reader_is_dead() {
     error = error_of([&] { group.wait(*second); });
     scene.stage = 1;
   });
-  CHECK(error.find("Rank 1 ended while rank 0 waits for a message") != std::string::npos);
+  CHECK(error ==
+        "Rank 1 ended while rank 0 sends a message of 10 uint8 with tag 0 to rank 1 (train.py:5). If rank 1 failed, "
+        "its own error says why.");
 }
 
 void who_only_asks_is_told_of_a_dead_rank_too() {
@@ -164,7 +174,137 @@ void a_receive_from_anybody_ends_when_everybody_has_left() {
     int number = 0;
     error = error_of([&] { group.wait(*group.receive(&number, sizeof number, Dtype::int32, 3, 0)); });
   });
-  CHECK(error.find("left the group while rank 0 waits for a message") != std::string::npos);
+  CHECK(
+      error.find("left the group while rank 0 waits for a message of 1 int32 with tag 0 from any rank (train.py:5).") !=
+      std::string::npos);
+}
+
+void a_late_message_is_named_with_its_tag_and_peer() {
+  for (const bool anybody : {false, true}) {
+    Scene scene;
+    std::string error;
+    scene.play(2, [&](Group& group) {
+      if (group.rank() == 1) return scene.reach(1);
+      float number = 0;
+      const auto message = group.receive(&number, sizeof number, Dtype::float32, anybody ? 2 : 1, 7);
+      error = error_of([&] { group.wait(*message, std::chrono::milliseconds(1)); });
+      scene.stage = 1;
+    });
+    const std::string what = " did not come in time; rank 0 waits for a message of 1 float32 with tag 7 from ";
+    CHECK(error ==
+          (anybody ? "A message" + what + "any rank (train.py:5)." : "Rank 1" + what + "rank 1 (train.py:5)."));
+  }
+}
+
+void a_late_rank_is_late_for_the_operation_that_is_waited_for() {
+  Scene scene;
+  std::string error;
+  scene.play(2, [&](Group& group) {
+    if (group.rank() == 1) return scene.reach(1);
+    std::vector<float> data(3);
+    Request request = sum_of(data);
+    request.where = "train.py:8";
+    const auto sum = group.begin(std::move(request));
+    const auto barrier = group.begin(Request{});
+    error = error_of([&] { group.wait(*sum, std::chrono::milliseconds(1)); });
+    scene.stage = 1;
+  });
+  CHECK(error == "Rank 1 did not come in time; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
+}
+
+// Who is interrupted while the group is made is not waited for.
+void a_rank_that_does_not_come_to_join_breaks_the_group() {
+  Block block(2);
+  Settings settings;
+  settings.while_waiting = [] { throw std::domain_error("a signal"); };
+  settings.has_ended = [](std::size_t) { return false; };
+  bool raised = false;
+  try {
+    Group group(block.data(), 0, 2, settings);
+  } catch (const std::domain_error&) {
+    raised = true;
+  }
+  CHECK(raised);
+  settings.while_waiting = [] {};
+  Group other(block.data(), 1, 2, settings);
+  CHECK(error_of([&] { other.run(Request{}); }) == "Rank 0 was interrupted while the group was made.");
+}
+
+int close_descriptors_of_processes() {
+  int closed = 0;
+  for (int descriptor = 3; descriptor < 100; ++descriptor) {
+    char target[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && std::strstr(target, "[pidfd]") != nullptr) {
+      closed += ::close(descriptor) == 0;
+    }
+  }
+  return closed;
+}
+
+// A daemon, or a library that tidies up.
+void a_script_that_closes_all_descriptors_does_not_make_its_peers_dead() {
+  const auto control = std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false));
+  const auto shared = Memory::create(page_size(), false);
+  auto& looks = *reinterpret_cast<std::atomic<int>*>(shared.data());
+  Settings settings;
+  settings.patience = std::chrono::seconds(5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Group group(control, 1, 2, settings);
+    group.run(Request{});
+    while (looks < 3) std::this_thread::yield();
+    group.run(Request{});
+    ::_exit(0);
+  }
+  settings.while_waiting = [&] { ++looks; };
+  std::string error;
+  {
+    Group group(control, 0, 2, settings);
+    group.run(Request{});
+    close_descriptors_of_processes();
+    looks = 0;
+    error = error_of([&] { group.run(Request{}); });
+    looks = 3;
+  }
+  ::waitpid(child, nullptr, 0);
+  CHECK(error.empty());
+}
+
+// A thread of the parent has the group's lock while the parent forks; in the child it would have it for ever.
+[[maybe_unused]] void a_forked_process_is_no_member_whatever_its_parent_was_doing() {
+  Scene scene;
+  int status = -1;
+  scene.play(
+      2,
+      [&](Group& group) {
+        if (group.rank() == 1) return scene.reach(3);
+        std::vector<float> data(5);
+        const auto sum = group.begin(sum_of(data));
+        std::thread waiting([&] { error_of([&] { group.wait(*sum, std::chrono::milliseconds(500)); }); });
+        scene.reach(1);
+        const pid_t child = ::fork();
+        if (child == 0) {
+          ::alarm(10);
+          bool is_right = true;
+          for (const auto& call : std::vector<std::function<void()>>{
+                   [&] { group.begin(Request{}); }, [&] { group.wait(*sum); }, [&] { group.test(*sum); },
+                   [&] { group.abort("no"); }, [&] { group.send(nullptr, 0, Dtype::uint8, 1, 0); }}) {
+            is_right = is_right && error_of(call).find("forked") != std::string::npos;
+          }
+          group.leave();
+          ::_exit(is_right ? 0 : 1);
+        }
+        ::waitpid(child, &status, 0);
+        scene.stage = 2;
+        waiting.join();
+        scene.stage = 3;
+      },
+      [&] {
+        if (scene.stage == 0) scene.stage = 1;
+        scene.reach(2);
+      });
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 // Its tensors may be gone as soon as the error is there.
@@ -208,4 +348,11 @@ int main() {
   a_receive_from_anybody_waits_for_those_who_are_still_there();
   a_receive_from_anybody_ends_when_everybody_has_left();
   an_operation_that_was_given_up_writes_nothing_any_more();
+  a_late_message_is_named_with_its_tag_and_peer();
+  a_late_rank_is_late_for_the_operation_that_is_waited_for();
+  a_rank_that_does_not_come_to_join_breaks_the_group();
+  a_script_that_closes_all_descriptors_does_not_make_its_peers_dead();
+#ifndef __SANITIZE_THREAD__  // which does not let a process with threads be forked
+  a_forked_process_is_no_member_whatever_its_parent_was_doing();
+#endif
 }

@@ -316,6 +316,46 @@ void a_message_that_does_not_fit_raises() {
         std::string::npos);
 }
 
+bool is_utf8(const std::string& text) {
+  std::size_t left = 0;  // bytes of a letter that are still to come
+  for (const unsigned char byte : text) {
+    const bool follows = (byte & 0xc0) == 0x80;
+    if (follows != (left != 0)) return false;
+    left = follows ? left - 1 : byte < 0x80 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+  }
+  return left == 0;
+}
+
+// Python takes no text that ends within a letter.
+void a_long_text_is_cut_between_letters() {
+  for (std::size_t before = 0; before < 2; ++before) {
+    std::string line(before, 'a');
+    while (line.size() < 2000) line += "é";
+    const auto errors = errors_of(2, [&](Group& group) {
+      Request request;
+      request.kind = group.rank() == 0 ? Kind::barrier : Kind::allocate;
+      request.where = line;
+      group.run(std::move(request));
+    });
+    for (const auto& error : errors) CHECK(error.size() > 200 && is_utf8(error));
+  }
+}
+
+void a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goes_on() {
+  on_ranks(2, [](Group& group) {
+    for (const std::size_t bytes : {~std::size_t{0}, (std::size_t{1} << 63) + 4096}) {
+      bool raised = false;
+      try {
+        group.allocate(bytes);
+      } catch (const GroupError& error) {
+        raised = error.trouble == Trouble::no_memory;
+      }
+      CHECK(raised);
+    }
+    group.run(Request{});
+  });
+}
+
 void the_patience_ends() {
   Block block(2);
   std::vector<std::thread> threads;
@@ -357,5 +397,7 @@ int main() {
   differing_calls_raise_everywhere();
   a_rank_that_leaves_is_named();
   a_message_that_does_not_fit_raises();
+  a_long_text_is_cut_between_letters();
+  a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goes_on();
   the_patience_ends();
 }

@@ -45,7 +45,7 @@ void a_rank_does_not_overwrite_a_row_that_it_has_not_worked_itself() {
 }
 
 // Rank 0 does its part in the windows, gives up, and uses its tensor for something else before rank 1 has read it.
-void no_number_comes_from_the_tensor_of_a_rank_that_gave_up() {
+void no_number_comes_from_the_tensor_of_a_rank_that_gave_up(const std::function<void(Group&)>& give_up) {
   constexpr std::size_t count = 10000;
   std::promise<void> begun, given_up;
   bool has_raised = false;
@@ -57,7 +57,7 @@ void no_number_comes_from_the_tensor_of_a_rank_that_gave_up() {
       begun.get_future().wait();
       const auto operation = group.begin(sum_of(data, count));
       CHECK(!operation->finished);
-      group.abort("Rank 0 gave up.");
+      give_up(group);
       std::fill_n(data, count, 1000.0F);
       given_up.set_value();
     } else {
@@ -74,9 +74,42 @@ void no_number_comes_from_the_tensor_of_a_rank_that_gave_up() {
   CHECK(has_raised);
 }
 
+// An operation that had to wait for an earlier one on the same memory is there for the others as soon as that is
+// finished, and not only when its rank calls again.
+void what_an_operation_held_up_is_told_at_once() {
+  std::atomic<int> stage = 0;
+  const auto reach = [&](int wanted) {
+    while (stage < wanted) std::this_thread::yield();
+  };
+  on_ranks(2, [&](Group& group) {
+    float one = 1, other = 1;
+    float& second = group.rank() == 0 ? one : other;
+    if (group.rank() == 1) reach(1);
+    const auto first = group.begin(sum_of(&one, 1));
+    const auto next = group.begin(sum_of(&second, 1));
+    if (group.rank() == 0) {
+      stage = 1;
+      reach(2);
+      CHECK(group.test(*first));
+      stage = 3;
+      reach(4);
+    } else {
+      stage = 2;
+      reach(3);
+      const bool was_told = group.test(*next);
+      stage = 4;
+      CHECK(was_told);
+    }
+    group.wait(*next);
+    CHECK(one == (group.rank() == 0 ? 3 : 2) && (group.rank() == 0 || other == 3));
+  });
+}
+
 }  // namespace
 
 int main() {
   a_rank_does_not_overwrite_a_row_that_it_has_not_worked_itself();
-  no_number_comes_from_the_tensor_of_a_rank_that_gave_up();
+  no_number_comes_from_the_tensor_of_a_rank_that_gave_up([](Group& group) { group.abort("Rank 0 gave up."); });
+  no_number_comes_from_the_tensor_of_a_rank_that_gave_up([](Group& group) { group.leave(); });
+  what_an_operation_held_up_is_told_at_once();
 }

@@ -1,0 +1,28 @@
+#include "forks.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <new>
+
+#include "busy_groups.hpp"
+
+namespace lockstep {
+namespace {
+
+std::atomic<std::uint32_t> forks = 0;
+
+// In the new process, which has one thread. A thread that it does not have may hold the lock of the list, and the
+// groups in it are its parent's.
+void begin_anew() {
+  forks.fetch_add(1, std::memory_order_relaxed);
+  new (&busy_groups()) BusyGroups;
+}
+
+[[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, begin_anew);
+
+}  // namespace
+
+std::uint32_t num_forks() { return forks.load(std::memory_order_relaxed); }
+
+}  // namespace lockstep

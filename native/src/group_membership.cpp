@@ -1,0 +1,107 @@
+// How a rank comes into its group, watches who is still there, and leaves.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "busy_groups.hpp"
+#include "forks.hpp"
+#include "group.hpp"
+
+namespace lockstep {
+
+// Every rank says that it is here and waits for the others, so that all of them can be watched from now on.
+void Group::join() {
+  RankBlock& mine = blocks_[rank_];
+  mine.process = static_cast<std::int32_t>(::getpid());
+  mine.is_marking.store(memory_ != nullptr && memory_->mark(rank_) ? 1 : 0, std::memory_order_relaxed);
+  mine.joined.store(control_magic, std::memory_order_seq_cst);
+  const auto deadline = Clock::now() + settings_.patience;
+  pidfds_.assign(world_size(), -1);
+  try {
+    for (std::size_t peer = 0; peer < world_size(); ++peer) wait_until_joined(peer, deadline);
+  } catch (const GroupError&) {
+    close_pidfds();
+    throw;
+  } catch (...) {  // Python's signals: this rank will not come, and others need not wait
+    close_pidfds();
+    break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " was interrupted while the group was made.");
+    throw;
+  }
+  if (!settings_.has_ended) settings_.has_ended = [this](std::size_t peer) { return has_ended(peer); };
+}
+
+void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
+  while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    settings_.while_waiting();
+    throw_if_broken();
+    if (Clock::now() > deadline)
+      break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
+  }
+  if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
+    break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
+  }
+  // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
+  if (!settings_.has_ended && !settings_.named_memory && peer != rank_) {
+    pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));
+  }
+}
+
+bool Group::has_ended(std::size_t peer) const {
+  if (pollfd ended{pidfds_[peer], POLLIN, 0}; ended.fd >= 0) {
+    // A script may have closed descriptors that are not its own: then the answer is no POLLIN.
+    return ::poll(&ended, 1, 0) == 1 && (ended.revents & POLLIN) != 0;
+  }
+  const bool is_marking = blocks_[peer].is_marking.load(std::memory_order_relaxed) != 0;
+  return is_marking && memory_ != nullptr && !memory_->is_marked(peer);
+}
+
+void Group::close_pidfds() {
+  for (const int descriptor : pidfds_) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  pidfds_.clear();
+}
+
+Group::~Group() {
+  busy_groups().remove(this);
+  leave();
+  close_pidfds();
+}
+
+void Group::leave() {
+  if (num_forks() != owner_) return;
+  const std::lock_guard lock(mutex_);
+  if (has_left_) return;
+  has_left_ = true;
+  const bool is_read = std::any_of(queue_.begin(), queue_.end(), [](const auto& operation) {
+    return operation->has_worked && !operation->finished;  // others read its tensors, which may change from now on
+  });
+  if (is_read) {
+    break_quietly(Trouble::aborted,
+                  "Rank " + settings_.name_of(rank_) + " left the group while others read its tensors.");
+  }
+  fail_everything(std::make_exception_ptr(GroupError(Trouble::aborted, "The group was shut down on this rank.")));
+  note_busy();
+  blocks_[rank_].left.store(1, std::memory_order_seq_cst);
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_) blocks_[peer].bell.ring();
+  }
+}
+
+// Before any lock, which a thread that a forked process does not have may hold for ever.
+void Group::check_process() const {
+  if (num_forks() == owner_) return;
+  throw GroupError(Trouble::aborted, "A process that was forked from a rank is not a member of its groups.");
+}
+
+void Group::check_usable() const {
+  if (has_left_) throw GroupError(Trouble::aborted, "The group was shut down on this rank.");
+  if (broken_) std::rethrow_exception(broken_);
+  throw_if_broken();
+}
+
+}  // namespace lockstep

@@ -73,7 +73,18 @@ void* map_aligned(std::size_t bytes, int flags, int descriptor, std::size_t offs
   return data;
 }
 
+constexpr const char* shared_folder = "/dev/shm/";
+constexpr std::size_t maker = 1024;  // the mark of who made a memory with a name; ranks are below
 constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+struct flock lock_of(std::size_t number) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(number);
+  lock.l_len = 1;
+  return lock;
+}
 
 // The number in a file like memory.max; the largest one when there is none ("max").
 std::size_t number_in(const std::string& path) {
@@ -158,14 +169,27 @@ Memory Memory::create(std::size_t bytes, bool reserve) {
 }
 
 Memory Memory::create_named(const std::string& name, std::size_t bytes, bool reserve) {
-  const std::string path = "/dev/shm/" + name;
-  Descriptor made(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (made.get() < 0) fail(errno, path);
-  try {
+  const std::string path = shared_folder + name;
+  const auto finish = [&](Descriptor& made) {
+    if (made.get() < 0) fail(errno, path);
+    struct flock lock = lock_of(maker);
+    ::fcntl(made.get(), F_SETLK, &lock);
     set_size(made.get(), bytes, reserve);
     Memory memory = map(made.get(), bytes);
     made.release();
     return memory;
+  };
+  // The name comes last, when all is done: nobody finds a file without the mark.
+  if (Descriptor made(::open(shared_folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)); made.get() >= 0) {
+    Memory memory = finish(made);
+    const std::string nameless = "/proc/self/fd/" + std::to_string(memory.descriptor());
+    if (::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) return memory;
+    if (errno == EEXIST) fail(errno, path);
+  }
+  Descriptor made(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (made.get() < 0) fail(errno, path);
+  try {
+    return finish(made);
   } catch (...) {
     ::unlink(path.c_str());
     throw;
@@ -213,24 +237,16 @@ void Memory::use_huge_pages() const {
 }
 
 bool Memory::mark(std::size_t number) const {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = static_cast<off_t>(number);
-  lock.l_len = 1;
+  struct flock lock = lock_of(number);
   return ::fcntl(descriptor_, F_SETLK, &lock) == 0;
 }
 
 bool Memory::is_marked(std::size_t number) const {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = static_cast<off_t>(number);
-  lock.l_len = 1;
+  struct flock lock = lock_of(number);
   return ::fcntl(descriptor_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-void unlink_name(const std::string& name) { ::unlink(("/dev/shm/" + name).c_str()); }
+void unlink_name(const std::string& name) { ::unlink((shared_folder + name).c_str()); }
 
 PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {
   void* data = map_aligned(bytes, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(), offset);

@@ -9,15 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lockstep.launch.channel import Channel, ChannelClosed, channel_pair
 from lockstep.launch.leftovers import (
+    SHARED_MEMORY,
     cleans_up,
     descendants,
     kill,
     marked,
+    orphaned_shared_memory,
     remove_shared_memory,
     remove_sockets,
+    remove_unmarked_group_files,
     socket_folders,
+    unmarked_group_files,
 )
 from lockstep.launch.rank_order import RankOrder, read_order, write_order
 
@@ -53,6 +59,42 @@ def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
         assert marked("LOCKSTEP_NURSERY", "this one") == [child.pid]
         kill([child.pid, child.pid])
         assert child.wait(10) == -9
+
+
+MAKING = """
+import sys
+from lockstep import _native
+memory = _native.Memory.create_named(sys.argv[1], 4096, reserve=True)
+print('up', flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_of_a_group_is_a_leftover_when_its_maker_was_killed_before_it_took_the_name_away() -> None:
+    native = pytest.importorskip("lockstep._native")
+    name = native.random_name()
+    child = subprocess.Popen([sys.executable, "-c", MAKING, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert (SHARED_MEMORY / name).stat().st_mode & 0o777 == 0o600
+        remove_unmarked_group_files()
+        assert name not in unmarked_group_files()
+        kill([child.pid])
+    assert name in unmarked_group_files()
+    assert name in orphaned_shared_memory()
+    remove_unmarked_group_files()
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
+    for name in ("lockstep-notes", f"lockstep-{'0' * 31}", f"lockstep-{'0' * 32}.txt", f"lockstep-{'a' * 32}"):
+        (tmp_path / name).touch()
+    (tmp_path / f"lockstep-{'b' * 32}").symlink_to(tmp_path / "lockstep-notes")
+    assert unmarked_group_files(tmp_path) == [f"lockstep-{'a' * 32}"]
+    remove_unmarked_group_files(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_unmarked_group_files(tmp_path / "missing")
 
 
 def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:

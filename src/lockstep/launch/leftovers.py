@@ -3,11 +3,12 @@ memory that loader workers of a killed rank had no time to remove, and the socke
 torch.multiprocessing hand each other tensors.
 
 Only this run's own are touched: descendants of its nursery, processes that carry its marker, files whose name holds the
-number of such a process, and sockets that such a process has open.
+number of such a process, and sockets that such a process has open. And the memory of groups that nobody uses any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 _SOCKET_FOLDER = re.compile(r"pymp-\w+$")
 """What multiprocessing calls its folders in the folder of temporary files."""
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
+_GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
+"""Memory of a group between PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
 
 
 def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
@@ -74,12 +77,33 @@ def orphaned_processes(proc: Path = PROC) -> list[int]:
 
 
 def orphaned_shared_memory(folder: Path = SHARED_MEMORY, proc: Path = PROC) -> list[str]:
-    """Names of torch's shared-memory files whose maker is gone; another process may still have them open."""
+    """Names of shared-memory files of torch and of groups whose maker is gone; another process may have torch's open."""
     if not folder.is_dir():
         return []
     names = [file.name for file in folder.iterdir()]
     made = [(name, match.group(1)) for name in names if (match := _TORCH_FILE.fullmatch(name))]
-    return sorted(name for name, process in made if not (proc / process).exists())
+    gone = [name for name, process in made if not (proc / process).exists()]
+    return sorted([*gone, *unmarked_group_files(folder)])
+
+
+def unmarked_group_files(folder: Path = SHARED_MEMORY) -> list[str]:
+    """Names of this user's memories of groups that no living process has marked with a record lock.
+
+    A process that is a rank itself must not ask: the kernel takes its own marks away when it closes such a file.
+    """
+    return [file.name for file in folder.iterdir() if _GROUP_FILE.fullmatch(file.name) and _is_unmarked(file)]
+
+
+def _is_unmarked(file: Path) -> bool:
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def kill(processes: Iterable[int]) -> None:
@@ -107,6 +131,13 @@ def remove_shared_memory(processes: Iterable[int], folder: Path = SHARED_MEMORY)
         if match and int(match.group(1)) in ended:
             with suppress(OSError):
                 file.unlink()
+
+
+def remove_unmarked_group_files(folder: Path = SHARED_MEMORY) -> None:
+    """Remove what a killed rank of this or an earlier run had no time to remove. No rank may call this."""
+    with suppress(OSError):
+        for name in unmarked_group_files(folder):
+            (folder / name).unlink(missing_ok=True)
 
 
 def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:

@@ -33,6 +33,7 @@ from lockstep.launch.leftovers import (
     kill,
     remove_shared_memory,
     remove_sockets,
+    remove_unmarked_group_files,
     socket_folders,
 )
 from lockstep.launch.process_ties import adopt_orphans, die_with_parent
@@ -177,6 +178,8 @@ class Nursery:
         with suppress(ChannelClosed):
             self._reap()
         remove_shared_memory(killed | self._known)
+        remove_unmarked_group_files()
+        remove_unmarked_group_files()
         remove_sockets(self._sockets)
         self._known.clear()
         self._sockets.clear()

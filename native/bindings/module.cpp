@@ -244,6 +244,7 @@ NB_MODULE(_native, module) {
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
   nb::class_<Group>(module, "Group")
+      .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
                   nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"))
       .def_prop_ro("rank", &Group::rank)
@@ -320,7 +321,7 @@ NB_MODULE(_native, module) {
       .def("leave", &Group::leave, Released());
 
   module.def(
-      "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(world_size).total(); },
+      "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(checked_size(world_size)).total(); },
       nb::arg("world_size"));
   module.def("variants", [] {
     const auto found = variants();

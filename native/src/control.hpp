@@ -71,10 +71,10 @@ struct RankBlock {
   Word worked;
   Bell bell;
   alignas(cache_line) std::atomic<std::uint32_t> joined;  // control_magic, once this rank is there
-  std::atomic<std::uint32_t> is_marking;  // it has marked the memory (Memory::mark); written before `joined`
+  std::atomic<std::uint32_t> is_marking;  // it has marked the memory (Memory::mark); written before `process`
   std::atomic<std::uint32_t> left;
-  std::atomic<std::uint32_t> told;  // `text` says where this rank was when descriptions differed
-  std::int32_t process;
+  std::atomic<std::uint32_t> told;          // `text` says where this rank was when descriptions differed
+  std::atomic<std::int32_t> process;        // 0: it has not come yet, and cannot be watched
   std::atomic<std::int32_t> core_plus_one;  // where it ran when it last said something; 0: unknown
   char text[text_bytes];
 };

@@ -11,15 +11,6 @@
 #include "overlap.hpp"
 
 namespace lockstep {
-namespace {
-
-std::size_t checked_size(std::size_t world_size) {
-  if (world_size == 0 || world_size > 254) throw BadCall("a group has 1 to 254 ranks");
-  return world_size;
-}
-
-}  // namespace
-
 Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
     : Group(control, control->data(), rank, world_size, std::move(settings)) {}
 

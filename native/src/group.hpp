@@ -43,12 +43,18 @@ struct Settings {
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
 
+// Throws BadCall unless there can be a group of so many ranks.
+std::size_t checked_size(std::size_t world_size);
+
 // What the ranks compare.
 Description describe(const Request& request, std::uint32_t number);
 
 // Several threads may use one group; the operations of a group must be called in the same order on all ranks.
 class Group {
  public:
+  // Before the group is made, and before the others hear that this rank has mapped the control block: so that they
+  // notice its end even if it does not come as far as to join.
+  static void announce(const Memory& control, std::size_t rank, std::size_t world_size);
   // The control block is mapped already; every rank of the group constructs one. Returns when all have.
   Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings);
   // Ranks as threads of one process, for tests: `control` points to a zeroed block of `Layout::total()` bytes.
@@ -94,6 +100,7 @@ class Group {
   friend struct Algorithms;
 
   void join();
+  void watch(std::size_t peer);
   void wait_until_joined(std::size_t peer, Clock::time_point deadline);
   bool has_ended(std::size_t peer) const;
   void close_pidfds();

@@ -12,12 +12,23 @@
 
 namespace lockstep {
 
+std::size_t checked_size(std::size_t world_size) {
+  if (world_size == 0 || world_size > 254) throw BadCall("a group has 1 to 254 ranks");
+  return world_size;
+}
+
+void Group::announce(const Memory& control, std::size_t rank, std::size_t world_size) {
+  const Layout layout = Layout::for_ranks(checked_size(world_size));
+  if (rank >= world_size || control.size() < layout.total()) throw BadCall("this is no control block for this rank");
+  RankBlock& mine = reinterpret_cast<RankBlock*>(control.data() + layout.ranks())[rank];
+  mine.is_marking.store(control.mark(rank) ? 1 : 0, std::memory_order_relaxed);
+  mine.process.store(static_cast<std::int32_t>(::getpid()), std::memory_order_release);
+}
+
 // Every rank says that it is here and waits for the others, so that all of them can be watched from now on.
 void Group::join() {
-  RankBlock& mine = blocks_[rank_];
-  mine.process = static_cast<std::int32_t>(::getpid());
-  mine.is_marking.store(memory_ != nullptr && memory_->mark(rank_) ? 1 : 0, std::memory_order_relaxed);
-  mine.joined.store(control_magic, std::memory_order_seq_cst);
+  if (memory_ != nullptr) announce(*memory_, rank_, world_size());
+  blocks_[rank_].joined.store(control_magic, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + settings_.patience;
   pidfds_.assign(world_size(), -1);
   try {
@@ -35,19 +46,26 @@ void Group::join() {
 
 void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
   while (blocks_[peer].joined.load(std::memory_order_acquire) == 0) {
+    watch(peer);
     std::this_thread::sleep_for(std::chrono::microseconds(100));
     settings_.while_waiting();
     throw_if_broken();
+    if (has_ended(peer) && blocks_[peer].joined.load(std::memory_order_acquire) == 0)
+      break_group(Trouble::lost, "Rank " + settings_.name_of(peer) + " ended while the group was made.");
     if (Clock::now() > deadline)
       break_group(Trouble::timeout, "Rank " + settings_.name_of(peer) + " did not join the group in time.");
   }
   if (blocks_[peer].joined.load(std::memory_order_acquire) != control_magic) {
     break_group(Trouble::aborted, "Rank " + settings_.name_of(peer) + " runs another version of lockstep.");
   }
-  // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
-  if (!settings_.has_ended && !settings_.named_memory && peer != rank_) {
-    pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, blocks_[peer].process, 0));
-  }
+  watch(peer);
+}
+
+// Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
+void Group::watch(std::size_t peer) {
+  const std::int32_t process = blocks_[peer].process.load(std::memory_order_acquire);
+  if (process == 0 || pidfds_[peer] >= 0 || peer == rank_ || settings_.has_ended || settings_.named_memory) return;
+  pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
 }
 
 bool Group::has_ended(std::size_t peer) const {

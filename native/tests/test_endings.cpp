@@ -230,6 +230,23 @@ void a_rank_that_does_not_come_to_join_breaks_the_group() {
   CHECK(error_of([&] { other.run(Request{}); }) == "Rank 0 was interrupted while the group was made.");
 }
 
+// Killed between having mapped the control block and joining.
+void a_rank_that_is_killed_before_it_joins_is_noticed() {
+  for (const bool named : {false, true}) {
+    const auto control = std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      Group::announce(*control, 1, 2);
+      ::raise(SIGKILL);
+    }
+    Settings settings;
+    settings.patience = std::chrono::seconds(5);
+    settings.named_memory = named;
+    CHECK(error_of([&] { Group group(control, 0, 2, settings); }) == "Rank 1 ended while the group was made.");
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
 int close_descriptors_of_processes() {
   int closed = 0;
   for (int descriptor = 3; descriptor < 100; ++descriptor) {
@@ -351,6 +368,7 @@ int main() {
   a_late_message_is_named_with_its_tag_and_peer();
   a_late_rank_is_late_for_the_operation_that_is_waited_for();
   a_rank_that_does_not_come_to_join_breaks_the_group();
+  a_rank_that_is_killed_before_it_joins_is_noticed();
   a_script_that_closes_all_descriptors_does_not_make_its_peers_dead();
 #ifndef __SANITIZE_THREAD__  // which does not let a process with threads be forked
   a_forked_process_is_no_member_whatever_its_parent_was_doing();

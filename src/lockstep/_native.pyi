@@ -66,6 +66,8 @@ class Message(Pending):
 
 class Group:
     @staticmethod
+    def announce(control: Memory, rank: int, world_size: int) -> None: ...
+    @staticmethod
     def join(
         control: Memory,
         rank: int,

@@ -130,6 +130,8 @@ def _share(
             offer = json.loads(_heard(store, f"{key}/0", names[0], known, here))
             told["problem"] = offer["problem"]
             control = None if offer["problem"] else compiled.Memory.open(offer["path"])
+        if control is not None:
+            compiled.Group.announce(control, rank, len(names))
     except OSError as error:
         told["problem"] = error.strerror or str(error)
     try:

@@ -93,12 +93,12 @@ class Buffers:
         self._kept.append(tensor)
         return tensor.data_ptr()
 
-    def writes(self, tensor: Tensor, *, also_reads: bool = False, apart: bool = False) -> int:
+    def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
-        With `also_reads` the tensor's numbers stand there before. With `apart` it is other memory than the tensor's.
+        With `also_reads` the tensor's numbers stand there before.
         """
-        if apart or (not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor))):
+        if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
             check_place(tensor)
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             if also_reads:

@@ -28,9 +28,6 @@ class Dealing(Membership):
         buffers = Buffers()
         sends, receives = [each.numel() * width for each in inputs], [each.numel() * width for each in outputs]
         sources, targets = buffers.reads_all(inputs), buffers.writes_all(outputs)
-        itemsize = inputs[0].itemsize // width
-        if crosses(_spans(sources, sends, itemsize), _spans(targets, receives, itemsize)):
-            sources = buffers.reads_all([tensor.clone() for tensor in inputs])
         return self.exchange.deal(
             dtype, sources, targets, sends, receives, buffers, list(outputs), is_async=opts.asyncOp
         )
@@ -46,8 +43,6 @@ class Dealing(Membership):
         buffers = Buffers()
         source, target = buffers.reads(input), buffers.writes(output)
         sources, targets = _starts(source, sends, input.itemsize), _starts(target, receives, output.itemsize)
-        if crosses(_spans(sources, sends, input.itemsize), _spans(targets, receives, output.itemsize)):
-            sources = _starts(buffers.reads(input.clone()), sends, input.itemsize)
         sends, receives = [count * width for count in sends], [count * width for count in receives]
         return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, [output], is_async=opts.asyncOp)
 
@@ -66,27 +61,6 @@ class Dealing(Membership):
             )
         row = tensor.numel() // rows if rows else 0
         return [count * row for count in splits]
-
-
-def crosses(sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> bool:
-    """Whether what comes from one rank would be written over what is still to go to another.
-
-    Args:
-        sources: first address and end of what goes to each rank.
-        targets: of what comes from each rank. The same memory for the same rank is fine: it goes before it comes.
-    """
-    if max(end for _, end in sources) <= min(targets)[0] or max(end for _, end in targets) <= min(sources)[0]:
-        return False
-    return any(
-        source[0] < target[1] and target[0] < source[1]
-        for peer, source in enumerate(sources)
-        for other, target in enumerate(targets)
-        if peer != other or source != target
-    )
-
-
-def _spans(addresses: Sequence[int], counts: Sequence[int], itemsize: int) -> list[tuple[int, int]]:
-    return [(address, address + count * itemsize) for address, count in zip(addresses, counts, strict=True)]
 
 
 def _starts(address: int, counts: Sequence[int], itemsize: int) -> list[int]:

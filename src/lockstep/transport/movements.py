@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
-from lockstep.transport.buffers import Buffers, overlap
+from lockstep.transport.buffers import Buffers
 from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
 
@@ -52,8 +52,6 @@ class Movements(Membership):
                 kinds.ALL_GATHER, dtype, 0, -1, counts[0], [address], targets, buffers, outputs, is_async=is_async
             )
         size, sends = self.size(), [count * width] * self.size()
-        if any(overlap(tensor, output) for peer, output in enumerate(outputs) if peer != self.rank()):
-            address = buffers.reads(tensor.clone())  # or what comes from a rank would go to the others
         return self.exchange.deal(dtype, [address] * size, targets, sends, counts, buffers, outputs, is_async=is_async)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = _ALL_GATHER) -> Any:
@@ -61,9 +59,6 @@ class Movements(Membership):
         check_same_dtype("all_gather", output, input)
         check_count("all_gather", "output", output.numel(), input.numel() * self.size())
         dtype, width = for_moving(input.dtype)
-        if overlap(output, input):
-            own = output.data_ptr() + self.rank() * input.nbytes
-            input = input if input.data_ptr() == own else input.clone()
         buffers = Buffers()
         count = input.numel() * width
         source, target = [buffers.reads(input)], [buffers.writes(output)]

@@ -84,8 +84,7 @@ class Reductions(Membership):
         if len({tensor.numel() for tensor in source}) > 1:
             return self.together(self._reduce_parts(output, source, dtype, width, code), is_async)
         buffers = Buffers()
-        shifted = any(overlap(tensor, output) and tensor.data_ptr() != output.data_ptr() for tensor in source)
-        sources, target = buffers.reads_all(source), [buffers.writes(output, apart=shifted)]
+        sources, target = buffers.reads_all(source), [buffers.writes(output)]
         count = output.numel() * width
         return self.exchange.call(
             kinds.REDUCE_SCATTER, dtype, code, -1, count, sources, target, buffers, [output], is_async=is_async
@@ -114,9 +113,6 @@ class Reductions(Membership):
         check_same_dtype("reduce_scatter", output, input)
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         dtype, width = for_reducing(input.dtype, code)
-        if overlap(input, output):
-            own = input.data_ptr() + self.rank() * output.nbytes
-            input = input if output.data_ptr() == own else input.clone()
         buffers = Buffers()
         source, target = [buffers.reads(input)], [buffers.writes(output)]
         count = output.numel() * width

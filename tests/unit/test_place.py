@@ -27,6 +27,15 @@ def test_a_process_has_ended_when_it_is_dead_or_its_number_is_another_ones():
     assert other.has_ended(here)
 
 
+def test_nothing_is_known_where_proc_shows_other_numbers_than_this_process_has(monkeypatch):
+    elsewhere = Place.here()
+    number = 2**22 + 1  # no process has it: as under `unshare --pid` without a /proc of its own
+    monkeypatch.setattr(os, "getpid", lambda: number)
+    here = Place.here()
+    assert here.process == 0
+    assert not dataclasses.replace(elsewhere, started=elsewhere.started - 1).has_ended(here)
+
+
 def test_nothing_is_said_of_a_process_that_cannot_be_seen():
     here = Place.here()
     gone = dataclasses.replace(here, started=here.started - 1)

@@ -17,24 +17,22 @@ class Place:
     process_names: str
     """The PID namespace."""
     process: int = 0
-    """Its number there; 0 when nothing is known."""
+    """Its number there; 0 when nothing can be known."""
     started: int = 0
     """When it began, in ticks since the start of the machine: numbers of processes are used again."""
 
     @classmethod
     def here(cls) -> Place:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        process_names = str(Path("/proc/self/ns/pid").readlink())
         process = os.getpid()
-        _, started = _state(process)
-        return cls(
-            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
-            str(Path("/proc/self/ns/pid").readlink()),
-            process,
-            started,
-        )
+        if Path("/proc/self").readlink().name != str(process):  # /proc is that of another namespace, with other numbers
+            return cls(boot, process_names)
+        return cls(boot, process_names, process, _state(process)[1])
 
     def has_ended(self, mine: Place) -> bool:
         """Whether the process is gone, seen from `mine`. False where that cannot be seen, as on another machine."""
-        if not self.process or (self.boot, self.process_names) != (mine.boot, mine.process_names):
+        if not (self.process and mine.process) or (self.boot, self.process_names) != (mine.boot, mine.process_names):
             return False
         try:
             state, started = _state(self.process)

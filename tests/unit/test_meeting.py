@@ -18,6 +18,13 @@ from lockstep.transport.place import Place
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
 
 
+def test_more_ranks_than_a_group_can_have_are_refused_before_any_waits_for_another():
+    store = dist.HashStore()
+    with pytest.raises(WorldError, match="a group has 1 to 254 ranks"):
+        meet(store, 0, 255, lambda: "here.py:1")
+    assert not store.check(["place/0"])
+
+
 def test_a_name_in_shared_memory_is_taken_away_when_the_other_rank_does_not_come(monkeypatch):
     name = native.compiled.random_name()
     monkeypatch.setattr(native.compiled, "random_name", lambda: name)

@@ -87,6 +87,10 @@ def meet(
     """
     if problem := why_not():
         raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.")
+    try:
+        compiled.control_bytes(world_size)
+    except ValueError as error:
+        raise WorldError(f"The ranks cannot share memory: {error}.") from None
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
     here = known[names[rank]] = Place.here()

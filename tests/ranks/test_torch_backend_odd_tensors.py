@@ -154,6 +154,10 @@ def over_each_other(folder):
         part = second[:size] if rank == 0 else torch.empty(2 * size)
         dist.reduce_scatter(part, [first, second])  # uneven
         assert part.unique().tolist() == [(3, 21)[rank]]
+        first, columns = torch.full((size,), 1.0 + rank), torch.full((size, 2), 10.0 + rank).t()
+        part = columns.t().view(-1)[:size] if rank == 0 else torch.empty(2, size)
+        dist.reduce_scatter(part, [first, columns])  # uneven, and one of them is copied
+        assert part.unique().tolist() == [(3, 21)[rank]]
 
 
 def test_results_that_lie_over_what_is_still_read_are_right(tmp_path):

@@ -95,9 +95,9 @@ class Reductions(Membership):
         works = []
         if any(overlap(tensor, output) for root, tensor in enumerate(source) if root != self.rank()):
             source = [tensor.clone() for tensor in source]  # one of them is read after `output` is written
-        for root, tensor in enumerate(source):
-            buffers = Buffers()
-            address = [buffers.reads(tensor)]
+        kept = [Buffers() for _ in source]
+        addresses = [[buffers.reads(tensor)] for buffers, tensor in zip(kept, source, strict=True)]
+        for root, (tensor, buffers, address) in enumerate(zip(source, kept, addresses, strict=True)):
             target = [buffers.writes(output)] if root == self.rank() else address
             count = tensor.numel() * width
             works.append(

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lockstep.strategy.gradients import SlotPool
+from lockstep.strategy.gradients import PartialSums, SlotPool
 from lockstep.transport.alone import AloneTransport
 
 
@@ -29,3 +29,14 @@ def test_a_gradient_that_only_another_parameter_holds_is_held():
     other.grad = slot.views[0]
     pool.give_back(slot)
     assert pool.take() is not slot
+
+
+def test_what_is_given_up_after_it_was_finished_is_not_given_back_twice():
+    pool = pool_of_one()
+    sums = PartialSums(pool, [(0, 1), (1, 2), (2, 3)], scaled=True)
+    for lane in range(3):
+        sums.add(lane, None, 0.0)
+    result, _ = sums.finish()
+    sums.give_up()
+    taken = [result, *(pool.take() for _ in range(4))]
+    assert len({*map(id, taken)}) == len(taken)

@@ -250,5 +250,5 @@ class PartialSums:
             return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
         first, *others = self._subtrees
         for node in others:
-            self._pool.give_back(self._slots[node])
-        return self._slots[first], self._wide[first]
+            self._pool.give_back(self._slots.pop(node))
+        return self._slots.pop(first), self._wide[first]

@@ -71,9 +71,8 @@ def engine(run: lockstep.Run, model: Single, gradient: Tensor, barrier: dist.Pro
 
     loader = DataLoader(TensorDataset(torch.zeros(STEPS_PER_EPOCH * run.world_size)), batch_size=run.world_size)
     model, optimizer, loader = run.prepare(model, adamw(model), loader)
-    model.weight.register_post_accumulate_grad_hook(
-        note
-    )  # after the engine's own, which puts the gradient in its place
+    # after the engine's own, which puts the gradient in its place
+    model.weight.register_post_accumulate_grad_hook(note)
     while True:
         for step in run.steps(loader):
             for _ in step:

@@ -11,6 +11,7 @@
 #include "overlap.hpp"
 
 namespace lockstep {
+
 Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
     : Group(control, control->data(), rank, world_size, std::move(settings)) {}
 

@@ -179,7 +179,6 @@ class Nursery:
             self._reap()
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
-        remove_unmarked_group_files()
         remove_sockets(self._sockets)
         self._known.clear()
         self._sockets.clear()

@@ -111,7 +111,7 @@ class Transfer(dist.Work):
         return self._is_done
 
     def is_over(self) -> bool:
-        """Whether its exchange is finished or given up, whoever has finished it; moves nothing on."""
+        """Whether its exchange is finished, whoever has finished it; moves nothing on."""
         return all(pending.finished for pending in self.pendings)
 
     def is_success(self) -> bool:

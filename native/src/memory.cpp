@@ -7,10 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <initializer_list>
-#include <limits>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -52,14 +48,14 @@ void set_size(int descriptor, std::size_t bytes, bool reserve) {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Like mmap with no address, but at a multiple of a huge page where the mapping has room for one.
-void* map_aligned(std::size_t bytes, int flags, int descriptor, std::size_t offset) {
+// Like mmap with no address, but `past` bytes after a multiple of a huge page where the mapping has room for one.
+void* map_past(std::size_t past, std::size_t bytes, int flags, int descriptor, std::size_t offset) {
   constexpr int access = PROT_READ | PROT_WRITE;
   if (bytes < huge_page) return ::mmap(nullptr, bytes, access, flags, descriptor, static_cast<off_t>(offset));
   void* room = ::mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return MAP_FAILED;
   auto* begin = static_cast<std::byte*>(room);
-  const std::size_t before = (huge_page - reinterpret_cast<std::uintptr_t>(begin) % huge_page) % huge_page;
+  const std::size_t before = (huge_page + past - reinterpret_cast<std::uintptr_t>(begin) % huge_page) % huge_page;
   const std::size_t used = (bytes + page_size() - 1) / page_size() * page_size();
   void* data = ::mmap(begin + before, bytes, access, flags | MAP_FIXED, descriptor, static_cast<off_t>(offset));
   if (data == MAP_FAILED) {
@@ -75,7 +71,6 @@ void* map_aligned(std::size_t bytes, int flags, int descriptor, std::size_t offs
 
 constexpr const char* shared_folder = "/dev/shm/";
 constexpr std::size_t maker = 1024;  // the mark of who made a memory with a name; ranks are below
-constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
 struct flock lock_of(std::size_t number) {
   struct flock lock{};
@@ -86,61 +81,9 @@ struct flock lock_of(std::size_t number) {
   return lock;
 }
 
-// The number in a file like memory.max; the largest one when there is none ("max").
-std::size_t number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::size_t number = 0;
-  return file >> number ? number : unlimited;
-}
-
-// What a group's file of lines like "inactive_file 123" says about some of them, added up.
-std::size_t sum_in(const std::string& path, std::initializer_list<std::string_view> names) {
-  std::ifstream file(path);
-  std::size_t sum = 0, number = 0;
-  for (std::string name; file >> name >> number;) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) sum += number;
-  }
-  return sum;
-}
-
-}  // namespace
-
-std::size_t left_in_control_group(const std::string& folder) {
-  const std::size_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
-  if (limit == unlimited) return unlimited;
-  // Files that were read fill a group up to its limit; the kernel drops them when it needs the room.
-  const std::size_t cached = sum_in(folder + "/memory.stat", {"active_file", "inactive_file"});
-  return limit - std::min(limit, used - std::min(used, cached));
-}
-
-namespace {
-
-std::size_t left_in_control_groups() {
-  std::size_t left = unlimited;
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
-    for (std::string group = line.substr(3);; group.resize(group.rfind('/'))) {
-      left = std::min(left, left_in_control_group("/sys/fs/cgroup" + group));
-      if (group.empty() || group == "/") break;  // also what looks like the root, which in a container has a limit
-    }
-  }
-  return left;
-}
-
 }  // namespace
 
 std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (1u << 20) - 1) >> 20) + " MiB"; }
-
-std::size_t available_memory() {
-  std::size_t left = left_in_control_groups();
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    std::size_t kibibytes = 0;
-    if (word == "MemAvailable:" && file >> kibibytes) left = std::min(left, kibibytes << 10);
-  }
-  return left;
-}
 
 std::size_t page_size() {
   static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -148,7 +91,7 @@ std::size_t page_size() {
 }
 
 Memory Memory::map(int descriptor, std::size_t bytes) {
-  void* data = map_aligned(bytes, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  void* data = map_past(0, bytes, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (data == MAP_FAILED) fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be mapped");
   return Memory(descriptor, static_cast<std::byte*>(data), bytes);
 }
@@ -227,13 +170,14 @@ Memory::~Memory() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void Memory::use_huge_pages() const {
+bool Memory::use_huge_pages() const {
   constexpr int collapse = 25;  // MADV_COLLAPSE, of Linux 6.1
   for (std::size_t begin = 0; begin + huge_page <= size_; begin += huge_page) {
     // A huge page of nothing but holes cannot be collapsed.
-    if (::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(page_size())) != 0) return;
-    if (::madvise(data_ + begin, huge_page, collapse) != 0) return;
+    if (::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(page_size())) != 0) return false;
+    if (::madvise(data_ + begin, huge_page, collapse) != 0) return false;
   }
+  return true;
 }
 
 bool Memory::mark(std::size_t number) const {
@@ -248,8 +192,10 @@ bool Memory::is_marked(std::size_t number) const {
 
 void unlink_name(const std::string& name) { ::unlink((shared_folder + name).c_str()); }
 
-PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes) : size_(bytes) {
-  void* data = map_aligned(bytes, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(), offset);
+PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes, bool huge) : size_(bytes) {
+  // The kernel maps a huge page as one where address and offset have the same place in it.
+  const std::size_t past = (offset + (huge ? 0 : page_size())) % huge_page;
+  void* data = map_past(past, bytes, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(), offset);
   if (data == MAP_FAILED) fail(errno, "a private view of " + mebibytes(bytes) + " cannot be mapped");
   data_ = static_cast<std::byte*>(data);
 }
@@ -283,6 +229,22 @@ std::vector<std::size_t> PrivateView::written_pages() const {
     page += count;
   }
   return written;
+}
+
+bool PrivateView::can_tell_in_huge_pages() {
+  static const bool can = [] {
+    try {
+      const Memory memory = Memory::create(huge_page, false);
+      if (!memory.use_huge_pages()) return false;
+      const PrivateView view(memory, 0, huge_page, true);
+      volatile std::byte seen = view.data()[0];
+      (void)seen;
+      return view.written_pages().empty();
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }();
+  return can;
 }
 
 bool PrivateView::can_tell_writes() {

@@ -35,8 +35,9 @@ class Memory {
 
   // Let what is not touched yet lie in huge pages, as far as the kernel has some: all of it is allocated now, reading
   // it misses less, and `written_pages` of a view takes a tenth of the time. Whatever
-  // /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is "never" nearly everywhere.
-  void use_huge_pages() const;
+  // /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is "never" nearly everywhere. False when some of it
+  // stays in small pages.
+  bool use_huge_pages() const;
 
   // A mark for other processes, also in other PID namespaces: the kernel takes it away when this process ends, however
   // it ends (a record lock on byte `number`; a forked child does not have it). False when locks do not work here.
@@ -60,7 +61,8 @@ std::string random_name();
 // by page); pages that it did not write show what others write into the memory.
 class PrivateView {
  public:
-  PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes);
+  // `huge`: huge pages of the memory are mapped as such.
+  PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes, bool huge = can_tell_in_huge_pages());
   PrivateView(const PrivateView&) = delete;
   ~PrivateView();
 
@@ -69,6 +71,9 @@ class PrivateView {
 
   // Whether the kernel tells which pages were written (/proc/self/pagemap).
   static bool can_tell_writes();
+  // Also where the view maps huge pages as such: Linux before 6.11 says there that all of them were written. False when
+  // there is no huge page to try it with.
+  static bool can_tell_in_huge_pages();
   // Numbers of the pages that this process wrote. About 20 ns per page of the view.
   std::vector<std::size_t> written_pages() const;
   // Forget what this process wrote: the view shows the memory again. Throws std::system_error when the kernel keeps
@@ -81,12 +86,6 @@ class PrivateView {
 };
 
 std::size_t page_size();
-
-// What this process may still use before the kernel ends processes: of the machine and of its control groups (version
-// 2).
-std::size_t available_memory();
-// The same of the control group with this folder; the largest number when it has no limit.
-std::size_t left_in_control_group(const std::string& folder);
 std::string mebibytes(std::size_t bytes);
 
 }  // namespace lockstep

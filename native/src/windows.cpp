@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "available_memory.hpp"
 #include "group.hpp"
 
 namespace lockstep {

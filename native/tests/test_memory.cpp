@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 
+#include "available_memory.hpp"
 #include "checks.hpp"
 #include "memory.hpp"
 
@@ -43,15 +44,16 @@ void a_view_that_was_locked_forgets_too() {
   CHECK(view.written_pages().empty());
 }
 
-// Whether the kernel has huge pages left or not.
-void huge_pages_are_told_apart_page_by_page() {
+// Whether the kernel has huge pages left or not, and whether the view maps them as such.
+void huge_pages_are_told_apart_page_by_page(bool huge) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   const std::size_t bytes = 3 * huge_page + 5 * page_size();
   const Memory memory = Memory::create(bytes, false);
   memory.use_huge_pages();
-  PrivateView view(memory, 0, bytes);
+  PrivateView view(memory, 0, bytes, huge);
+  CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % huge_page == 0);
+  CHECK((reinterpret_cast<std::uintptr_t>(view.data()) % huge_page == 0) == huge);
   for (const auto* data : {memory.data(), view.data()}) {
-    CHECK(reinterpret_cast<std::uintptr_t>(data) % huge_page == 0);
     CHECK(std::all_of(data, data + bytes, [](std::byte byte) { return byte == std::byte{0}; }));
   }
   CHECK(view.written_pages().empty());
@@ -96,5 +98,6 @@ int main() {
   if (!PrivateView::can_tell_writes()) return 0;
   a_view_shows_what_it_wrote_until_it_forgets();
   a_view_that_was_locked_forgets_too();
-  huge_pages_are_told_apart_page_by_page();
+  huge_pages_are_told_apart_page_by_page(false);
+  if (PrivateView::can_tell_in_huge_pages()) huge_pages_are_told_apart_page_by_page(true);
 }

@@ -17,7 +17,7 @@ from lockstep.errors import UsageError
 from lockstep.strategy.arena import ParameterArena
 from lockstep.strategy.gradients import Slot, Span
 from lockstep.strategy.optimizer_kinds import UpdatesBy
-from lockstep.strategy.sharing import Piece, listed_in, share_out
+from lockstep.strategy.sharing import Piece, Sharing, listed_in, share_out
 from lockstep.strategy.spread_state import Entry, SpreadState
 from lockstep.strategy.state_assembly import assemble
 from lockstep.transport.caller import where
@@ -63,6 +63,8 @@ class Share:
         """The groups' own lists, while they hold pieces."""
         self._rows: list[tuple[Piece, int, int]] = []
         """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._found_of: tuple[Sharing | None, set[int], bool] = (None, set(), False)
+        """The sharing and the `updated` that `_somebody_has_none` was found out for, and the answer."""
         self._shown: Any = None
         """The whole state, while `optimizer.state_dict()` reads it."""
         self._is_closed = False
@@ -95,11 +97,25 @@ class Share:
         return True
 
     def _follow_dropped_gradients(self) -> None:
-        """A step may end with `zero_grad()`, which came to the pieces only."""
+        """A step may end with `zero_grad()`, which came to the pieces only; a rank without any is told by the others."""
         had = [piece for piece, *_ in self._rows if piece.parameter.grad is not None]
-        if had and all(piece.tensor.grad is None for piece in had):
+        dropped = bool(had) and all(piece.tensor.grad is None for piece in had)
+        if self._somebody_has_none():
+            dropped = not self._transport.all(not dropped, "optimizer.step()")
+        if dropped:
             for parameter in self.updated:
                 parameter.grad = None
+
+    def _somebody_has_none(self) -> bool:
+        """Whether some rank updates nothing of `updated`; the same on every rank."""
+        updated = {*map(id, self.updated)}
+        sharing, before, lacks = self._found_of
+        if sharing is not self.sharing or before != updated:
+            pairs = zip(self.sharing.parameters, self.sharing.owners, strict=True)
+            owners = {owner for parameter, parts in pairs if id(parameter) in updated for owner, *_ in parts}
+            lacks = 0 < len(owners) < self._transport.world_size
+            self._found_of = self.sharing, updated, lacks
+        return lacks
 
     def has_strayed(self, present: Container[int]) -> bool:
         """Whether, since the last pass, a parameter was moved, or one joined the optimizer that is not in `present`."""

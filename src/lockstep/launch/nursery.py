@@ -209,7 +209,7 @@ def _import_all(modules: list[str]) -> Message:
         for module in modules:
             importlib.import_module(module)
     except Exception:  # noqa: BLE001 - an import may raise anything
-        return {"is": "broken", "error": traceback.format_exc()[-30_000:]}
+        return {"is": "broken", "module": module, "error": traceback.format_exc()[-30_000:]}
     gc.freeze()
     tasks = len(list(Path("/proc/self/task").iterdir()))
     return {"is": "ready", "import_ns": time.monotonic_ns() - began, "tasks": tasks}

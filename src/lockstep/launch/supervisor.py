@@ -183,7 +183,7 @@ class Supervisor:
             if not self._interrupted_by:
                 self._start_ranks()
         elif kind == "broken":
-            raise WorldError(f"torch cannot be imported here:\n{message['error'].rstrip()}")
+            raise WorldError(f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}")
         elif kind == "spawned":
             self._ranks[message["rank"]].pid = message["pid"]
             if all(rank.pid for rank in self._ranks.values()):

@@ -186,7 +186,8 @@ def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 def _references(slot: Slot) -> list[int]:
     """How many references there are to each gradient and to their memory; more than at first when the script keeps any.
 
-    The second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
+    The first kind finds `p.grad` itself, because since torch 2.10 what C++ refers to has one more reference in Python. The
+    second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
     """
     storages = [flat.untyped_storage() for flat in slot.flats]
     shared = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # noqa: SLF001

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.checkup.backends import backend_row
+from lockstep.checkup.backends import backend_row, compiled_row
 from lockstep.checkup.cores import core_rows
 from lockstep.checkup.devices import device_row
 from lockstep.checkup.driver import driver_row, parse_driver
@@ -29,7 +29,7 @@ from lockstep.launch.leftovers import orphaned_processes, orphaned_shared_memory
 from lockstep.launch.report import device_names
 from lockstep.launch.sizing import Machine
 
-CPU = TorchFacts(version="2.13.0+cpu", numpy="2.4.6", backends=("gloo",), cpu="AVX512")
+CPU = TorchFacts(version="2.13.0+cpu", numpy="2.4.6", backends=("gloo",), cpu="AVX512", instructions="avx512")
 CUDA = TorchFacts(
     version="2.13.0+cu128", numpy="2.4.6", built_for="cuda 12.8", devices=("NVIDIA H200",) * 2,
     backends=("gloo", "nccl"), nccl="2.27.3",
@@ -142,10 +142,18 @@ def test_cores_and_what_a_run_would_make_of_them() -> None:
 
 
 def test_back_ends_and_which_is_used() -> None:
-    assert said(backend_row(CPU)) == ("ok", "gloo; not nccl, mpi, ucc. Here gloo is used")
-    assert backend_row(CUDA).text.endswith("Here nccl between GPU ranks, gloo between CPU ranks")
+    assert said(backend_row(CPU)) == ("ok", "gloo; not nccl, mpi, ucc. Here shared memory is used")
+    assert backend_row(CUDA).text.endswith("Here nccl between GPU ranks, shared memory between CPU ranks")
+    assert backend_row(replace(CPU, not_compiled="no; way out")).text.endswith("Here gloo is used")
     assert backend_row(replace(CPU, backends=())).state is State.PROBLEM
     assert backend_row(replace(CUDA, backends=("gloo",))).state is State.NOTE
+
+
+def test_the_compiled_part_is_a_row_with_the_way_out_where_it_is_missing() -> None:
+    assert said(compiled_row(CPU)) == ("ok", "loads, avx512: CPU ranks of one node share memory")
+    assert compiled_row(BROKEN).state is State.PROBLEM
+    missing = compiled_row(replace(CPU, instructions="", not_compiled="it was not built; install g++"))
+    assert missing == note("compiled part", "it was not built: CPU ranks use gloo, which is slower", "install g++")
 
 
 def test_limits_that_bite() -> None:

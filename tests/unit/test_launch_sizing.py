@@ -85,3 +85,18 @@ def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
     assert count_gpus({"CUDA_VISIBLE_DEVICES": "0,2"}, devices, listed) == 2
     assert count_gpus({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, devices, listed) == 1
     assert count_gpus({"CUDA_VISIBLE_DEVICES": ""}, devices, listed) == 0
+
+
+def test_more_ranks_than_a_node_can_have_are_refused_before_anything_is_made():
+    with pytest.raises(UsageError, match=r"100000 ranks are too many: one node takes 1024\. Start with -n auto\."):
+        size(Wish("100000"), LAPTOP)
+
+
+def test_ranks_that_need_more_open_files_than_there_may_be_are_refused_with_the_way_out():
+    machine = Machine(Cores(2, "affinity"), 0, open_files=16)
+    with pytest.raises(
+        UsageError, match=r"2 ranks need 24 open files, but a process may have 16 here\. .*ulimit -n 1024"
+    ):
+        size(Wish("2"), machine)
+    assert size(Wish("2"), Machine(Cores(2, "affinity"), 0, open_files=24)).ranks == 2
+    assert size(Wish("300"), Machine(Cores(2, "affinity"), 0, open_files=-1)).ranks == 300

@@ -1,4 +1,4 @@
-"""The back ends of torch.distributed: which this torch has, and which one is used when."""
+"""The back ends of torch.distributed: which this torch has, and which one is used when; and our own."""
 
 from __future__ import annotations
 
@@ -22,5 +22,16 @@ def backend_row(facts: TorchFacts) -> Row:
     text = f"{', '.join(has)}; not {', '.join(lacks)}" if lacks else ", ".join(has)
     if facts.devices and "nccl" not in facts.backends:
         return note("back ends", f"{text}; GPU ranks need nccl", "Install the CUDA wheel of torch.")
-    used = "nccl between GPU ranks, gloo between CPU ranks" if facts.devices else "gloo is used"
+    between = "gloo" if facts.not_compiled else "shared memory"
+    used = f"nccl between GPU ranks, {between} between CPU ranks" if facts.devices else f"{between} is used"
     return ok("back ends", f"{text}. Here {used}")
+
+
+def compiled_row(facts: TorchFacts) -> Row:
+    """Whether CPU ranks of one node share memory."""
+    if facts.error:
+        return problem("compiled part", "unknown without torch", "See torch.")
+    if facts.not_compiled:
+        what, _, way_out = facts.not_compiled.partition("; ")
+        return note("compiled part", f"{what}: CPU ranks use gloo, which is slower", way_out or "Use Linux.")
+    return ok("compiled part", f"loads, {facts.instructions}: CPU ranks of one node share memory")

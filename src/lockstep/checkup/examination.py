@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.checkup.backends import backend_row
+from lockstep.checkup.backends import backend_row, compiled_row
 from lockstep.checkup.cores import core_rows
 from lockstep.checkup.devices import device_row
 from lockstep.checkup.driver import driver_row, read_driver
@@ -63,6 +63,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         device_row(facts.devices, gpus, count_gpus({}), variables.get("CUDA_VISIBLE_DEVICES")),
         *core_rows(machine, len(os.sched_getaffinity(0))),
         backend_row(facts),
+        compiled_row(facts),
         shared_memory_row(*read_shared_memory()),
         open_files_row(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         loopback_row(try_loopback()),

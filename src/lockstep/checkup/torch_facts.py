@@ -40,6 +40,10 @@ class TorchFacts:
     """The instruction set that torch's kernels use."""
     tasks: int = 1
     """Threads of the process after importing torch; the nursery forks only from one."""
+    not_compiled: str = ""
+    """Why lockstep's compiled part cannot be used, with the way out; empty when it can."""
+    instructions: str = ""
+    """Those that the compiled part adds up with."""
 
 
 def ask_torch(variables: Mapping[str, str]) -> TorchFacts:
@@ -73,6 +77,7 @@ def _gather() -> TorchFacts:
     distributed = importlib.import_module("torch.distributed")
     cuda, hip = torch.version.cuda, getattr(torch.version, "hip", None)
     devices, cuda_error = _devices(torch) if cuda or hip else ((), "")
+    native = importlib.import_module("lockstep.transport.native")
     backends = tuple(name for name in ("gloo", "nccl", "mpi", "ucc") if _has(distributed, name))
     return TorchFacts(
         version=str(torch.__version__),
@@ -84,6 +89,8 @@ def _gather() -> TorchFacts:
         nccl=".".join(map(str, torch.cuda.nccl.version())) if "nccl" in backends else "",
         cpu=str(torch.backends.cpu.get_cpu_capability()),
         tasks=tasks,
+        not_compiled=native.why_not(),
+        instructions=native.compiled.variant() if native.available() else "",
     )
 
 

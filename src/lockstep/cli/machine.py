@@ -6,10 +6,12 @@ import os
 
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
+from lockstep.launch.open_files import open_file_limit
 from lockstep.launch.sizing import Machine
 
 
 def machine_for(device: str) -> Machine:
     """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS."""
     gpus = count_gpus(os.environ) if device != "cpu" else 0
-    return Machine(usable_cores(), gpus if gpus and torch_speaks_cuda() else 0, os.environ.get("OMP_NUM_THREADS"))
+    usable = gpus if gpus and torch_speaks_cuda() else 0
+    return Machine(usable_cores(), usable, os.environ.get("OMP_NUM_THREADS"), open_file_limit())

@@ -13,6 +13,10 @@ from lockstep.launch.cores import Cores, threads_per_rank
 from lockstep.launch.request import Device
 
 MAX_AUTO_CPU_RANKS = 4
+MOST_RANKS = 1024
+"""Of one node. Nobody has so many devices; more is a slip of the hand that would fill the disk with logs."""
+OWN_FILES, FILES_PER_RANK = 16, 4
+"""What the command has open, and what it has open for each rank while it starts it."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class Machine:
     """CUDA devices that the installed torch can use."""
     omp_threads: str | None = None
     """OMP_NUM_THREADS as the person set it."""
+    open_files: int = -1
+    """How many files a process may have open; negative: any number."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,20 @@ def size(wish: Wish, machine: Machine) -> Size:
             f"`lanes` must be at least the number of ranks, but is {wish.lanes} with {ranks} ranks. "
             f"Start with -n {wish.lanes}, or set lanes={ranks}."
         )
+    _check_room(ranks, machine)
     threads, why_threads = _threads(wish, machine, ranks)
     return Size(ranks, device, threads, "; ".join(reason for reason in (why_threads, why_ranks) if reason))
+
+
+def _check_room(ranks: int, machine: Machine) -> None:
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks are too many: one node takes {MOST_RANKS}. Start with -n auto.")
+    files = OWN_FILES + ranks * FILES_PER_RANK
+    if 0 <= machine.open_files < files:
+        raise UsageError(
+            f"{ranks} rank{'s' if ranks > 1 else ''} need {files} open files, but a process may have {machine.open_files} here. "
+            f"Raise the limit with `ulimit -n {max(files, 1024)}`."
+        )
 
 
 def _check_at_least_one(option: str, value: int | None) -> None:

@@ -28,6 +28,7 @@ from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.gpus import count_gpus, gpu_names, torch_speaks_cuda
 from lockstep.launch.kept_nursery import KeptNursery
 from lockstep.launch.launcher import launch
+from lockstep.launch.open_files import open_file_limit
 from lockstep.launch.parcel import Parcel
 from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
 from lockstep.launch.signals import CaughtSignals
@@ -268,7 +269,7 @@ def _size(nprocs: int, device: str) -> tuple[Size, str]:
             f'{nprocs} ranks with device="cuda" need a GPU each, but {gpus} that torch can use '
             f'{"is" if gpus == 1 else "are"} here. Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
         )
-    machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"))
+    machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
     too_few = device == "auto" and 0 < gpus < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
     return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why

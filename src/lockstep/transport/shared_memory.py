@@ -47,6 +47,10 @@ BYTE = DTYPES[torch.uint8]
 TROUBLES: dict[int, type[LockstepError]] = {1: PeerLost, 2: UsageError, 3: WorldError, 4: PeerLost, 5: WorldError}
 """What the compiled part reports, as our exceptions (native/src/errors.hpp)."""
 
+NO_MEMORY = 5
+"""Of `TROUBLES`."""
+MORE_MEMORY = "Use fewer ranks or a smaller model, or raise this process's limits (`ulimit -v`, its control group)."
+
 MOST_PARTS = 255
 """Partial sums of all ranks together: each has a byte in the compiled part's programs."""
 
@@ -64,7 +68,10 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
             return call(*args)
         except compiled.GroupError as error:
             trouble, text = error.args
-            raise TROUBLES.get(trouble, WorldError)(text) from None
+            way_out = f". {MORE_MEMORY}" if trouble == NO_MEMORY else ""
+            raise TROUBLES.get(trouble, WorldError)(text + way_out) from None
+        except OSError as error:  # this process's own limits
+            raise WorldError(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
 

@@ -17,3 +17,10 @@ def lockstep_group() -> dist.ProcessGroup:
     """All ranks over our back end; every rank must call it."""
     group: dist.ProcessGroup = dist.new_group(backend="lockstep")
     return group
+
+
+def own_group() -> dist.ProcessGroup:
+    """This rank alone over our back end, so that nobody waits for anybody; every rank must call it."""
+    groups = [dist.new_group([rank], backend="lockstep") for rank in range(dist.get_world_size())]
+    own: dist.ProcessGroup = groups[dist.get_rank()]
+    return own

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from benchmarks.back_end import gloo_group, lockstep_group
+from benchmarks.back_end import gloo_group, lockstep_group, own_group
 from benchmarks.cases import GLOO
-from benchmarks.contestants import BUCKET_CAPS_MIB, OURS, Models, Record, bucketed, ddp_sides
+from benchmarks.contestants import BUCKET_CAPS_MIB, OURS, Models, Record, bucketed, ddp_sides, plain_side
+from benchmarks.ddp import ALONE
 from benchmarks.in_rank import STEPS_PER_EPOCH, differences, measure
 from benchmarks.turns import slowest
 from benchmarks.workloads import WORKLOADS
@@ -33,9 +34,13 @@ def main() -> None:
     models = Models(workload, rank, world_size, num_samples)
     records: dict[str, Record] = defaultdict(Record)
     groups = {GLOO: gloo_group(), OURS: lockstep_group()}
-    found = ddp_sides(models, workload.data(num_samples), groups, records.__getitem__)
+    data = workload.data(num_samples)
+    found = ddp_sides(models, data, groups, records.__getitem__)
+    found[ALONE] = plain_side(models.wrapped(own_group()), data, models.batches, Record(), exchange=True)
+    records[ALONE] = Record()  # its gradients are this rank's own
     times = slowest(measure(found, records, options.rounds))
-    told = {"times_ns": times, "differences": differences(dict(records), bucketed(GLOO, BUCKET_CAPS_MIB[0]))}
+    exchanged = {name: record for name, record in records.items() if name != ALONE}
+    told = {"times_ns": times, "differences": differences(exchanged, bucketed(GLOO, BUCKET_CAPS_MIB[0]))}
     if rank == 0:
         options.to.write_text(json.dumps(told))
     dist.destroy_process_group()

@@ -122,6 +122,19 @@ class Keeps(optim.Optimizer):
                     self.state[parameter]["last"] = parameter.grad
 
 
+class Twice(optim.SGD):
+    """Its step calls itself once."""
+
+    again = False
+
+    def step(self, closure=None):
+        if not self.again:
+            self.again = True
+            self.step()
+            self.again = False
+        return super().step(closure)
+
+
 class Zeroing(optim.SGD):
     """Takes the gradients away at the end of its step; the script does not."""
 
@@ -136,6 +149,7 @@ def own_optimizers():
         (lambda model: Lamb(model.parameters(), 0.01), "parameter"),
         (lambda model: Sign(model.parameters(), 0.01, momentum=0.9), "element"),
         (lambda model: Keeps(model.parameters(), 0.05), "element"),
+        (lambda model: Twice(model.parameters(), 0.05, momentum=0.9), "element"),
     ):
         run, model, optimizer, loader = prepared(make, updates_by=by)
         for step in run.steps(loader):

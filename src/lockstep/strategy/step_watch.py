@@ -27,7 +27,7 @@ class StepWatch:
         optimizer: its object gets a `step` that calls its former one.
         before: called when the engine is about to begin; hooks of others have seen the optimizer as it is.
         after: called when the engine is finished.
-        undo: called at the end of each `step`, also when it raised.
+        undo: called at the end of each `step` that no other one called, also when it raised.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
     """
@@ -45,6 +45,8 @@ class StepWatch:
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
+        self._depth = 0
+        """Calls of `step` that are not over: one may call itself."""
         self._inner = optimizer.step
         self._step = MethodType(self._around(undo), optimizer)
         optimizer.step = self._step  # type: ignore[method-assign]
@@ -72,11 +74,14 @@ class StepWatch:
             post: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
             pre.move_to_end(self._first.id)
             post.move_to_end(self._last.id, last=False)
+            self._depth += 1
             try:
                 return inner(*args, **kwargs)
             finally:
-                self._streams.clear()
-                undo()
+                self._depth -= 1
+                if not self._depth:
+                    self._streams.clear()
+                    undo()
 
         return step
 

@@ -87,7 +87,7 @@ def _check_room(ranks: int, machine: Machine) -> None:
     files = OWN_FILES + ranks * FILES_PER_RANK
     if 0 <= machine.open_files < files:
         raise UsageError(
-            f"{ranks} rank{'s' if ranks > 1 else ''} need {files} open files, but a process may have {machine.open_files} here. "
+            f"{f'{ranks} ranks need' if ranks > 1 else 'A rank needs'} {files} open files, but a process may have {machine.open_files} here. "
             f"Raise the limit with `ulimit -n {max(files, 1024)}`."
         )
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.buckets import OURS_KIB, SIZES_KIB, bucket_name
 from benchmarks.contestants import Models
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import Turn, slowest, take_turns
 from benchmarks.workloads import WORKLOADS
 from lockstep.layout.placement import Placement
@@ -39,11 +38,7 @@ def reduction(pool: SlotPool, transport: Transport, placement: Placement) -> Tur
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
+    options = rank_parser(workload=True).parse_args()
 
     dist.init_process_group("gloo")
     torch.set_num_threads(1)

@@ -5,10 +5,8 @@ No line of ours but the back end's name: `lockstep run` only starts the ranks.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -17,16 +15,13 @@ from benchmarks.cases import GLOO
 from benchmarks.contestants import BUCKET_CAPS_MIB, OURS, Models, Record, bucketed, ddp_sides, plain_side
 from benchmarks.ddp import ALONE
 from benchmarks.in_rank import STEPS_PER_EPOCH, differences, measure
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import slowest
 from benchmarks.workloads import WORKLOADS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
+    options = rank_parser(workload=True).parse_args()
 
     dist.init_process_group("gloo")
     workload, rank, world_size = WORKLOADS[options.workload], dist.get_rank(), dist.get_world_size()
@@ -36,10 +31,11 @@ def main() -> None:
     groups = {GLOO: gloo_group(), OURS: lockstep_group()}
     data = workload.data(num_samples)
     found = ddp_sides(models, data, groups, records.__getitem__)
-    found[ALONE] = plain_side(models.wrapped(own_group()), data, models.batches, Record(), exchange=True)
-    records[ALONE] = Record()  # its gradients are this rank's own
+    found[ALONE] = plain_side(models.wrapped(own_group()), data, models.batches, records[ALONE], exchange=True)
     times = slowest(measure(found, records, options.rounds))
-    exchanged = {name: record for name, record in records.items() if name != ALONE}
+    exchanged = {
+        name: record for name, record in records.items() if name != ALONE
+    }  # whose gradients are the rank's own
     told = {"times_ns": times, "differences": differences(exchanged, bucketed(GLOO, BUCKET_CAPS_MIB[0]))}
     if rank == 0:
         options.to.write_text(json.dumps(told))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,6 +11,7 @@ import torch.distributed as dist
 from benchmarks.bare import Bare
 from benchmarks.collectives import Buffer, by_handle, window_memory
 from benchmarks.descriptions import ALL_REDUCE, ALONE, BARRIER, FLAGS
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import Turn, slowest, take_turns
 from lockstep.transport.meeting import meet
 
@@ -32,11 +31,7 @@ def many(act: Turn) -> Turn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--bare", type=Path, required=True)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
+    options = rank_parser(bare=True).parse_args()
 
     dist.init_process_group("gloo")
     rank, num_ranks = dist.get_rank(), dist.get_world_size()

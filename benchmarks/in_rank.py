@@ -5,12 +5,10 @@ lockstep run -n 2 -m benchmarks.in_rank --workload mlp --rounds 20 --to times.js
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +18,7 @@ import lockstep
 from benchmarks.back_end import gloo_group
 from benchmarks.contestants import BARE, LIMIT, OURS, Models, Record, ddp_sides, lockstep_side, plain_side
 from benchmarks.laps import BACKWARD, FORWARD, UPDATE
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import slowest, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -92,11 +91,7 @@ def sides(run: lockstep.Run, workload: Workload, records: dict[str, Record]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
+    options = rank_parser(workload=True).parse_args()
 
     run = lockstep.init(seed=0)
     records: dict[str, Record] = defaultdict(Record)

@@ -5,10 +5,8 @@ lockstep run -n 2 -m benchmarks.transport_in_rank --rounds 24 --cases '[...]' --
 
 from __future__ import annotations
 
-import argparse
 import json
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from benchmarks.collectives import (
     window_memory,
 )
 from benchmarks.limits import evicting_bytes, last_cache_bytes, num_buffers, repeats
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import Turn, slowest, take_turns
 from lockstep.transport.meeting import meet
 
@@ -108,11 +107,8 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = rank_parser(bare=True)
     parser.add_argument("--cases", type=json.loads, required=True)
-    parser.add_argument("--bare", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     cases = [Case("", *told) for told in options.cases]
     bench = Bench(cases, Bare(options.bare))

@@ -7,11 +7,9 @@ where AdamW reads them; it adds them up in pieces of several sizes, all begun at
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from benchmarks.bare import Bare, Copy
 from benchmarks.cases import GLOO
 from benchmarks.contestants import adamw
 from benchmarks.limits import update_bytes
+from benchmarks.rank_options import rank_parser
 from benchmarks.turns import rotated, slowest
 from benchmarks.update import ZERO1
 
@@ -121,11 +120,8 @@ def alternate(sides: dict[str, Spans], rounds: int) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = rank_parser(bare=True)
     parser.add_argument("--millions", type=int, required=True)
-    parser.add_argument("--bare", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
 
     run = lockstep.init(seed=0)

@@ -54,8 +54,9 @@ std::string Group::text_of(const Description& description) const {
 
 std::string Group::text_of(const Operation& operation) const {
   std::string text = text_of(describe(operation.request, operation.number));
-  if (!operation.request.where.empty()) text += " (" + operation.request.where + ")";
-  return text;
+  // The shortest way begins an operation without asking for its line; then it is the one that waits.
+  const std::string where = operation.request.where.empty() ? settings_.where() : operation.request.where;
+  return where.empty() ? text : text + " (" + where + ")";
 }
 
 // With the line that waits for it: messages know no lines of their own, which would cost as much as a small message.

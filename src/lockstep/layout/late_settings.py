@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "LD_PRELOAD")
+PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "TORCHDYNAMO_", "LD_PRELOAD")
 """Variables that libraries read once, while they are loaded."""
 
 HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}

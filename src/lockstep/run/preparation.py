@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import LBFGS, Optimizer, SparseAdam
@@ -29,6 +30,7 @@ from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
+from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
 
@@ -84,12 +86,20 @@ def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) ->
         raise UsageError(objection)
     for model in models:
         if not spans_devices(model):
-            model.to(parts.device)
+            _move(model, parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)
     parts.strategy.adopt([*parts.models, *models])
     parts.models.extend(models)
+
+
+def _move(model: nn.Module, device: torch.device) -> None:
+    """To the rank's device; a view that was taken before stays behind, in a plain script too, but there people see it."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
+    refuse_other_users(moving, f"The model goes to {device}: take views after `model.to(run.device)`.")
+    model.to(device)
 
 
 def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:

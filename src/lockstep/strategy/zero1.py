@@ -57,13 +57,14 @@ class Zero1(Replica):
         )
         self._cut_gradients()
 
-    def _lay_out(self) -> None:
-        self._visibility.forget()
-        super()._lay_out()
+    def _lay_out(self, *, compact: bool = False) -> None:
+        super()._lay_out(compact=compact)
+        self._visibility.keep(self._arena.flats)
         self._visibility.publish()
 
-    def _make_arena(self) -> ParameterArena:
-        return ParameterArena(self._models, self._absent, self._visibility.allocate, self._visibility.master)
+    def _make_arena(self, previous: ParameterArena | None) -> ParameterArena:
+        allocate, master = self._visibility.allocate, self._visibility.master
+        return ParameterArena(self._models, self._absent, allocate, master, self._stay, previous)
 
     def _watch_trainable(self) -> None:
         super()._watch_trainable()

@@ -29,6 +29,7 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
     outside = Place(parts.place.region)
     before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
     parts.strategy.keep_buffers()
+    parts.strangers.begin_lane()
     with parts.streams.elsewhere():
         plan = loader.plan_evaluation(parts.ledger.step)
         lanes = loader.parts(plan, 0, evaluation=True)
@@ -47,6 +48,7 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 parts.strategy.precision.leave()
         finally:
             parts.strategy.precision.leave()
+            parts.strangers.end_lane()
             parts.place.region, parts.place.lane = outside.region, -1
             _restore_buffers(parts)
             parts.ledger.enter(before, "evaluated")

@@ -20,6 +20,7 @@ from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
+from lockstep.run.strangers import Strangers
 from lockstep.run.witness import Witness
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.loss_scale import LossScale
@@ -52,6 +53,7 @@ class Parts:
     witness: Witness | None
     meter: Meter | None = None
     place: Place = field(default_factory=Place)
+    strangers: Strangers = field(init=False)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
@@ -77,6 +79,9 @@ class Parts:
     """Epochs and steps that earlier starts have made."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+
+    def __post_init__(self) -> None:
+        self.strangers = Strangers(self.place, self.models)
 
     @property
     def lanes(self) -> range:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
@@ -26,6 +26,7 @@ from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
+from lockstep.run.lone_parameter import LoneParameter
 from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
@@ -38,7 +39,7 @@ from lockstep.strategy.several_devices import spans_devices
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
-        raise UsageError("run.prepare needs at least one model, optimizer, scheduler or DataLoader.")
+        raise UsageError("run.prepare needs at least one model, parameter, optimizer, scheduler or DataLoader.")
     if parts.place.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
     if updates_by not in (None, "element", "parameter"):
@@ -47,14 +48,15 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], upd
         _refuse(parts, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
         refuse_unsupported(loader)
-    models = [thing for thing in things if isinstance(thing, nn.Module)]
+    taken = [LoneParameter(thing) if isinstance(thing, Tensor) else thing for thing in things]
+    models = [thing for thing in taken if isinstance(thing, nn.Module)]
     if models:
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(parts, optimizer, updates_by)
     if parts.arithmetic.numerics == "exact":
         set_compiler(parts.placement.num_lanes)
-    parts.taken.extend(things)
+    parts.taken.extend(taken)
     prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(parts)
     return prepared
@@ -73,10 +75,14 @@ def _refuse(parts: Parts, thing: Any) -> None:
             "LBFGS calls the model again inside optimizer.step(closure), which lanes cannot follow. Use an optimizer "
             "that takes one step per gradient, such as AdamW."
         )
-    if not isinstance(thing, (nn.Module, Optimizer, LRScheduler, DataLoader)):
+    if isinstance(thing, Tensor) and any(thing is one for model in parts.models for one in model.parameters()):
         raise UsageError(
-            f"run.prepare does not know what to do with {kind}. It takes models, optimizers, schedulers and DataLoaders; "
-            f"everything else needs no preparation."
+            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
+        )
+    if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
+        raise UsageError(
+            f"run.prepare does not know what to do with {kind}. It takes models, parameters, optimizers, schedulers and "
+            f"DataLoaders; everything else needs no preparation."
         )
 
 
@@ -115,8 +121,9 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
     if foreign:
         raise UsageError(
             f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
-            f"would not be reduced. Pass their module to run.prepare as well."
+            f"would not be reduced. Pass them (or their module) to run.prepare as well."
         )
+    parts.strangers.take(optimizer)
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
     if parts.scaler is not None:
         parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))

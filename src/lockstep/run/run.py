@@ -109,10 +109,11 @@ class Run:
         updates_by: By = None,
     ) -> tuple[Any, ...]: ...
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
-        """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
+        """Take models, bare parameters, optimizers, schedulers and DataLoaders; every rank, with the same objects.
 
         Args:
-            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one.
+            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A tensor
+                that is trained without a module (a temperature, class centres) is one of them too.
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
             cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
                 measured.

@@ -245,6 +245,7 @@ def finish() -> None:
             write_stage_report(parts)
     finally:
         parts.strategy.close()
+        parts.strangers.close()
         for hook in parts.hooks:
             hook.remove()
         if not failed:

@@ -127,6 +127,7 @@ class Step:
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)
         parts.strategy.begin_lane(part.lane)
+        parts.strangers.begin_lane()
         parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
         parts.strategy.precision.enter()
@@ -140,6 +141,7 @@ class Step:
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:
+        self._parts.strangers.end_lane()
         self._parts.place.region, self._parts.place.lane = Region.STEP, -1
 
     def _end_pass(self) -> None:

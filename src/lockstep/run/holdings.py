@@ -71,12 +71,13 @@ def _found(models: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
 def _script_frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
     while frame is not None:
-        if _is_the_users(frame.f_code.co_filename):
+        if is_the_users(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 
 
-def _is_the_users(file: str) -> bool:
+def is_the_users(file: str) -> bool:
+    """Whether a source file belongs to the script, and not to a library or to Python."""
     return not file.startswith(("<", *_NOT_THE_USERS))
 
 
@@ -128,4 +129,4 @@ def _is_of_the_users_class(thing: Any) -> bool:
     if module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and _is_the_users(file)
+    return file is not None and is_the_users(file)

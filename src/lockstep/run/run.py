@@ -229,6 +229,7 @@ class Run:
     def _over_ranks(self, call: str, value: float | Tensor, scale: float) -> Any:
         parts = self._parts
         parts.place.require_same_on_every_rank(call)
+        parts.shares.put_together()
         if isinstance(value, Tensor):
             shape = [list(value.shape), str(value.dtype)]
             if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
@@ -259,6 +260,7 @@ class Run:
             loader: whose last evaluation, if not the last one of all.
         """
         self._parts.place.require_same_on_every_rank("run.gather")
+        self._parts.shares.put_together()
         indices = self._parts.evaluated if loader is None else self._evaluated_by(loader)
         if not self._parts.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
@@ -312,6 +314,7 @@ class Run:
         """A new set of weighted sums over samples."""
 
         def exchange(value: Any, call: str) -> list[Any]:
+            self._parts.shares.put_together(only_counted=True)
             told = self._parts.transport.all_gather_object([self._parts.evaluation, value], call, where())
             if len({evaluation for evaluation, _ in told}) > 1:
                 raise UsageError(

@@ -30,6 +30,7 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.calm import calm, calm_random_numbers
+from lockstep.run.evaluation import say_shares
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
@@ -39,6 +40,7 @@ from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.stage_report import write_stage_report
 from lockstep.run.state_hash import state_hash
+from lockstep.run.training import say_written
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
 
@@ -238,14 +240,18 @@ def finish() -> None:
         if not failed:
             if parts.meter is not None:
                 parts.meter.close()
-            sums = parts.strategy.checksums()
-            told = parts.transport.all_gather_object(sums, "the end of the script")
-            check_replicas(parts, told)
+            say_shares(parts)
+            mine = [parts.strategy.checksums(), parts.written.take() if parts.written is not None else {}]
+            told = parts.transport.all_gather_object(mine, "the end of the script")
+            say_written(parts, [paths for _, paths in told])
+            check_replicas(parts, [sums for sums, _ in told])
             _write_result(parts)
             write_stage_report(parts)
     finally:
         parts.strategy.close()
         parts.strangers.close()
+        if parts.written is not None:
+            parts.written.close()
         for hook in parts.hooks:
             hook.remove()
         if not failed:

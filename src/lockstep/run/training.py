@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,6 +13,7 @@ from lockstep.journal.record import Phase
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.memory import give_back_freed_memory
+from lockstep.run.evaluation import say_shares
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
@@ -45,7 +47,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         )
     _check_norms(parts, plan)
     first = parts.ledger.step + 1
-    lanes = loader.parts(plan, first, evaluation=False)
+    lanes = loader.parts(plan, first)
     fetched = loader.fetch(lanes, evaluation=False)
     cut = Cut(plan.batch_size, parts.placement.num_lanes)
     parts.ledger.step_in_epoch, parts.ledger.steps_per_epoch = 0, len(plan.steps)
@@ -59,6 +61,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         sizes = cut.sizes(len(samples))
         step_cut = StepCut(first + number, sizes, tuple(map(cut.weight, sizes)))
         step = Step(parts, step_cut, lanes[position:end], fetched)
+        say_shares(parts)
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
@@ -124,7 +127,17 @@ def _count_step(parts: Parts, num_samples: int) -> None:
 
 
 def _check_samples(parts: Parts, plan: EpochPlan, num_mine: int) -> None:
-    counts = parts.transport.all_gather_object(num_mine if parts.counts else 0, "epoch end", where())
-    if sum(counts) != plan.num_samples:
-        raise PromiseBroken(f"The ranks trained on {sum(counts)} samples of an epoch of {plan.num_samples}.")
+    mine = [num_mine if parts.counts else 0, parts.written.take() if parts.written is not None else {}]
+    told = parts.transport.all_gather_object(mine, "epoch end", where())
+    say_written(parts, [paths for _, paths in told])
+    count = sum(number for number, _ in told)
+    if count != plan.num_samples:
+        raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {plan.num_samples}.")
     parts.epochs_seen.append(plan.num_samples)
+
+
+def say_written(parts: Parts, everyone: list[dict[str, str]]) -> None:
+    """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
+    for sentence in parts.written.conclude(everyone) if parts.written is not None else ():
+        if parts.transport.rank == 0:
+            print(f"lockstep: {sentence}", file=sys.stderr)

@@ -30,6 +30,11 @@ def test_views_of_parameters_and_buffers_still_show_them(scenario):
             assert result == alone, started.form
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_without_views_all_parameters_lie_together(strategy):
+    assert run_ranks(views.num_that_stay, Started(2, form=Form(strategy))) == [0, 0]
+
+
 @pytest.mark.parametrize("strategy", ["hogwild", "model_parallel"])
 def test_where_memory_has_to_move_it_is_one_sentence(strategy):
     with pytest.raises(RankFailed, match="something else uses too") as failed:

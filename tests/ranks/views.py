@@ -157,3 +157,9 @@ def views_taken_while_training():
 
     told = train(model, epochs=3, between=between)
     return told | {"shows": shows(views, [*list(model.parameters())[:6], *model.buffers()])}
+
+
+def num_that_stay():
+    run = lockstep.init(seed=3, lanes=4)
+    run.prepare(seeded(mlp))
+    return len(run._parts.strategy._stay)

@@ -25,6 +25,8 @@ class OncePerNode(Visibility):
     After `adopt`-ing new parameters into memory that `allocate` made, every rank calls `publish`.
     """
 
+    is_shared = True
+
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._parts: list[SharedOnce] = []

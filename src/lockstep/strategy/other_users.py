@@ -7,6 +7,7 @@ parameter gets other memory, and nothing would say so.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from itertools import chain
@@ -116,9 +117,14 @@ def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list
     """
     storages = [_storage(tensor) for tensor in tensors]
     ours = Counter(storage._cdata for storage in storages if storage is not None)  # noqa: SLF001
+
+    def has_others(storage: torch.UntypedStorage | None) -> bool:
+        return storage is not None and _num_users(storage) > ours[storage._cdata]  # noqa: SLF001
+
+    if any(map(has_others, storages)):
+        gc.collect()  # a view in a cycle that nobody can reach is nobody's
     return [
-        storage is not None
-        and (_num_users(storage) > ours[storage._cdata] or (tensor.data_ptr() not in laid and _is_foreign(storage)))  # noqa: SLF001
+        has_others(storage) or (storage is not None and tensor.data_ptr() not in laid and _is_foreign(storage))
         for tensor, storage in zip(tensors, storages, strict=True)
     ]
 

@@ -32,6 +32,9 @@ class Stretch:
 class Visibility(ABC):
     """Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
 
+    is_shared = False
+    """Whether what `allocate` makes lies once for all ranks."""
+
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Zeros for parameters to lie in, 1-D. Every rank must call it."""
         return private_zeros(size, dtype, device)

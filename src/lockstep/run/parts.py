@@ -76,6 +76,8 @@ class Parts:
     hooks: list[Any] = field(default_factory=list)
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
+    said_apart: bool = False
+    said_seeded_lane: bool = False
     said_decisions: bool = False
     epochs: EpochCount = field(default_factory=EpochCount)
     ended: bool = False

@@ -137,7 +137,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     transport = join(environment, device, exact=exact)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
-    streams = Streams(seed, device)
+    streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
     parts = Parts(
         environment=environment,

@@ -20,6 +20,7 @@ from lockstep.layout.tree import tree_sum
 from lockstep.run.agreed import Agreed
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
+from lockstep.run.randomness import say_apart, say_seeded_lane
 from lockstep.strategy.contract import Ordered, PassResult, StepCut
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 from lockstep.transport.caller import where
@@ -105,6 +106,8 @@ class Step:
         if parts.place.region is not Region.STEP:
             raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
         parts.strategy.begin_pass(self._cut, where())
+        parts.streams.look()
+        parts.strategy.seen = parts.streams.seen
         parts.broken = "the loop over the step's lanes was left early"
         finished = False
         try:
@@ -134,6 +137,8 @@ class Step:
         return batch
 
     def _leave_lane(self) -> None:
+        if self._parts.streams.was_seeded():
+            say_seeded_lane(self._parts, where())
         self._parts.strategy.precision.leave()
         self._parts.strategy.end_lane()
         if self._passes == 0:
@@ -153,6 +158,8 @@ class Step:
         self._passes += 1
         parts.broken = None
         parts.streams.enter(Domain.STEP, self.number, self._passes)
+        if result.apart:
+            say_apart(parts, result.apart, self.number)
         if result.loss is not None:
             _show_loss(parts, self.number, result.loss)
         if parts.witness is not None:

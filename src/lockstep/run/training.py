@@ -36,6 +36,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         )
     parts.epochs.begin_steps()
     parts.ledger.enter(Phase.DATA, "epoch order")
+    parts.streams.look()
     plan = loader.plan_training()
     agree_on_order(parts, plan, "run.steps")
     sums = parts.strategy.checksums()
@@ -62,6 +63,7 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         step_cut = StepCut(first + number, sizes, tuple(map(cut.weight, sizes)))
         step = Step(parts, step_cut, lanes[position:end], fetched)
         say_shares(parts)
+        parts.streams.look()  # at what the body of the last step drew
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number

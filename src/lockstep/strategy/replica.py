@@ -351,7 +351,7 @@ class Replica(Strategy):
         self._skip_lanes_before(self._lanes.stop)
         report, reduction = current.report, current.reduction
         report.losses = dict(zip(report.lanes, numbers(current.losses), strict=True))
-        report.used, report.notes = current.used, notes
+        report.used, report.notes, report.seen = current.used, notes, self.seen
         report.buffers = current.buffers.header()
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         all_ranks = self._conclude(current)
@@ -360,7 +360,7 @@ class Replica(Strategy):
         elif current.only is not None:
             current.only.hand_over(current.held, self.precision.unscale)
         self._pass = None
-        return PassResult(all_ranks.loss, all_ranks.notes)
+        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
 
     def _conclude(self, current: _Pass) -> Conclusions:
         if self._transport.world_size == self.placement.num_lanes == 1:

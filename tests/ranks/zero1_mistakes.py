@@ -175,6 +175,13 @@ class Trusting(optim.Optimizer):
                     parameter.sub_(parameter.grad * group["lr"])
 
 
+def closure_in_the_step():
+    run, model, optimizer, loader = prepared(adamw)
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+        optimizer.step(lambda: 1.0)
+
+
 def needs_every_gradient():
     mistake(make=lambda model: Trusting(model.parameters(), False), updates_by="element")
 
@@ -184,6 +191,7 @@ def keeps_a_state_without_a_gradient():
 
 
 MISTAKES = {
+    closure_in_the_step: "which zero1 has to prepare before",
     needs_every_gradient: "must leave a parameter whose grad is None alone",
     keeps_a_state_without_a_gradient: "made a state for a parameter",
     state_on_one_rank: "The ranks are not at the same place",

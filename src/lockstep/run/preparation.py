@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
@@ -70,11 +70,6 @@ def _refuse(parts: Parts, thing: Any) -> None:
         raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
     if isinstance(thing, SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
-    if isinstance(thing, LBFGS):
-        raise UsageError(
-            "LBFGS calls the model again inside optimizer.step(closure), which lanes cannot follow. Use an optimizer "
-            "that takes one step per gradient, such as AdamW."
-        )
     if isinstance(thing, Tensor) and any(thing is one for model in parts.models for one in model.parameters()):
         raise UsageError(
             f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
@@ -132,16 +127,18 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
     def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if any(callable(value) for value in [*args, *kwargs.values()]):
+        calls_back = any(callable(value) for value in [*args, *kwargs.values()])
+        if calls_back and (not parts.strategy.takes_closures or parts.scaler is not None):
+            why = parts.strategy.name if parts.scaler is None else "16-mixed"
             raise UsageError(
-                "optimizer.step(closure) calls the model again, which lanes cannot follow. Compute the gradient in the "
-                f"step's lanes and call optimizer.step():\n{RIGHT_FORM}"
+                f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare before. Use "
+                f"--strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the lanes:\n{RIGHT_FORM}"
             )
         if parts.place.region is Region.LANE:
             raise UsageError(
                 f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
             )
-        if parts.broken is not None:
+        if parts.broken is not None and not calls_back:
             raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
         parts.strategy.before_update(optimizer)
 

@@ -77,6 +77,9 @@ class Strategy(ABC):
     """The strategy itself, when it has an order of its own; the loop must be `step.backward(loss_of)` then."""
     precision = Precision()
     """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
+    takes_closures = True
+    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does. Not where a rank sees a part of the
+    update only, or others write to the parameters."""
     seen = 0
     """Of a rank's random streams outside of lanes; `end_pass` compares it over the ranks."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None

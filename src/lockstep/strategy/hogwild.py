@@ -39,6 +39,8 @@ class Hogwild(Around):
         placement: lanes on ranks.
     """
 
+    takes_closures = False
+
     def __init__(self, transport: Transport, placement: Placement) -> None:
         lanes = placement.lanes(transport.rank)
         memory = SharedMemory(transport)

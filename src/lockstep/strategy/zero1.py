@@ -38,6 +38,8 @@ class Zero1(Replica):
         visibility: how new parameters become visible to everyone.
     """
 
+    takes_closures = False
+
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         super().__init__("zero1", transport, placement)
         self._visibility = visibility

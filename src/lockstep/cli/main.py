@@ -9,6 +9,7 @@ import click
 
 from lockstep.cli.version import version
 from lockstep.errors import LockstepError, UsageError
+from lockstep.visible import hung
 
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
@@ -88,7 +89,7 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _say(sentence: str, code: int) -> int:
-    click.echo(f"error: {sentence}", err=True)
+    click.echo(f"error: {hung(sentence)}", err=True)
     return code
 
 

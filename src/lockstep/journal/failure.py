@@ -71,7 +71,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
     sample = _SAMPLE.search(text)
     only = traceback.format_exception_only(error)
-    summary = next(words for words in only if not words.startswith(" ")).strip().splitlines()
+    summary = next(words for words in only if not words.startswith(" ")).strip().split("\n")
     file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
     if _WORKER.search(summary[0]):
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]

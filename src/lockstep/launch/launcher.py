@@ -102,6 +102,7 @@ def _say_ending(
     request: LaunchRequest, saying: Saying, outcome: Outcome, interrupted_by: int, result: Mapping[str, Any]
 ) -> None:
     """The last lines; a failure block is the very last."""
+    saying.settle()
     if interrupted_by:
         text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
         if request.call is None or request.verbosity is not Verbosity.QUIET:

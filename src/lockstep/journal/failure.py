@@ -10,10 +10,11 @@ import json
 import re
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lockstep.errors import PeerLost, UsageError
 from lockstep.journal.private_file import write_private
@@ -107,15 +108,33 @@ def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
     return "<frozen" in str(file) or any(file.is_relative_to(folder) for folder in hidden)
 
 
-def write_failure(path: Path, failure: Failure) -> None:
-    """Write atomically: a reader sees the whole record or none. A full disk loses the record, not the exit code."""
+def write_failure(path: Path, failure: Failure) -> bool:
+    """Write atomically: a reader sees the whole record or none. Whether it could be written."""
     with contextlib.suppress(OSError):
         write_private(path, json.dumps(asdict(failure)))
+        return True
+    return False
 
 
 def read_failure(path: Path) -> Failure | None:
-    """The record, or None when the rank wrote none (a signal killed it)."""
-    if not path.exists():
+    """The record, or None when the rank wrote none (a signal killed it, the disk was full)."""
+    with contextlib.suppress(OSError, ValueError):
+        return decode_failure(json.loads(path.read_text()))
+    return None
+
+
+def decode_failure(told: Any) -> Failure | None:
+    """A record from its JSON; None for what is none."""
+    try:
+        return Failure(**{**told, "kind": FailureKind(told["kind"])})
+    except (TypeError, KeyError, ValueError):
         return None
-    data = json.loads(path.read_text())
-    return Failure(**{**data, "kind": FailureKind(data["kind"])})
+
+
+def shortened(failure: Failure, most_bytes: int) -> Failure:
+    """The record with its texts cut, so that its JSON has about `most_bytes` bytes at most: the ends of traceback and error."""
+    size = most_bytes // 2
+    while len(json.dumps(asdict(failure))) > most_bytes and size > 1:
+        failure = replace(failure, traceback=failure.traceback[-size:], error=failure.error[:size])
+        size = size * 3 // 4
+    return failure

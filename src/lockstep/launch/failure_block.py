@@ -63,6 +63,14 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     return "\n".join(map(visible, lines))
 
 
+def lost_block(lost: Sequence[str]) -> str:
+    """The same for a run whose script ended well, of which something could not be written; empty when nothing is lost."""
+    if not lost:
+        return ""
+    lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
+    return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
+
+
 def _message(failure: Failure) -> str:
     return failure.error.partition(": ")[2] or failure.error
 

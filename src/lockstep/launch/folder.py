@@ -69,6 +69,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             path.mkdir(mode=0o700)
         for rank in range(request.ranks):
             make_ring(folder.journal(rank), rank)
+            write_private(folder.log(rank), "")
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         raise WorldError(f"The run folder {request.run_folder} cannot be made: {error.strerror}.") from None

@@ -18,11 +18,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.journal.failure import describe, write_failure
+from lockstep.journal.failure import describe, shortened, write_failure
 from lockstep.launch.backend_guard import guard_backends
 from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
@@ -36,6 +37,9 @@ from lockstep.layout.late_settings import remember
 from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
 from lockstep.layout.rank_environment import decode, encode_place
 from lockstep.layout.run_folder import RunFolder
+
+MOST_NEWS_BYTES = 3500
+"""The kernel keeps a message of up to 4096 bytes together, whoever else writes into the same pipe."""
 
 
 def run_rank(order: RankOrder, news: int, parent: int, place: Sequence[int]) -> int:
@@ -133,10 +137,13 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
+    sys.last_value = error  # exit handlers see that the script did not end well
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parent, Path("<frozen runpy>")))
-    write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
-    _tell_event(news, order.rank, "failed")
+    told: dict[str, object] = {"rank": order.rank, "event": "failed"}
+    if not write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure):
+        told["failure"] = asdict(shortened(failure, MOST_NEWS_BYTES))
+    _tell(news, told)
     with suppress(OSError):
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.launch.report import LABEL_WIDTH, Line
-from lockstep.launch.terminal import BOLD, DIM, RED, Terminal
+from lockstep.launch.terminal import BOLD, DIM, ERR, RED, Terminal
 
 _STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED}
 
@@ -30,6 +30,11 @@ class Saying:
         """A failure block: its first word stands out."""
         if self.terminal is not None:
             self.terminal.block(text, RED)
+
+    def lost(self) -> list[str]:
+        """What a person has not been told, because standard error could not be written; empty when it could."""
+        reason = self.terminal.lost.get(ERR) if self.terminal is not None else None
+        return [f"standard error cannot be written ({reason})"] if reason else []
 
     def settle(self) -> None:
         """No rank writes any more: what they left open on the terminal ends."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.checkpoint.exact_json import decode
-from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.folder import StateFolder, left_between
 from lockstep.checkpoint.manifest import Manifest, damage
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
@@ -35,6 +34,7 @@ from lockstep.run.state import (
     schedulers_of,
 )
 from lockstep.transport.caller import where
+from lockstep.visible import remark
 
 LOAD = "run.load_state"
 OWN = ("the run", "random numbers")
@@ -95,12 +95,8 @@ def _raise_together(parts: Parts, problem: str) -> None:
 
 def _say_differences(parts: Parts, plan: _Plan, folder: StateFolder, manifest: Manifest) -> None:
     """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
-    if plan.place == folder.previous:
-        print(
-            f"lockstep: {folder.target} is missing, because a program ended while it replaced it; loaded {plan.place}, which is "
-            f"complete.",
-            file=sys.stderr,
-        )
+    if plan.place != folder.target:
+        remark(left_between(folder.target, plan.place))
     now, then = facts_of(parts), manifest.facts
     changed = [
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
@@ -113,7 +109,7 @@ def _say_differences(parts: Parts, plan: _Plan, folder: StateFolder, manifest: M
         if key != "threads" and before.get(key) != value
     ]
     if changed:
-        print(f"lockstep: the run goes on with {'; '.join(changed)}: the bits may differ from here.", file=sys.stderr)
+        remark(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")
 
 
 @dataclass
@@ -242,6 +238,6 @@ class _Plan:
         parts.epochs_seen[:] = saved["epochs_seen"]
         parts.resumed = epochs, step = len(parts.epochs_seen), ledger.step
         if parts.transport.rank == 0:
-            print(f"lockstep: the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}", file=sys.stderr)
+            remark(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
         for loader, before in zip(parts.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]

@@ -244,6 +244,15 @@ class StateFolder:
             raise WorldError(f"{place / NAME} cannot be read ({error.strerror}).") from error
 
 
+def identity_of(place: Path) -> tuple[int, int] | None:
+    """Which folder is there now: another one after a program has replaced it; None where nothing is."""
+    try:
+        found = place.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def left_between(target: Path, loaded: Path) -> str:
     """What to say when a program ended between two renames, and the folder that it left is loaded."""
     return f"{target} is missing, because a program ended while it replaced it; loaded {loaded}, which is complete."

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from lockstep.checkpoint.folder import TRIES, StateFolder, left_between
+from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, left_between
 from lockstep.checkpoint.manifest import NAME, Manifest, damage_of, is_manifest
 from lockstep.checkpoint.model_state import MODEL_FILE
 from lockstep.errors import LockstepError, UsageError
@@ -35,10 +35,7 @@ def checked_source(path: Path) -> Path:
 
 def _folder_of(path: Path) -> tuple[int, int] | None:
     """Which folder is there: a program that saves may replace it while it is read, and then it is read again."""
-    with contextlib.suppress(OSError, ValueError):
-        found = (path if path.is_dir() else path.parent).stat()
-        return found.st_dev, found.st_ino
-    return None
+    return identity_of(path if path.is_dir() else path.parent)
 
 
 def _checked(path: Path) -> Path:

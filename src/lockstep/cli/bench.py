@@ -21,6 +21,7 @@ from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
+from lockstep.layout.regular_file import other_kind
 from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_picture import FORMATS, draw
 from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
@@ -167,7 +168,7 @@ def check_plot(text: str | None) -> Path | None:
         ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
         raise UsageError(f"--plot {text} cannot be written. Choose a file in a folder that exists and is yours.")
     return path
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from lockstep.errors import PeerLost, UsageError
 from lockstep.journal.private_file import write_private
+from lockstep.layout.regular_file import read_regular
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
@@ -119,7 +120,7 @@ def write_failure(path: Path, failure: Failure) -> bool:
 def read_failure(path: Path) -> Failure | None:
     """The record, or None when the rank wrote none (a signal killed it, the disk was full)."""
     with contextlib.suppress(OSError, ValueError):
-        return decode_failure(json.loads(path.read_text()))
+        return decode_failure(json.loads(read_regular(path)))
     return None
 
 

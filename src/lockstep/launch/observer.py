@@ -14,6 +14,7 @@ from lockstep.launch.losses import Losses
 from lockstep.launch.progress import Progress, Snapshot
 from lockstep.launch.report import lanes_line, numerics_line
 from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.layout.regular_file import read_regular
 from lockstep.layout.run_folder import RunFolder
 
 UPDATE_S = 0.25
@@ -112,6 +113,6 @@ class Observer:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     with suppress(OSError, ValueError):
-        data = json.loads(path.read_text())
+        data = json.loads(read_regular(path))
         return data if isinstance(data, dict) else {}
     return {}

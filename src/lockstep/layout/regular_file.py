@@ -49,6 +49,15 @@ def read_regular(path: str | os.PathLike[str], *, follow: bool = True, most_byte
         return file.read(most_bytes)
 
 
+def other_kind(path: str | os.PathLike[str]) -> str:
+    """What is there if it is neither a regular file nor a link to one: "a FIFO", "a folder"; empty where nothing is."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "" if stat.S_ISREG(mode) else _kind(mode)
+
+
 def is_regular(path: str | os.PathLike[str]) -> bool:
     """Whether it is there and a regular file, and no link to one."""
     try:
@@ -59,5 +68,8 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise OSError(errno.EINVAL, f"it is {kind}, no regular file", os.fspath(Path(path)))
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, no regular file", os.fspath(Path(path)))
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")

@@ -46,6 +46,8 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "json"), "There is no script json. A module needs -m: lockstep run -m json."),
         (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
         (("run", "/dev/null"), "/dev/null is a device and no script. Every rank reads the script: write it to a file."),
+        (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
+        (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
         (("run", "--log-dir", "x.py", "x.py"), "No run folder can be made in x.py: File exists."),
         (("run", "-m", "no_such_module"), "There is no module no_such_module here."),

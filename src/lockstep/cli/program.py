@@ -13,9 +13,16 @@ from lockstep.visible import visible
 
 def check_program(script: str, is_module: bool, command: str) -> None:
     """Raise `UsageError` when there is no such script or module; `command` is named in the way out."""
-    if is_module:
-        _check_module(script)
-        return
+    try:
+        if is_module:
+            _check_module(script)
+        else:
+            _check_script(script, command)
+    except OSError as error:  # a name that no file can have, a folder that may not be looked into
+        raise UsageError(f"{visible(script)} cannot be read: {error.strerror}. Check the path.") from None
+
+
+def _check_script(script: str, command: str) -> None:
     path, kind, name = Path(script), other_kind(script), visible(script)
     if kind == "a folder":
         raise UsageError(f"{name} is a folder. Give the script in it, or -m for a package.")

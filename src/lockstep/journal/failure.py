@@ -81,7 +81,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
     return Failure(
         rank=rank,
-        kind=_kind(error),
+        kind=kind_of(error),
         error=f"UsageError: {error}" if isinstance(error, UsageError) else summary[0],
         traceback=text,
         file=file,
@@ -91,7 +91,8 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     )
 
 
-def _kind(error: BaseException) -> FailureKind:
+def kind_of(error: BaseException) -> FailureKind:
+    """Who has to act on `error`."""
     if isinstance(error, UsageError):
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):

@@ -39,5 +39,5 @@ def _is_count(value: Any) -> bool:
 def _is_loader(told: Any) -> bool:
     if not isinstance(told, Mapping):
         return False
-    size = told.get("batch_size")
+    size = told.get("batch_size", "")
     return _is_count(told.get("epochs_begun")) and _is_count(told.get("samples")) and (size is None or _is_count(size))

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.cli.program_options import program_from
+from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
+from lockstep.layout.regular_file import other_kind
 from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_picture import FORMATS, draw
 from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
@@ -28,6 +29,7 @@ from lockstep.prove.bench_reasons import sentences
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Results
 from lockstep.prove.trials import Trials
+from lockstep.visible import visible
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5
@@ -88,7 +90,7 @@ def bench(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
-        show(results, Console(highlight=False))
+        show(results, screen())
     if plot is not None and results.base is not None:
         draw(results, plot)
     sys.exit(results.exit_code)
@@ -166,7 +168,7 @@ def check_plot(text: str | None) -> Path | None:
         ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
         raise UsageError(f"--plot {text} cannot be written. Choose a file in a folder that exists and is yours.")
     return path
 
@@ -182,4 +184,5 @@ def _begin(text: str) -> None:
 
 
 def _say(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, err=True)
+    shown = visible(line)
+    click.echo(f"\r\x1b[K{shown}" if sys.stderr.isatty() else shown, err=True)

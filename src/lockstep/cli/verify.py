@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
@@ -15,6 +14,7 @@ from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.cli.program_options import program_from
+from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.report import show
@@ -75,7 +75,7 @@ def verify(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(findings.as_json(), allow_nan=False))
     else:
-        show(findings, Console(highlight=False))
+        show(findings, screen())
     sys.exit(findings.exit_code)
 
 

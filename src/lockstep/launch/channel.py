@@ -14,6 +14,7 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 | {"is": "ready", "import_ns": t, "tasks": n} or {"is": "broken", "module": name, "error": text} | |
 | {"is": "spawned", "rank": r, "pid": p, "time_ns": t} | |
 | {"is": "exited", "rank": r, "code": c, "signal": s, "time_ns": t} | |
+| {"is": "signalled"}: a signal was sent | |
 | {"is": "swept", "processes": n} | |
 """
 

@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lockstep.errors import WorldError
-from lockstep.journal.failure import FailureKind, read_failure
+from lockstep.journal.failure import Failure, FailureKind, decode_failure, read_failure
 from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
+from lockstep.launch.losses import Losses
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import UPDATE_S, Observer
 from lockstep.launch.rank_order import write_order
@@ -42,6 +43,8 @@ DRAIN_S = 2.0
 class _Rank:
     pid: int = 0
     stopped: bool = False
+    failure: Failure | None = None
+    """What it told because it could not write its record."""
     leaving: tuple[int, int] | None = None
     """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
     end: RankEnd | None = None
@@ -64,6 +67,7 @@ class Supervisor:
     folder: RunFolder
     nursery: NurseryHandle
     saying: Saying
+    losses: Losses
     observer: Observer
     store: RunStore
     began_ns: int
@@ -85,7 +89,7 @@ class Supervisor:
             WorldError: when the nursery cannot import torch, or dies.
         """
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
-        self._streams = RankStreams(self._selector, logs, self.saying.terminal)
+        self._streams = RankStreams(self._selector, logs, self.losses)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -195,8 +199,8 @@ class Supervisor:
 
     def _on_exit(self, message: Message) -> None:
         number, rank = message["rank"], self._ranks[message["rank"]]
-        failure = read_failure(self.folder.failure(number))
         self._on_news()
+        failure = self._failure_of(number)
         rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], rank.stopped, failure)
         if rank.leaving is not None and rank.stopped:
             code, time_ns = rank.leaving
@@ -222,9 +226,13 @@ class Supervisor:
             elif news["event"] == "leaving":
                 self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
             else:
-                failure = read_failure(self.folder.failure(news["rank"]))
+                self._ranks[news["rank"]].failure = decode_failure(news.get("failure"))
+                failure = self._failure_of(news["rank"])
                 if failure is not None:
                     self._stop_for(news["rank"], failure.kind)
+
+    def _failure_of(self, number: int) -> Failure | None:
+        return self._ranks[number].failure or read_failure(self.folder.failure(number))
 
     def _stop_for(self, number: int, kind: FailureKind) -> None:
         if self._may_stop_for(kind):

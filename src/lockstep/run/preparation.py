@@ -18,7 +18,6 @@ from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
-from lockstep.journal.private_file import write_private
 from lockstep.layout.arithmetic import arithmetic_text
 from lockstep.layout.cut import Cut
 from lockstep.layout.exactness import why_not_exact
@@ -26,6 +25,7 @@ from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
+from lockstep.run.kept_file import keep
 from lockstep.run.lone_parameter import LoneParameter
 from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
@@ -200,7 +200,7 @@ def _write_decisions(parts: Parts) -> None:
         "fingerprint": fingerprint(parts.device, parts.threads),
         "arithmetic": _arithmetic(parts),
     }
-    write_private(parts.folder.decided, json.dumps(decided))
+    keep(parts.folder.decided, json.dumps(decided), parts.ledger)
 
 
 def _why_not_exact(parts: Parts) -> str:

@@ -16,7 +16,6 @@ import torch
 
 from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.journal.failure import describe, write_failure
-from lockstep.journal.private_file import write_private
 from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
@@ -31,6 +30,7 @@ from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.calm import calm, calm_random_numbers
 from lockstep.run.evaluation import say_shares
+from lockstep.run.kept_file import keep
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
@@ -43,6 +43,7 @@ from lockstep.run.state_hash import state_hash
 from lockstep.run.training import say_written
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
+from lockstep.visible import remark
 
 _present: list[Parts] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -189,10 +190,9 @@ def _meter(
 def _say_late_settings(rank: int) -> None:
     late = came_too_late(os.environ)
     if late and rank == 0:
-        print(
-            f"lockstep: {', '.join(late)} changed after torch was loaded, so it has no effect. Set it before "
-            f"`lockstep run`, or start with --fresh.",
-            file=sys.stderr,
+        remark(
+            f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
+            f"with --fresh."
         )
 
 
@@ -267,14 +267,17 @@ def _finish_at_exit() -> None:
     except PeerLost:
         pass  # the other rank's failure is told
     except LockstepError as error:
-        if parts is not None and parts.folder is not None:
-            rank = parts.transport.rank
-            write_failure(parts.folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
-        else:
-            print(f"lockstep: {error}", file=sys.stderr)
+        if parts is None or parts.folder is None or not _leave_failure(parts, parts.folder, error):
+            remark(error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(2)
+
+
+def _leave_failure(parts: Parts, folder: RunFolder, error: LockstepError) -> bool:
+    """For the launcher; False when it could not be written."""
+    rank = parts.transport.rank
+    return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
 
 
 def _write_result(parts: Parts) -> None:
@@ -297,7 +300,7 @@ def _write_result(parts: Parts) -> None:
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,
     }
-    write_private(parts.folder.result, json.dumps(result))
+    keep(parts.folder.result, json.dumps(result), parts.ledger)
 
 
 def _samples(epochs: list[int]) -> str:

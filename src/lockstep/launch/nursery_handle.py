@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lockstep.launch.channel import ChannelClosed, Message, channel_pair
 from lockstep.launch.interpreter import interpreter_options
-from lockstep.launch.leftovers import MARKER, kill, marked, remove_shared_memory
+from lockstep.launch.leftovers import (
+    MARKER,
+    kill,
+    marked,
+    remove_shared_memory,
+    remove_sockets,
+    remove_unmarked_group_files,
+    socket_folders,
+)
 from lockstep.launch.rank_variables import nursery_variables
+
+END_S = 5.0
+"""Time for a nursery to end all below it and itself."""
 
 
 class NurseryHandle:
@@ -72,16 +87,35 @@ class NurseryHandle:
         self.channel.close()
         if self.ready is None:
             kill([self.process])
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGCONT)  # somebody may have stopped it
+        until = time.monotonic() + END_S
         with suppress(ChildProcessError):
-            os.waitpid(self.process, 0)
+            while os.waitpid(self.process, os.WNOHANG) == (0, 0):
+                if time.monotonic() > until:
+                    self.kill()
+                    self.bury()
+                    os.waitpid(self.process, 0)
+                    break
+                select.select([], [], [], 0.002)
+
+    def kill(self) -> None:
+        """End the nursery at once; its ranks end with it, and `bury` ends what they leave."""
+        kill([self.process])
 
     def bury(self) -> None:
-        """The nursery has died by itself: kill what carries its marker, since nobody else will."""
+        """The nursery is dead: kill what carries its marker, since nobody else will."""
         ended: set[int] = {self.process}
-        while left := marked(MARKER, self.marker):
+        sockets: set[Path] = set()
+        until = time.monotonic() + END_S
+        while (left := marked(MARKER, self.marker)) and time.monotonic() < until:
             ended.update(left)
+            sockets |= socket_folders(left)
             kill(left)
+            select.select([], [], [], 0.002)
         remove_shared_memory(ended)
+        remove_unmarked_group_files()
+        remove_sockets(sockets)
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -113,8 +112,8 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
             sys.last_value = ending  # exit handlers see that the script did not end well
             _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
         return code
-    except KeyboardInterrupt:
-        os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
+    except KeyboardInterrupt as error:  # told only when it was not the person at the launcher who meant it
+        _failed(order, error, news, log)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
         return _failed(order, error, news, log)

@@ -21,8 +21,9 @@ FAILED_RANK_GRACE_S = 5.0
 """Time for the exit handlers of the rank that failed."""
 INTERRUPT_GRACE_S = 0.5
 """Between a person's signal and SIGKILL."""
-ANSWER_S = 1.0
-"""Time for the nursery to answer an order; then it hangs, or somebody has stopped it, and it is killed with all below it."""
+ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
+"""Time for the nursery to answer an order, when a person waits and when nobody does; then it hangs, or somebody has stopped
+it, and it is killed with all below it."""
 STOPPED_WITHIN_S = 5.0
 """So long a rank that lost a peer waits for the launcher to stop it, before it ends by itself."""
 

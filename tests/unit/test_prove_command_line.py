@@ -21,6 +21,7 @@ OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "
     "device": "cpu",
     "module": False,
     "args": (),
+    "accept": (),
 }
 
 
@@ -64,6 +65,7 @@ def test_other_ranks_are_refused(text: str) -> None:
         ({"lanes": 1}, "Verify with --lanes 2, or with --ranks 1"),
         ({"threads": 0}, "--threads must be at least 1"),
         ({"script": "missing.py"}, "There is no script missing.py"),
+        ({"accept": ("plain", "plane")}, "--accept plane: there is nothing of this name to accept. Try --accept plain"),
         ({"ranks": "none"}, "--ranks must be numbers"),
     ],
 )

@@ -78,8 +78,9 @@ def test_attention_with_a_mask_for_each_sample_is_that_of_the_whole_batch(length
         shared = attention(samples, mask[0, 0])
     assert torch.equal(whole, attention(samples, mask))
     assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(shared, attention(samples, mask[0, 0])), "a mask for all samples is cut, where it has their number"
-
+    assert torch.equal(shared, attention(samples, mask[0, 0])), (
+        "a mask for all samples is cut, where it has their number"
+    )
 
 
 def test_arguments_by_keyword_are_cut_into_samples_where_an_operation_draws() -> None:

@@ -105,3 +105,17 @@ def test_findings_are_json_also_with_numbers_that_are_not_finite() -> None:
     assert told["difference"]["item"] == "parameter fc.weight"
     assert told["plain"]["finding"] == "agrees"
     assert told["proved"] is False
+
+
+def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
+    for finding in (Finding.COUPLED, Finding.SAME_LANES, Finding.SUM):
+        plain = Plain(finding, 4, 0.58, 1e-4)
+        assert findings(plain=plain).exit_code == 1
+        found = findings(plain=plain, accepted=("plain",))
+        assert found.exit_code == 0
+        assert "accepted, 0.58" in text(found)
+        assert "plain, accepted: " in text(found)
+        assert found.as_json()["accepted"] == ["plain"]
+    assert "agrees, 2e-07" in text(findings(accepted=("plain",)))
+    assert findings(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
+    assert "shows nothing" in text(findings(plain=Plain(Finding.SAME_LANES, 4)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from lockstep.cli.program import check_program
 from lockstep.cli.program_options import program_from
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
+from lockstep.prove.findings import ACCEPTABLE
 from lockstep.prove.report import show
 from lockstep.prove.trials import Trials
 from lockstep.prove.verify import Proof
@@ -54,6 +56,12 @@ in the use of lockstep."""
 @accept_form_options
 @accept_arithmetic_options
 @click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="NAME",
+    help=f"Accept a finding: {', '.join(f'{n}, {t}' for n, t in ACCEPTABLE.items())}.",
+)
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
@@ -94,11 +102,26 @@ def proof_from(options: dict[str, Any]) -> Proof:
         raise UsageError(
             f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."
         )
-    proof = Proof(program, ranks, options["lanes"], options["steps"])
+    proof = Proof(program, ranks, options["lanes"], options["steps"], accepted_from(options["accept"]))
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, proof.lanes, program.device)
     return proof
+
+
+def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
+    """The names behind --accept, given several times or with commas.
+
+    Raises:
+        UsageError: for a name that is none.
+    """
+    names = tuple(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
+    for name in names:
+        if name not in ACCEPTABLE:
+            raise UsageError(
+                f"--accept {name}: there is nothing of this name to accept. Try --accept {' or '.join(ACCEPTABLE)}."
+            )
+    return names
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

@@ -12,6 +12,11 @@ from lockstep.prove.plain import Plain, sentence
 from lockstep.prove.values import Deviation
 
 
+PLAIN = "plain"
+ACCEPTABLE = {PLAIN: "a row `plain` that does not agree"}
+"""What `--accept` can name, and what that means."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A kind of item, compared over all runs; `cells` stand in the order of the runs."""
@@ -78,6 +83,8 @@ class Findings:
     not_exact: str = ""
     """Why equal bits are not promised at all (see `lockstep.layout.exactness`); empty where they are."""
     plain: Plain | None = None
+    accepted: tuple[str, ...] = ()
+    """What a person accepts, of `ACCEPTABLE`: it does not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     difference: Explained | None = None
@@ -108,7 +115,12 @@ class Findings:
     @property
     def proved(self) -> bool:
         """Whether nothing speaks against the script."""
-        return self.same_bits and self.plain is not None and self.plain.agrees
+        return self.same_bits and self.plain is not None and (self.plain.agrees or self.accepts_plain)
+
+    @property
+    def accepts_plain(self) -> bool:
+        """Whether a row `plain` that does not agree is accepted."""
+        return self.plain is not None and not self.plain.agrees and PLAIN in self.accepted
 
     @property
     def exit_code(self) -> int:
@@ -156,6 +168,7 @@ class Findings:
             if self.plain is not None
             else None,
             "runs": [asdict(run) for run in self.runs],
+            "accepted": list(self.accepted),
             "rows": [asdict(row) for row in self.rows],
             "difference": _difference(self.difference) if self.difference is not None else None,
             "failed": asdict(self.failed) if self.failed is not None else None,

@@ -57,7 +57,7 @@ def table(findings: Findings) -> Table:
     for ranks in findings.ranks:
         drawn.add_column(f"{ranks} rank{'s' if ranks != 1 else ''}")
     if findings.plain is not None:
-        drawn.add_row("plain", _plain_cell(findings.plain))
+        drawn.add_row("plain", _plain_cell(findings.plain, findings.accepts_plain))
     for row in findings.rows:
         name = NAMES[row.kind]
         label = name if row.kind in ONE_PER_STEP and row.num_items == 1 else f"{name} ({row.num_items})"
@@ -74,13 +74,15 @@ def _cell(one: Cell, number: int, differing: str) -> Text:
     return text if number == 0 else text.append(" same", style=GOOD)
 
 
-def _plain_cell(plain: Plain) -> Text:
+def _plain_cell(plain: Plain, accepted: bool) -> Text:
+    if accepted:
+        return Text(f"accepted, {plain.relative:.2g}", style=EXPECTED)
     if plain.finding is Finding.AGREES:
         return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
     if plain.finding is Finding.ONE_LANE:
         return Text("one lane")
-    if plain.finding is Finding.NO_GRADIENT:
-        return Text("no gradient", style=BAD)
+    if plain.finding in (Finding.NO_GRADIENT, Finding.SAME_LANES):
+        return Text("no gradient" if plain.finding is Finding.NO_GRADIENT else "shows nothing", style=BAD)
     return Text(f"differs, {plain.relative:.2g}", style=BAD)
 
 
@@ -95,7 +97,8 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
         yield from ((line, style) for line, style in _explained(findings.difference))
     plain = findings.plain
     if plain is not None:
-        yield f"plain: {sentence(plain)}", GOOD if plain.agrees else BAD
+        style = GOOD if plain.agrees else EXPECTED if findings.accepts_plain else BAD
+        yield f"plain{', accepted' if findings.accepts_plain else ''}: {sentence(plain)}", style
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalises its own samples, as a rank of data parallelism does.", ""

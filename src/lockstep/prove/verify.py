@@ -30,6 +30,8 @@ class Proof:
     lanes: int | None
     """None: the script's, or the largest number of ranks."""
     steps: int
+    accepted: tuple[str, ...] = ()
+    """Findings that a person accepts, of `findings.ACCEPTABLE`."""
 
     def __post_init__(self) -> None:
         if self.lanes is not None:
@@ -59,7 +61,9 @@ def verify(proof: Proof, trials: Trials) -> Findings:
         WorldError: when nothing can be run.
     """
     program = proof.program
-    findings = Findings(program.title, proof.ranks, program.threads, program.device, proof.steps)
+    findings = Findings(
+        program.title, proof.ranks, program.threads, program.device, proof.steps, accepted=proof.accepted
+    )
     try:
         findings.plain = _plain_row(proof, trials, findings)
         made, evidence = [], []

@@ -181,22 +181,27 @@ def _explain(
     return Finding.COUPLED, found
 
 
+_NOTHING_COMPARED = {
+    Finding.ONE_LANE: "The run has one lane, so there is nothing to compare with the whole batch.",
+    Finding.NO_GRADIENT: (
+        "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
+    ),
+    Finding.SAME_LANES: (
+        "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and it seems "
+        "that the lanes' samples are drawn by them (get_batch or an environment inside of a lane). Let a data set give the "
+        "samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
+    ),
+}
+
+
 def sentence(plain: Plain) -> str:
     """What the row says, with the way out if something is wrong."""
     lanes = f"{plain.num_lanes} lanes"
     apart = f"relative difference {plain.relative:.2g}"
     if plain.finding is Finding.AGREES:
         return f"{lanes} give the gradient of the whole batch ({apart})."
-    if plain.finding is Finding.ONE_LANE:
-        return "The run has one lane, so there is nothing to compare with the whole batch."
-    if plain.finding is Finding.NO_GRADIENT:
-        return "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
-    if plain.finding is Finding.SAME_LANES:
-        return (
-            f"It shows nothing: all {lanes} have the same gradient. Random numbers are the same in all lanes here, and it "
-            f"seems that the lanes' samples are drawn by them (get_batch or an environment inside of a lane). Let a data set "
-            f"give the samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
-        )
+    if plain.finding in _NOTHING_COMPARED:
+        return _NOTHING_COMPARED[plain.finding]
     if plain.finding is Finding.SUM:
         return (
             f"{lanes} do not give the gradient of the whole batch ({apart}): the loss grows with the number of samples "

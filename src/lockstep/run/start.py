@@ -29,7 +29,8 @@ from lockstep.rank.join import join, leave
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
-from lockstep.run.calm import calm, calm_random_numbers
+from lockstep.run.calm import calm, calm_random_numbers, compile_nothing
+from lockstep.run.lane_watch import LaneWatch
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
@@ -39,6 +40,7 @@ from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.stage_report import write_stage_report
 from lockstep.run.state_hash import state_hash
+from lockstep.run.testimony import testify_end
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
 
@@ -159,9 +161,12 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     parts.strategy.precision = precision
     if parts.scaler is not None:
         parts.stateful["loss scale"] = parts.scaler
-    if witness is not None and witness.plain:
-        parts.strategy.on_lane = witness.after_lane
+    if witness is not None and witness.lanes is not None:
+        parts.strategy.on_lane = witness.lanes.after_lane
         calm_random_numbers(parts.place, streams)
+    if witness is not None and folder is not None and witness.watches:
+        compile_nothing()
+        LaneWatch(parts.place, parts.models, folder.carried(rank)).watch(parts.strategy)
     return parts
 
 
@@ -241,6 +246,7 @@ def finish() -> None:
             sums = parts.strategy.checksums()
             told = parts.transport.all_gather_object(sums, "the end of the script")
             check_replicas(parts, told)
+            testify_end(parts)
             _write_result(parts)
             write_stage_report(parts)
     finally:

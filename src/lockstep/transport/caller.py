@@ -6,8 +6,8 @@ import contextlib
 import sys
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1])
-_PASSED_OVER = (_PACKAGE, contextlib.__file__)
+PACKAGE = str(Path(__file__).parents[1])
+_PASSED_OVER = (PACKAGE, contextlib.__file__)
 
 
 def caller() -> tuple[str, int]:

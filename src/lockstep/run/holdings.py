@@ -42,8 +42,15 @@ class Holdings:
     def __init__(self) -> None:
         self._kept: dict[int, Any] = {}
         self._of_lanes: set[int] = set()
+        self._before: dict[int, Any] = {}
+        self._left: dict[int, Any] = {}
+        """What the last step's lanes left in variables."""
         self._told: list[tuple[str, Any]] = []
         self._frames: list[FrameType] = []
+
+    def before_lanes(self, models: Sequence[nn.Module]) -> None:
+        """No lane has begun yet: what the script holds belongs to none."""
+        self._before = {id(thing): thing for _, thing in _found(models, list(_script_frames()))}
 
     def after_lanes(self, models: Sequence[nn.Module]) -> None:
         """The lanes of a pass are finished: what is new belongs to them (at the first step, nothing is known yet)."""
@@ -57,12 +64,14 @@ class Holdings:
         found = list(_found(models, frames))
         self._kept = {id(thing): thing for _, thing in found}
         of_lanes, self._of_lanes = self._of_lanes, set()
+        self._left = {id(thing): thing for _, thing in found if id(thing) in of_lanes - self._before.keys()}
         self._told = [(name, thing) for name, thing in found if id(thing) not in of_lanes]
         yield from _named(self._told, models, known)
 
     def at_end(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """The same when the script is over: what its functions held when they returned, and what it held after the last step."""
         found = list(_found(models, [*_script_frames(), *self._frames]))
+        found = [(name, thing) for name, thing in found if id(thing) not in self._left]
         seen = {id(thing) for _, thing in found}
         yield from _named([*found, *(told for told in self._told if id(told[1]) not in seen)], models, known)
 

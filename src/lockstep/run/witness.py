@@ -81,6 +81,7 @@ class Witness:
         if self._told_initial:
             return
         self._told_initial = True
+        self._holdings.before_lanes(taken.models)
         place = self._recorder.steps_before
         suffix = f" (run {self._recorder.number})" if place else ""
         for kind in ("parameters", "buffers"):

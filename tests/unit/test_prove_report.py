@@ -92,7 +92,9 @@ def test_a_row_plain_that_disagrees_fails_although_the_bits_are_the_same() -> No
 
 
 def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
-    found = findings(failed=Failed("2 ranks", "error: no such thing", 1), runs=[], folder="/somewhere")
+    found = findings(
+        failed=Failed("2 ranks", "error: no such thing", 1), runs=[], kept="The runs are kept in /somewhere"
+    )
     said = text(found)
     assert found.exit_code == 1
     assert said.splitlines() == ["2 ranks failed:", "error: no such thing", "The runs are kept in /somewhere"]

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
+from lockstep.cli.files_options import accept_in_place, note
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
@@ -20,7 +21,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.findings import ACCEPTABLE
 from lockstep.prove.report import show
-from lockstep.prove.trials import Trials
+from lockstep.prove.trials import Files, Trials
 from lockstep.prove.verify import Proof
 from lockstep.prove.verify import verify as prove
 
@@ -64,6 +65,7 @@ in the use of lockstep."""
 )
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@accept_in_place
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
@@ -71,15 +73,15 @@ in the use of lockstep."""
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else say where they part."""
     proof = proof_from(options)
-    with Trials(proof.program, _watch) as trials:
+    with Trials(proof.program, _watch, files=Files(options["in_place"], note)) as trials:
         findings = None
         try:
             findings = prove(proof, trials)
         finally:
             if findings is None or findings.exit_code == 0:
                 trials.remove()
-    if findings.exit_code:
-        findings.folder = str(trials.base)
+        if findings.exit_code:
+            findings.kept, findings.folder = trials.keep(), str(trials.base)
     if options["as_json"]:
         click.echo(json.dumps(findings.as_json(), allow_nan=False))
     else:

@@ -6,13 +6,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lockstep.errors import WorldError
 from lockstep.launch.channel import ChannelClosed, Message, channel_pair
 from lockstep.launch.interpreter import interpreter_options
 from lockstep.launch.leftovers import MARKER, kill, marked, remove_shared_memory
+from lockstep.launch.private_view import ViewReport
 from lockstep.launch.rank_variables import nursery_variables
+
+
+def broken_sentence(message: Message) -> str:
+    """What to say when the nursery could not import a module."""
+    return f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}"
 
 
 class NurseryHandle:
@@ -48,6 +56,27 @@ class NurseryHandle:
         except ChannelClosed:
             return False
         return True
+
+    def make_view(self, folder: Path) -> ViewReport:
+        """Let the ranks of the next run have a private view of the file system; what they write lies in `folder`.
+
+        Call it while no run is under way. The view ends with the run.
+
+        Raises:
+            WorldError: when the nursery cannot import what it should, or is gone.
+        """
+        self.send({"do": "view", "folder": str(folder)})
+        while True:
+            try:
+                message, _ = self.channel.receive()
+            except ChannelClosed:
+                raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
+            if message["is"] == "broken":
+                raise WorldError(broken_sentence(message))
+            if message["is"] == "ready":
+                self.ready = message
+            elif message["is"] == "view":
+                return ViewReport(message["problem"], tuple(message["real"]))
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""

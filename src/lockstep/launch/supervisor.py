@@ -18,7 +18,7 @@ from lockstep.errors import WorldError
 from lockstep.journal.failure import FailureKind, read_failure
 from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
-from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.nursery_handle import NurseryHandle, broken_sentence
 from lockstep.launch.observer import UPDATE_S, Observer
 from lockstep.launch.rank_order import write_order
 from lockstep.launch.rank_streams import RankStreams
@@ -183,7 +183,7 @@ class Supervisor:
             if not self._interrupted_by:
                 self._start_ranks()
         elif kind == "broken":
-            raise WorldError(f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}")
+            raise WorldError(broken_sentence(message))
         elif kind == "spawned":
             self._ranks[message["rank"]].pid = message["pid"]
             if all(rank.pid for rank in self._ranks.values()):

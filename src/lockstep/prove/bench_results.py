@@ -97,6 +97,8 @@ class Results:
     """128 + the number of the signal that ended the measurement early."""
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
+    kept: str = ""
+    """The same as a sentence."""
     stopped: str = ""
     """Why nothing could be measured: the failure block of the first run."""
     stopped_code: int = 1

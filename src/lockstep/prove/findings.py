@@ -107,6 +107,8 @@ class Findings:
     failed: Failed | None = None
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
+    kept: str = ""
+    """The same as a sentence."""
 
     @property
     def exact(self) -> bool:

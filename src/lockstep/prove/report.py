@@ -30,8 +30,8 @@ def show(findings: Findings, console: Console) -> None:
 
 
 def _say_folder(findings: Findings, console: Console) -> None:
-    if findings.folder:
-        console.print(Text(f"The runs are kept in {findings.folder}"), soft_wrap=True)
+    if findings.kept:
+        console.print(Text(findings.kept), soft_wrap=True)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.prove.findings import Findings
+from lockstep.prove.saved_bits import read_saved
 from lockstep.prove.trials import PRELOADED, Program, Trials
 from lockstep.prove.verify import Proof, verify
 
@@ -74,16 +75,34 @@ class Verifier:
     def __init__(self, folder: Path, nursery: NurseryHandle) -> None:
         self.folder, self.nursery = folder, nursery
 
-    def __call__(self, *, ranks: tuple[int, ...] = (1, 2), steps: int = 3, **slots: object) -> Findings:
+    def __call__(
+        self,
+        *,
+        ranks: tuple[int, ...] = (1, 2),
+        steps: int = 3,
+        save: Path | None = None,
+        against: Path | None = None,
+        **slots: object,
+    ) -> Findings:
         script = self.folder / "train.py"
         script.write_text(SCRIPT.format(**HONEST | slots))
-        return self.of(script, ranks, steps)
+        return self.of(script, ranks, steps, save=save, against=against)
 
-    def of(self, script: Path, ranks: tuple[int, ...] = (1, 2), steps: int = 3) -> Findings:
+    def of(
+        self,
+        script: Path,
+        ranks: tuple[int, ...] = (1, 2),
+        steps: int = 3,
+        *,
+        save: Path | None = None,
+        against: Path | None = None,
+        accepted: tuple[str, ...] = (),
+    ) -> Findings:
         program = Program(script, None, (), threads=1, device="cpu")
+        file = (against, read_saved(against)) if against is not None else None
         with Trials(program, lambda *_: None, self.nursery) as trials:
             try:
-                return verify(Proof(program, ranks, None, steps), trials)
+                return verify(Proof(program, ranks, None, steps, accepted, save, file), trials)
             finally:
                 trials.remove()
 

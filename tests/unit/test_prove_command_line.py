@@ -14,7 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
-OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics")) | {
+OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {
     "ranks": "1,2",
     "steps": 20,
     "threads": 1,
@@ -66,6 +66,11 @@ def test_other_ranks_are_refused(text: str) -> None:
         ({"threads": 0}, "--threads must be at least 1"),
         ({"script": "missing.py"}, "There is no script missing.py"),
         ({"accept": ("plain", "plane")}, "--accept plane: there is nothing of this name to accept. Try --accept plain"),
+        ({"accept": ("script",)}, "--accept script is about the file of --against"),
+        ({"ranks": "1"}, r"or a file \(--save, --against\)"),
+        ({"ranks": "1", "save": "/no/such/folder/bits.json"}, "--save /no/such/folder/bits.json cannot be written"),
+        ({"save": "a.json", "against": "./a.json"}, "--save and --against name the same file"),
+        ({"against": "missing.json"}, "missing.json cannot be read: No such file or directory. Write it first: --save"),
         ({"ranks": "none"}, "--ranks must be numbers"),
     ],
 )

@@ -104,6 +104,8 @@ class Findings:
     against: Against | None = None
     saved_to: str = ""
     """The file that the bits were written to."""
+    not_saved_to: str = ""
+    """The file that was to be written, but ranks have different bits."""
     failed: Failed | None = None
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""

@@ -103,6 +103,8 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
         )
     if findings.saved_to:
         yield f"The bits are in {findings.saved_to}; compare with --against {findings.saved_to}.", ""
+    if findings.not_saved_to:
+        yield f"{findings.not_saved_to} was not written: the ranks have different bits.", BAD
     yield "", ""
     yield "Not proved: " + "; ".join(findings.not_proved()) + ".", "dim"
 

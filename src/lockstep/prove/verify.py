@@ -104,11 +104,17 @@ def verify(proof: Proof, trials: Trials) -> Findings:
         findings.failed = error.failed
         return findings
     _compare(proof, trials, findings, compared)
-    if proof.save is not None and findings.same_on_all_ranks:
-        decided = _decided(compared[0])
-        write_saved(proof.save, to_save(program, decided, compared[0].evidence, proof.steps))
-        findings.saved_to = str(proof.save)
+    if proof.save is not None:
+        _save(proof, proof.save, findings, compared[0])
     return findings
+
+
+def _save(proof: Proof, path: Path, findings: Findings, first: Compared) -> None:
+    if findings.same_on_all_ranks:
+        write_saved(path, to_save(proof.program, _decided(first), first.evidence, proof.steps))
+        findings.saved_to = str(path)
+    else:
+        findings.not_saved_to = str(path)
 
 
 def _compare(proof: Proof, trials: Trials, findings: Findings, made: Sequence[Compared]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,6 +227,8 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.stderr.readline().startswith("plain … ")
     assert process.stderr.readline().startswith("plain, 1 lane … ")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 130
+    last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
+    assert re.fullmatch(last, said.splitlines()[-1])
     assert not list(temporary.glob("lockstep-verify-*"))

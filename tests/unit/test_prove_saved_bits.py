@@ -89,9 +89,17 @@ def test_the_facts_of_a_run_name_the_cpu() -> None:
     decided = {
         "fingerprint": {"torch": "2.13.0", "threads": 1},
         "arithmetic": {"precision": "32", "numerics": "exact"},
-        "lanes": 4, "batch_size": 64, "seed": 0,
+        "lanes": 4,
+        "batch_size": 64,
+        "seed": 0,
     }
     assert facts(decided) | {"cpu_model": ""} == {
-        "torch": "2.13.0", "threads": 1, "cpu_model": "", "lanes": 4, "batch_size": 64, "seed": 0,
-        "precision": "32", "numerics": "exact",
+        "torch": "2.13.0",
+        "threads": 1,
+        "cpu_model": "",
+        "lanes": 4,
+        "batch_size": 64,
+        "seed": 0,
+        "precision": "32",
+        "numerics": "exact",
     }

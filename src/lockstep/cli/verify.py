@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,10 +82,15 @@ file that cannot be trusted, or in the use of lockstep; 130 for Ctrl-C."""
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else say where they part."""
     proof = proof_from(options)
-    with Trials(proof.program, _watch, files=Files(options["in_place"], note)) as trials:
+    progress = Progress()
+    with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
         findings = None
         try:
             findings = prove(proof, trials)
+        except (KeyboardInterrupt, SystemExit) as ending:
+            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
+            progress.say_stopped(int(code or 1))
+            sys.exit(code)
         finally:
             if findings is None or findings.exit_code == 0:
                 trials.remove()
@@ -178,10 +184,27 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
     return ranks
 
 
-def _watch(label: str, seconds: float | None) -> None:
+class Progress:
     """A line for each run on standard error: begun where a line can be finished later, else when it has ended."""
-    later = sys.stderr.isatty()
-    if seconds is None and later:
-        click.echo(f"{label} … ", err=True, nl=False)
-    elif seconds is not None:
-        click.echo(f"{seconds:.1f} s" if later else f"{label} … {seconds:.1f} s", err=True)
+
+    def __init__(self) -> None:
+        self._later = sys.stderr.isatty()
+        self._present = ""
+
+    def watch(self, label: str, seconds: float | None) -> None:
+        """A run begins, or has ended after so many seconds."""
+        self._present = label if seconds is None else ""
+        if seconds is None and self._later:
+            click.echo(f"{label} … ", err=True, nl=False)
+        elif seconds is not None:
+            click.echo(f"{seconds:.1f} s" if self._later else f"{label} … {seconds:.1f} s", err=True)
+
+    def say_stopped(self, code: int) -> None:
+        """A signal, 128 less than `code`, has ended everything."""
+        name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
+        where = f' in the run "{self._present}"' if self._present else ""
+        newline = "\n" if self._later and self._present else ""
+        click.echo(
+            f"{newline}stopped by {name}{where}: nothing is proved; no process and no file of the runs is left",
+            err=True,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from lockstep.launch.interpreter import interpreter_options
 from lockstep.launch.leftovers import MARKER, kill, marked, remove_shared_memory
 from lockstep.launch.private_view import ViewReport
 from lockstep.launch.rank_variables import nursery_variables
+from lockstep.launch.signals import CaughtSignals
 
 
 def broken_sentence(message: Message) -> str:
@@ -64,19 +66,28 @@ class NurseryHandle:
 
         Raises:
             WorldError: when the nursery cannot import what it should, or is gone.
+            SystemExit: at a signal that ends this process, with 128 + its number.
         """
         self.send({"do": "view", "folder": str(folder)})
         while True:
-            try:
-                message, _ = self.channel.receive()
-            except ChannelClosed:
-                raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
+            message = self._next_message()
             if message["is"] == "broken":
                 raise WorldError(broken_sentence(message))
             if message["is"] == "ready":
                 self.ready = message
             elif message["is"] == "view":
                 return ViewReport(message["problem"], tuple(message["real"]))
+
+    def _next_message(self) -> Message:
+        with CaughtSignals() as signals:
+            while not (ready := select.select([self.channel.fileno(), signals.fileno()], [], [])[0]):
+                pass
+            if signals.fileno() in ready and (numbers := signals.take()):
+                raise SystemExit(128 + numbers[0])
+        try:
+            return self.channel.receive()[0]
+        except ChannelClosed:
+            raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""

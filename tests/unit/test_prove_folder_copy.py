@@ -6,8 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.launch.private_view import remove_tree
 from lockstep.prove.folder_copy import Extent, copy_folder, extents_of, select, size_text
-from lockstep.prove.runs_folder import RunsFolder, kept_in, kept_sentence, left_behind, remove_tree
+from lockstep.prove.runs_folder import RunsFolder, kept_in, kept_sentence, left_behind
 
 EXTENTS = st.dictionaries(st.text(min_size=1), st.builds(Extent, st.integers(0, 100), st.integers(1, 10)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -240,3 +241,14 @@ def _sources(cover: Cover) -> Iterator[tuple[Piece, Path]]:
 def _held(path: str | Path) -> Path:
     """The place that `path` is now, whatever will lie over it later, by a name without colons and commas."""
     return Path(f"/proc/self/fd/{os.open(path, os.O_PATH)}")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it; the kernel makes folders for layers that not even their owner may read."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(place) / name
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

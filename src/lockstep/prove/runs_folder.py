@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from lockstep.launch.private_view import remove_tree
 
 PREFIX = "lockstep-"
 PURPOSES = ("verify", "bench")
@@ -82,14 +83,3 @@ def kept_sentence(path: Path) -> str:
         return f"The runs are kept in {path}"
     more = f"{len(others)} of earlier commands {'are' if len(others) > 1 else 'is'} still beside it"
     return f"The runs are kept in {path} ({more}; remove them when you have seen enough)"
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it, also where the kernel made folders that not even their owner may read."""
-    for place, folders, _ in os.walk(folder):
-        for name in folders:
-            path = Path(place) / name
-            if not path.is_symlink():
-                with suppress(OSError):
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)

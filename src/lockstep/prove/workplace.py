@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lockstep.errors import WorldError
 from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.private_view import remove_tree
 from lockstep.prove.folder_copy import Selection, copy_folder, extents_of, select, size_text
-from lockstep.prove.runs_folder import remove_tree
 
 MAX_NAMED = 4
 

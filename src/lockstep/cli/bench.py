@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
+from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
@@ -28,7 +29,7 @@ from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_
 from lockstep.prove.bench_reasons import sentences
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Results
-from lockstep.prove.trials import Trials
+from lockstep.prove.trials import Files, Trials
 from lockstep.visible import visible
 
 DEFAULT_STEPS = 10
@@ -73,6 +74,7 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @accept_arithmetic_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@accept_in_place
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -84,7 +86,7 @@ def bench(**options: Any) -> None:
     wanted = bench_from(options)
     if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
         _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
-    results = _measure(wanted)
+    results = _measure(wanted, options["in_place"])
     if results.interrupted_by:
         _say("stopped; this is what was measured")
     if options["as_json"]:
@@ -96,13 +98,14 @@ def bench(**options: Any) -> None:
     sys.exit(results.exit_code)
 
 
-def _measure(wanted: Bench) -> Results:
+def _measure(wanted: Bench, in_place: bool) -> Results:
     with ExitStack() as stack:
-        usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench"))
+        files = Files(in_place, _note)
+        usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench", files=files))
         trials = [usual]
         if wanted.program.device == "cpu" and wanted.program.threads < wanted.cores:
             program = with_all_threads(wanted.program, wanted.cores)
-            trials.append(stack.enter_context(Trials(program, _silent, purpose="bench")))
+            trials.append(stack.enter_context(Trials(program, _silent, purpose="bench", files=Files(in_place))))
         results = None
         try:
             results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say, _begin))
@@ -111,7 +114,7 @@ def _measure(wanted: Bench) -> Results:
             for each in trials[1:] if keep else trials:
                 each.remove()
         if keep:
-            results.folder = str(usual.base)
+            results.kept, results.folder = usual.keep(), str(usual.base)
         return results
 
 
@@ -181,6 +184,10 @@ def _begin(text: str) -> None:
     """On a terminal, what runs now; `_say` writes over it."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
+
+
+def _note(sentence: str) -> None:
+    _say(f"note: {sentence}")
 
 
 def _say(line: str) -> None:

@@ -149,6 +149,10 @@ class PreparedLoader(DataLoader[Any]):
         self._copies = self._copies or CopyStream(self.standing.device)
         return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0)
 
+    def has_fetched(self, purpose: str) -> bool:
+        """Whether batches were fetched for "training" or "evaluation", by whichever rank."""
+        return purpose in self._inner
+
     def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
         if purpose not in self._inner:
             assigned = _Assigned()

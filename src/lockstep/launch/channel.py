@@ -4,6 +4,7 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 
 | launcher → nursery | descriptors |
 |---|---|
+| {"do": "view", "folder": path}: the ranks to come are to have a private view of the file system (`private_view`) | |
 | {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news, table, socket of the port |
 | {"do": "store", "port": p, "world_size": n} | socket of the port |
 | {"do": "signal", "signal": s, "ranks": [...]} | |
@@ -12,6 +13,7 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 | nursery → launcher | |
 |---|---|
 | {"is": "ready", "import_ns": t, "tasks": n} or {"is": "broken", "module": name, "error": text} | |
+| {"is": "view", "problem": text, "real": [...]} | |
 | {"is": "spawned", "rank": r, "pid": p, "time_ns": t} | |
 | {"is": "exited", "rank": r, "code": c, "signal": s, "time_ns": t} | |
 | {"is": "signalled"}: a signal was sent | |

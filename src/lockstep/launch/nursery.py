@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +37,9 @@ from lockstep.launch.leftovers import (
     remove_unmarked_group_files,
     socket_folders,
 )
+from lockstep.launch.private_view import PrivateView, make_view
 from lockstep.launch.process_ties import adopt_orphans, die_with_parent, go_on_without_parent
-from lockstep.launch.rank_order import apply_variables, read_order
+from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.rank_process import run_rank
 from lockstep.launch.store_server import serve_store
 
@@ -61,6 +63,8 @@ class Nursery:
         self._sockets: set[Path] = set()
         """Folders of sockets that descendants have open, which go after the sweep too."""
         self._looked = False
+        self._view: PrivateView | None = None
+        """Where the ranks of the present run see files, if not as they are."""
         self._wake, self._wakened = os.pipe()
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
@@ -89,7 +93,9 @@ class Nursery:
     def _serve(self) -> Task | None:
         message, descriptors = self._channel.receive()
         task: Task | None = None
-        if message["do"] == "spawn":
+        if message["do"] == "view":
+            self._make_view(message)
+        elif message["do"] == "spawn":
             task = self._spawn(message, descriptors)
         elif message["do"] == "store":
             task = self._store(message, descriptors)
@@ -101,6 +107,16 @@ class Nursery:
             for descriptor in descriptors:
                 os.close(descriptor)
         return task
+
+    def _make_view(self, message: Message) -> None:
+        self._close_view()
+        report, self._view = make_view(Path(message["folder"]))
+        self._channel.send({"is": "view", **asdict(report)})
+
+    def _close_view(self) -> None:
+        if self._view is not None:
+            self._view.close()
+        self._view = None
 
     def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
         parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
@@ -114,9 +130,13 @@ class Nursery:
         for target, descriptor in enumerate((stdin, stdout, stderr)):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        if message["fresh"]:
-            _become_interpreter((order, news, *place), parent)
         told = read_order(order)
+        if self._view is not None:
+            self._view.join()
+        if told.folder != str(Path.cwd()):
+            os.chdir(told.folder)
+        if message["fresh"]:
+            _become_interpreter(told, (order, news, *place), parent)
         os.close(order)
         return partial(run_rank, told, news, parent, place)
 
@@ -189,6 +209,7 @@ class Nursery:
                 self._reap()
         with suppress(ChannelClosed):
             self._reap()
+        self._close_view()
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
         remove_sockets(self._sockets)
@@ -210,9 +231,8 @@ def _exited(rank: int, status: int) -> Message:
     return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
 
 
-def _become_interpreter(handed: Sequence[int], parent: int) -> None:
+def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> None:
     """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
-    told = read_order(handed[0])
     apply_variables(told.variables)
     for descriptor in handed:
         os.set_inheritable(descriptor, True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lockstep.errors import WorldError
 from lockstep.launch.channel import ChannelClosed, Message, channel_pair
 from lockstep.launch.interpreter import interpreter_options
 from lockstep.launch.leftovers import (
@@ -24,7 +25,15 @@ from lockstep.launch.leftovers import (
     remove_unmarked_group_files,
     socket_folders,
 )
+from lockstep.launch.private_view import ViewReport
 from lockstep.launch.rank_variables import nursery_variables
+from lockstep.launch.signals import CaughtSignals
+
+
+def broken_sentence(message: Message) -> str:
+    """What to say when the nursery could not import a module."""
+    return f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}"
+
 
 END_S = 5.0
 """Time for a nursery to end all below it and itself."""
@@ -63,6 +72,36 @@ class NurseryHandle:
         except ChannelClosed:
             return False
         return True
+
+    def make_view(self, folder: Path) -> ViewReport:
+        """Let the ranks of the next run have a private view of the file system; what they write lies in `folder`.
+
+        Call it while no run is under way. The view ends with the run.
+
+        Raises:
+            WorldError: when the nursery cannot import what it should, or is gone.
+            SystemExit: at a signal that ends this process, with 128 + its number.
+        """
+        self.send({"do": "view", "folder": str(folder)})
+        while True:
+            message = self._next_message()
+            if message["is"] == "broken":
+                raise WorldError(broken_sentence(message))
+            if message["is"] == "ready":
+                self.ready = message
+            elif message["is"] == "view":
+                return ViewReport(message["problem"], tuple(message["real"]))
+
+    def _next_message(self) -> Message:
+        with CaughtSignals() as signals:
+            while not (ready := select.select([self.channel.fileno(), signals.fileno()], [], [])[0]):
+                pass
+            if signals.fileno() in ready and (numbers := signals.take()):
+                raise SystemExit(128 + numbers[0])
+        try:
+            return self.channel.receive()[0]
+        except ChannelClosed:
+            raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
 
     def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
         """What has changed in the launcher's environment since the nursery was started; None for what is gone."""

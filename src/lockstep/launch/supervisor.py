@@ -20,7 +20,7 @@ from lockstep.journal.failure import Failure, FailureKind, decode_failure, read_
 from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
 from lockstep.launch.losses import Losses
-from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.nursery_handle import NurseryHandle, broken_sentence
 from lockstep.launch.observer import UPDATE_S, Observer
 from lockstep.launch.rank_streams import RankStreams
 from lockstep.launch.report import plain_line, still_alone_line
@@ -168,7 +168,7 @@ class Supervisor:
             if not self._interrupted_by:
                 self._start_ranks()
         elif kind == "broken":
-            raise WorldError(f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}")
+            raise WorldError(broken_sentence(message))
         elif kind == "spawned":
             self._ranks[message["rank"]].pid = message["pid"]
             if all(rank.pid for rank in self._ranks.values()):

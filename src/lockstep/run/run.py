@@ -23,6 +23,7 @@ from lockstep.run.resume import load_state
 from lockstep.run.state import save_state
 from lockstep.run.step import Step
 from lockstep.run.tally import Tally
+from lockstep.run.testimony import is_over, settle
 from lockstep.run.training import train
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.caller import where
@@ -143,9 +144,12 @@ class Run:
         """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
         ledger = self._parts.ledger
         ledger.num_epochs = num_epochs
-        for epoch in self._parts.epochs.epochs(num_epochs):
+        for epoch in () if is_over(self._parts) else self._parts.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
             yield epoch
+            settle(self._parts)
+            if is_over(self._parts):
+                return
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.
@@ -160,7 +164,7 @@ class Run:
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
             )
-        if self._parts.place.region is not Region.SCRIPT:
+        if self._parts.place.region is not Region.SCRIPT and not is_over(self._parts):
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
         if not self._parts.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")

@@ -28,9 +28,10 @@ from lockstep.rank.join import join, leave
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
-from lockstep.run.calm import calm, calm_random_numbers
+from lockstep.run.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.run.evaluation import say_shares
 from lockstep.run.kept_file import keep
+from lockstep.run.lane_watch import LaneWatch
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
@@ -40,6 +41,7 @@ from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.stage_report import write_stage_report
 from lockstep.run.state_hash import state_hash
+from lockstep.run.testimony import testify_end
 from lockstep.run.training import say_written
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
@@ -162,9 +164,12 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     parts.strategy.precision = precision
     if parts.scaler is not None:
         parts.stateful["loss scale"] = parts.scaler
-    if witness is not None and witness.plain:
-        parts.strategy.on_lane = witness.after_lane
+    if witness is not None and witness.lanes is not None:
+        parts.strategy.on_lane = witness.lanes.after_lane
         calm_random_numbers(parts.place, streams)
+    if witness is not None and folder is not None and witness.watches:
+        compile_nothing()
+        LaneWatch(parts.place, parts.models, folder.carried(rank)).watch(parts.strategy)
     return parts
 
 
@@ -245,6 +250,7 @@ def finish() -> None:
             told = parts.transport.all_gather_object(mine, "the end of the script")
             say_written(parts, [paths for _, paths in told])
             check_replicas(parts, [sums for sums, _ in told])
+            testify_end(parts)
             _write_result(parts)
             write_stage_report(parts)
     finally:

@@ -180,6 +180,8 @@ class Step:
         if position == len(self._batches):
             parts.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
+            if parts.witness is not None:
+                parts.witness.samples(part.lane, self._batches[position])
         batch = self._batches[position]
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)

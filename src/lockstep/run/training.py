@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 from lockstep.errors import PromiseBroken, UsageError
 from lockstep.feed.loader import PreparedLoader
@@ -19,6 +18,7 @@ from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
 from lockstep.run.step import Step
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_steps
+from lockstep.run.testimony import is_over, settle, testify_begin, testify_left, testify_step
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.caller import where
@@ -29,24 +29,15 @@ SETTLED_STEP = 2
 
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
     """The steps of the loader's next epoch; what `run.steps` returns."""
+    settle(parts)
+    if is_over(parts):
+        return
     if parts.place.region is not Region.SCRIPT:
         raise UsageError(
             f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
             f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
         )
-    parts.epochs.begin_steps()
-    parts.ledger.enter(Phase.DATA, "epoch order")
-    parts.streams.look()
-    plan = loader.plan_training()
-    agree_on_order(parts, plan, "run.steps")
-    sums = parts.strategy.checksums()
-    check_replicas(parts, parts.transport.all_gather_object(sums, "run.steps replicas", where()))
-    if not plan.steps:
-        raise UsageError(
-            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
-            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
-        )
-    _check_norms(parts, plan)
+    plan = _begin_epoch(parts, loader)
     first = parts.ledger.step + 1
     lanes = loader.parts(plan, first)
     fetched = loader.fetch(lanes, evaluation=False)
@@ -75,14 +66,37 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         except GeneratorExit:
             parts.epochs.end_steps()
             _count_step(parts, num_samples)  # the script leaves its loop; this step is made
+            testify_left(parts)
             raise
         finally:
             parts.place.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(parts, num_samples)
+        if is_over(parts):
+            parts.epochs.end_steps()
+            return
         position = end
     _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
     parts.epochs.end_steps()
+
+
+def _begin_epoch(parts: Parts, loader: PreparedLoader) -> EpochPlan:
+    """The order of the loader's next epoch, on which all ranks agree."""
+    parts.epochs.begin_steps()
+    parts.ledger.enter(Phase.DATA, "epoch order")
+    parts.streams.look()
+    plan = loader.plan_training()
+    agree_on_order(parts, plan, "run.steps")
+    sums = parts.strategy.checksums()
+    check_replicas(parts, parts.transport.all_gather_object(sums, "run.steps replicas", where()))
+    if not plan.steps:
+        raise UsageError(
+            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
+            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
+        )
+    _check_norms(parts, plan)
+    testify_begin(parts, loader, plan)
+    return plan
 
 
 def _check_norms(parts: Parts, plan: EpochPlan) -> None:
@@ -111,10 +125,7 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     ledger = parts.ledger
     if ledger.step == SETTLED_STEP:
         give_back_freed_memory()
-    if parts.witness is not None:
-        taken = [*parts.taken, *parts.stateful.values()]
-        states = partial(parts.strategy.whole_state, everyone=True)
-        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here, states)
+    testify_step(parts)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
         parts.meter.end_step(ledger.step, parts.strategy.report())

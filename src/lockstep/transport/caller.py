@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-_PACKAGE = str(Path(__file__).parents[1])
-_PASSED_OVER = (_PACKAGE, contextlib.__file__)
+PACKAGE = str(Path(__file__).parents[1])
+_PASSED_OVER = (PACKAGE, contextlib.__file__)
 
 
 def caller() -> tuple[str, int]:

@@ -254,7 +254,8 @@ class Supervisor:
         self.nursery.bury()
         now = time.monotonic_ns()
         for number in self._running():
-            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, None)
+            failure = self._failure_of(number)
+            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, failure)
             self._ranks[number].end = end
         if not (self._interrupted_by or self._gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")

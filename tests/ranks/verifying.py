@@ -26,7 +26,7 @@ targets = inputs[:, :3].argmax(1)
 model = nn.Sequential(nn.Linear(6, 8), {norm}, nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr={lr})
 loader = DataLoader({dataset}, batch_size=22, {order})
-test_loader = DataLoader(TensorDataset(inputs[:5], targets[:5]), batch_size=5)
+test_loader = DataLoader(TensorDataset(inputs[:5], targets[:5]), batch_size=3)
 model, optimizer, loader, test_loader = run.prepare(model, optimizer, loader, test_loader)
 {before}
 for epoch in run.epochs({epochs}):

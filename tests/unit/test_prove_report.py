@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -185,3 +186,14 @@ def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
     assert "Not the bits of bits.json." in said
     assert "norm 1 here, 1.25 there (relative difference 0.2)" in said
     assert other.as_json()["against"]["same"] is False
+
+
+def test_a_name_from_a_script_forges_no_line() -> None:
+    hidden = Place(3, "parameter a\nsame bits on 1, 2, 4 ranks")
+    found = differing()
+    explained = found.difference
+    assert explained is not None
+    difference = replace(explained.difference, place=hidden)
+    found.difference = replace(explained, difference=difference)
+    assert not any(line.startswith("same bits") for line in text(found).splitlines())
+    assert "a\\nsame bits" in text(found)

@@ -13,6 +13,7 @@ from lockstep.prove.findings import Against, Explained, Findings
 from lockstep.prove.plain import Finding, Plain, sentence
 from lockstep.prove.rows import Row
 from lockstep.prove.values import Deviation
+from lockstep.visible import visible
 
 GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 
@@ -35,7 +36,7 @@ def _say_folder(findings: Findings, console: Console) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style))
+    console.print(Text(visible(text), style=style))
 
 
 def table(findings: Findings) -> Table:

@@ -89,21 +89,23 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
-    request, ignored = request_from(options)
+    request, ignored, crowded = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
     for sentence in strays(request.args, MISPLACED, source):
         Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
+    if crowded and request.verbosity is not Verbosity.QUIET:
+        Saying(terminal).line(Line("note", crowded))
     sys.exit(launch(request, terminal).exit_code)
 
 
-def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
+def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str]:
     """Check everything that can be checked before anything starts; last, take a run folder.
 
     Returns:
-        The request, and the names of given options that change nothing.
+        The request, the names of given options that change nothing, and what to say about too many threads.
 
     Raises:
         UsageError: one sentence with the way out.
@@ -146,6 +148,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             started_ns=command_started_ns(),
         ),
         ignored,
+        decided.crowded,
     )
 
 

@@ -130,7 +130,9 @@ def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
         assert found.as_json()["accepted"] == ["plain"]
     assert "agrees, 2e-07" in text(findings(accepted=("plain",)))
     assert findings(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
-    assert "shows nothing" in text(findings(plain=Plain(Finding.SAME_LANES, 4)))
+    nothing = Plain(Finding.SAME_LANES, 4)
+    assert "shows nothing" in text(findings(plain=nothing))
+    assert "accepted," not in text(findings(plain=nothing, accepted=("plain",))).partition("\n\n")[0]
 
 
 def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> None:

@@ -66,7 +66,8 @@ def _cell(row: Row, number: int, differing: str) -> Text:
 
 def _plain_cell(plain: Plain, accepted: bool) -> Text:
     if accepted:
-        return Text(f"accepted, {plain.relative:.2g}", style=EXPECTED)
+        apart = f", {plain.relative:.2g}" if plain.relative else ""
+        return Text(f"accepted{apart}", style=EXPECTED)
     if plain.finding is Finding.AGREES:
         return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
     if plain.finding is Finding.ONE_LANE:

@@ -6,21 +6,27 @@ import contextlib
 import sys
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1])
-_PASSED_OVER = (_PACKAGE, contextlib.__file__)
+import torch
+
+PASSED_OVER = (f"{Path(__file__).parents[1]}/", contextlib.__file__)
+"""How the names of files begin that are never the user's."""
+TORCH = f"{Path(torch.__file__).parent}/"
+"""How the names of torch's files begin."""
 
 
 def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside of this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_PASSED_OVER) or "/torch/" in frame.f_code.co_filename
-    ):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*PASSED_OVER, TORCH)):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def where() -> str:
     """`file:line` of the caller, the file without its folder."""
-    file, line = caller()
+    return short(*caller())
+
+
+def short(file: str, line: int) -> str:
+    """`file:line`, the file without its folder."""
     return f"{file.rpartition('/')[2]}:{line}"

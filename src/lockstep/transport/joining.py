@@ -37,7 +37,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     default = dist.group.WORLD
     known = default.known if isinstance(default, LockstepProcessGroup) else {}
     try:
-        native = meet(store, rank, size, where, timeout, names=ranks, known=known)
+        native = meet(store, rank, size, where, timeout, names=ranks, known=known, is_watched=True)
     except compiled.GroupError as error:  # another rank gave up before this one was in
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:

@@ -118,13 +118,13 @@ void define_table(nb::module_& module) {
       .def("repairs", &Table::repairs, Released());
 }
 
-using Judge = std::function<std::tuple<bool, std::string>(std::vector<nb::list>)>;
+using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;
 
 // With the places that each of the calls consists of.
 Verdict judged(const Sites& sites, const Judge& judge, const std::vector<const Site*>& calls) {
   const nb::gil_scoped_acquire held;
-  std::vector<nb::list> places;
-  for (const Site* call : calls) places.push_back(call == nullptr ? nb::list() : sites.places_of(call->number));
+  std::vector<Sites::Places> places;
+  for (const Site* call : calls) places.push_back(call == nullptr ? Sites::Places() : sites.places_of(call->number));
   const auto [belong_together, lines] = judge(std::move(places));
   return {belong_together, lines};
 }
@@ -158,8 +158,10 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
   });
 }
 
+using Shape = nb::typed<nb::tuple, int, nb::ellipsis>;
+
 // Of a tensor, as what the ranks compare.
-std::uint64_t code_of(const nb::tuple& shape) {
+std::uint64_t code_of(const Shape& shape) {
   std::vector<std::int64_t> dims;
   for (const nb::handle dim : shape) dims.push_back(nb::cast<std::int64_t>(dim));
   return shape_code(dims);
@@ -179,7 +181,7 @@ std::uint64_t hash_of_ranks(const std::vector<std::size_t>& ranks) {
 
 // With the GIL held, for it asks who calls.
 Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count,
-                   const Addresses& inputs, const Addresses& outputs, const nb::tuple& shape = {}) {
+                   const Addresses& inputs, const Addresses& outputs, const Shape& shape = {}) {
   Request request;
   request.shape = code_of(shape);
   request.site = group.caller();
@@ -285,7 +287,7 @@ NB_MODULE(_native, module) {
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
-  nb::class_<Sites>(module, "Sites").def(nb::init<nb::callable>(), nb::arg("describe"));
+  nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
 
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
@@ -296,32 +298,32 @@ NB_MODULE(_native, module) {
       .def_prop_ro("world_size", &Group::world_size)
       .def(
           "all_reduce",
-          [](Group& group, Address data, std::uint64_t count, int dtype, int op, const nb::tuple& shape) {
+          [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
             Request request = request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
             const nb::gil_scoped_release released;
             group.run(std::move(request));
           },
-          nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape") = nb::tuple())
+          nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape") = Shape())
       .def(
           "begin",
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-             const Addresses& outputs, const nb::tuple& shape) {
+             const Addresses& outputs, const Shape& shape) {
             Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-          nb::arg("outputs"), nb::arg("shape") = nb::tuple())
+          nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "run",
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-             const Addresses& outputs, const nb::tuple& shape) {
+             const Addresses& outputs, const Shape& shape) {
             Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
             const nb::gil_scoped_release released;
             group.run(std::move(request));
           },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-          nb::arg("outputs"), nb::arg("shape") = nb::tuple())
+          nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "begin_all_to_all",
           [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
@@ -368,23 +370,23 @@ NB_MODULE(_native, module) {
       .def(
           "send",
           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination, std::uint64_t tag,
-             const nb::tuple& shape) {
+             const Shape& shape) {
             const About about{code_of(shape), group.caller()};
             const nb::gil_scoped_release released;
             return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag, about);
           },
           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"),
-          nb::arg("shape") = nb::tuple())
+          nb::arg("shape") = Shape())
       .def(
           "receive",
           [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag,
-             const nb::tuple& shape) {
+             const Shape& shape) {
             const About about{code_of(shape), group.caller()};
             const nb::gil_scoped_release released;
             return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag, about);
           },
           nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"),
-          nb::arg("shape") = nb::tuple())
+          nb::arg("shape") = Shape())
       .def("allocate", &Group::allocate, nb::arg("num_bytes"), nb::arg("once") = false, Released())
       .def("release", &Group::release, nb::arg("window"), Released())
       .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))

@@ -107,8 +107,8 @@ const Site* Sites::of_caller() {
   return length == 0 ? nullptr : site_of(chain);
 }
 
-nb::list Sites::places_of(std::size_t number) const {
-  nb::list found;
+Sites::Places Sites::places_of(std::size_t number) const {
+  Places found;
   for (const Place* place : chains_.at(number).places) {
     if (place != nullptr) found.append(nb::make_tuple(nb::borrow(place->key.code), place->key.lasti));
   }

@@ -4,7 +4,10 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -22,12 +25,16 @@ class Sites {
     inner = 2,  // the rest of torch, which calls collectives itself
   };
 
-  explicit Sites(nanobind::callable describe) : describe_(std::move(describe)) {}
+  using Describe =
+      nanobind::typed<nanobind::callable, std::tuple<int, std::uint64_t, std::string>(nanobind::any, int)>;
+  using Places = nanobind::typed<nanobind::list, nanobind::typed<nanobind::tuple, nanobind::any, int>>;
+
+  explicit Sites(Describe describe) : describe_(std::move(describe)) {}
   Sites(const Sites&) = delete;
   // Where the innermost line of the user is, and what it says. Null when there is no such line.
   const Site* of_caller();
   // The places that a site consists of, the innermost first: pairs of code object and the number of its instruction.
-  nanobind::list places_of(std::size_t number) const;
+  Places places_of(std::size_t number) const;
 
  private:
   static constexpr std::size_t depth = 3;         // lines that tell calls of one function apart
@@ -57,7 +64,7 @@ class Sites {
   const Place* place_of(PyFrameObject* frame);
   const Site* site_of(const Chain& chain);
 
-  nanobind::callable describe_;
+  Describe describe_;
   std::unordered_map<PlaceKey, std::unique_ptr<Place>, Hash> places_;
   std::unordered_map<Chain, std::unique_ptr<Site>, Hash> sites_;
   std::vector<Chain> chains_;  // by the number of the site

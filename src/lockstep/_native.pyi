@@ -1,5 +1,6 @@
 # What the compiled module offers; tests/architecture/test_native_stub.py compares this file with the module that was built.
 from collections.abc import Callable, Sequence
+from typing import Any
 
 class GroupError(RuntimeError): ...
 
@@ -65,7 +66,7 @@ class Message(Pending):
     def peer(self) -> int: ...
 
 class Sites:
-    def __init__(self, describe: Callable) -> None: ...
+    def __init__(self, describe: Callable[[Any, int], tuple[int, int, str]]) -> None: ...
 
 class Group:
     @staticmethod
@@ -81,13 +82,13 @@ class Group:
         named_memory: bool,
         names: Sequence[int],
         sites: Sites | None = None,
-        judge: Callable[[list[list]], tuple[bool, str]] | None = None,
+        judge: Callable[[Sequence[list[tuple[Any, int]]]], tuple[bool, str]] | None = None,
     ) -> Group: ...
     @property
     def rank(self) -> int: ...
     @property
     def world_size(self) -> int: ...
-    def all_reduce(self, data: int, count: int, dtype: int, op: int, shape: tuple = ()) -> None: ...
+    def all_reduce(self, data: int, count: int, dtype: int, op: int, shape: tuple[int, ...] = ()) -> None: ...
     def begin(
         self,
         kind: int,
@@ -97,7 +98,7 @@ class Group:
         count: int,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        shape: tuple = (),
+        shape: tuple[int, ...] = (),
     ) -> Operation: ...
     def run(
         self,
@@ -108,7 +109,7 @@ class Group:
         count: int,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        shape: tuple = (),
+        shape: tuple[int, ...] = (),
     ) -> None: ...
     def begin_all_to_all(
         self,
@@ -126,9 +127,11 @@ class Group:
     def test(self, pending: Pending) -> bool: ...
     def behind(self, operation: Operation) -> list[int]: ...
     def send(
-        self, data: int, num_bytes: int, dtype: int, destination: int, tag: int, shape: tuple = ()
+        self, data: int, num_bytes: int, dtype: int, destination: int, tag: int, shape: tuple[int, ...] = ()
     ) -> Message: ...
-    def receive(self, data: int, num_bytes: int, dtype: int, source: int, tag: int, shape: tuple = ()) -> Message: ...
+    def receive(
+        self, data: int, num_bytes: int, dtype: int, source: int, tag: int, shape: tuple[int, ...] = ()
+    ) -> Message: ...
     def allocate(self, num_bytes: int, once: bool = False) -> Window: ...
     def release(self, window: Window) -> None: ...
     def all_gather_bytes(self, data: bytes) -> bytes: ...

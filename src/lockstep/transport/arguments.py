@@ -14,7 +14,7 @@ from lockstep.transport.collective_errors import CollectiveMisused
 def options(
     kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
 ) -> Any:
-    """torch's options of a call: as they are given, or made of what its shorter forms say instead (then it goes on).
+    """Torch's options of a call: as they are given, or made of what its shorter forms say instead (then it goes on).
 
     Args:
         kind: the class of options.

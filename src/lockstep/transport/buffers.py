@@ -168,8 +168,7 @@ class Buffers:
 
     def replaces(self, buffer: Tensor, *targets: Tensor) -> int:
         """An address for the operation, of a contiguous tensor; `copy_back` brings its numbers into the targets, in turn."""
-        for target in targets:
-            target = with_numbers(target)
+        for target in map(with_numbers, targets):
             check_place(target)
             self._back.append((target.detach(), buffer))
         self._kept.append(buffer)

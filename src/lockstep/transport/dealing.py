@@ -51,7 +51,7 @@ class Dealing(Membership):
         sends, receives = [count * width for count in sends], [count * width for count in receives]
         return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, [output], opts)
 
-    alltoall_base = all_to_all_single  # type: ignore[assignment]  # torch declares overloads
+    alltoall_base = all_to_all_single
 
     def _rows(self, name: str, tensor: Tensor, splits: Sequence[int] | None) -> list[int]:
         """How many elements are for, or from, each rank."""

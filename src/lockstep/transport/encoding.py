@@ -72,7 +72,9 @@ def terms_of(op: Any, dtype: torch.dtype) -> Terms:
     if dtype in _WIDENED:
         return Terms(code, DTYPES[torch.float32], factor=factor, wide=torch.float32)
     names = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
-    raise CollectiveMisused(f"lockstep reduces {names}, float8 and complex numbers, not {dtype}. Convert the tensor first.")
+    raise CollectiveMisused(
+        f"lockstep reduces {names}, float8 and complex numbers, not {dtype}. Convert the tensor first."
+    )
 
 
 def for_moving(dtype: torch.dtype) -> tuple[int, int]:

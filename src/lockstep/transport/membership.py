@@ -48,7 +48,7 @@ class Membership(dist.ProcessGroup):
         """A group of C++ without a back end, through which torch's dispatcher gets the calls of this one (`watched`)."""
         if self._stand_in is None:
             self._stand_in = dist.ProcessGroup(self._store, self._rank, self._size)
-            self._stand_in._set_group_name(self._group_name)  # noqa: SLF001 - torch has no public name
+            self._stand_in._set_group_name(self._group_name)  # type: ignore[arg-type]  # noqa: SLF001 - torch has no public name
             self._stand_in._set_group_desc(self._group_desc)  # noqa: SLF001
         return self._stand_in
 

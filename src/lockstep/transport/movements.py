@@ -38,7 +38,17 @@ class Movements(Membership):
         if given:
             buffers.also(tensor, given)
         return self.exchange.call(
-            kinds.BROADCAST, dtype, 0, opts.rootRank, count, address, address, tensor.shape, buffers, [tensor, *given], opts
+            kinds.BROADCAST,
+            dtype,
+            0,
+            opts.rootRank,
+            count,
+            address,
+            address,
+            tensor.shape,
+            buffers,
+            [tensor, *given],
+            opts,
         )
 
     @seen(2, "all_gather")
@@ -52,7 +62,9 @@ class Movements(Membership):
             return self.all_gather_list(only_list(outputs), only(inputs), opts)
         given, count = all_of(inputs), len(inputs)
         if len(outputs) != count:
-            raise CollectiveMisused(f"all_gather of {count} tensors for each rank needs {count} lists, not {len(outputs)}.")
+            raise CollectiveMisused(
+                f"all_gather of {count} tensors for each rank needs {count} lists, not {len(outputs)}."
+            )
         first, *others = outputs
         works = [self.all_gather_list(first[index::count], tensor, _ALL_GATHER) for index, tensor in enumerate(given)]
         buffers = Buffers()

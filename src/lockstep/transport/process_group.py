@@ -15,9 +15,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import options
-from lockstep.transport.buffers import Buffers
 from lockstep.transport.dealing import Dealing
 from lockstep.transport.monitored import monitored_barrier
 from lockstep.transport.movements import Movements

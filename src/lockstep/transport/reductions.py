@@ -112,7 +112,17 @@ class Reductions(Membership):
         address = buffers.replaces(total, *tensors)
         count = total.numel() * terms.width
         return self.exchange.call(
-            kinds.ALL_REDUCE, terms.dtype, terms.op, -1, count, [address], [address], total.shape, buffers, tensors, opts
+            kinds.ALL_REDUCE,
+            terms.dtype,
+            terms.op,
+            -1,
+            count,
+            [address],
+            [address],
+            total.shape,
+            buffers,
+            tensors,
+            opts,
         )
 
     @seen(1, "all_reduce_coalesced")
@@ -150,7 +160,17 @@ class Reductions(Membership):
         target = [_result(buffers, output, terms)]
         count = output.numel() * terms.width
         return self.exchange.call(
-            kinds.REDUCE_SCATTER, terms.dtype, terms.op, -1, count, sources, target, output.shape, buffers, [output], opts
+            kinds.REDUCE_SCATTER,
+            terms.dtype,
+            terms.op,
+            -1,
+            count,
+            sources,
+            target,
+            output.shape,
+            buffers,
+            [output],
+            opts,
         )
 
     def _reduce_parts(self, output: Tensor, source: list[Tensor], terms: Terms) -> list[Any]:
@@ -165,7 +185,17 @@ class Reductions(Membership):
             count = tensor.numel() * terms.width
             works.append(
                 self.exchange.call(
-                    kinds.REDUCE, terms.dtype, terms.op, root, count, address, target, tensor.shape, buffers, [output], _REDUCE
+                    kinds.REDUCE,
+                    terms.dtype,
+                    terms.op,
+                    root,
+                    count,
+                    address,
+                    target,
+                    tensor.shape,
+                    buffers,
+                    [output],
+                    _REDUCE,
                 )
             )
         return works

@@ -162,4 +162,6 @@ def _holds(node: Any, span: Span) -> bool:
         return any(_holds(child, span) for child in ast.iter_child_nodes(node))
     if not end:
         return bool(node.lineno <= first and last <= node.end_lineno)
-    return bool((node.lineno, node.col_offset) <= (first, start) and (last, end) <= (node.end_lineno, node.end_col_offset))
+    return bool(
+        (node.lineno, node.col_offset) <= (first, start) and (last, end) <= (node.end_lineno, node.end_col_offset)
+    )

@@ -63,11 +63,11 @@ def show(  # noqa: PLR0917 - the parts of one call
     return arrival.result
 
 
-class _Arrival(TorchDispatchMode):
+class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Where the operation comes out of the dispatcher, after everybody has looked at it; the call is made there."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._call = call
         self.result: Any = None
 
@@ -109,7 +109,7 @@ def _recorded(title: str, call: Callable[[], Any]) -> Any:
     if not profiler._is_profiler_enabled:  # noqa: SLF001
         return call()
     record = profiler.record_function(f"{NAME}:{title}")
-    record.__enter__()
+    record.__enter__()  # type: ignore[no-untyped-call]
     over: Future[None] = Future()
     record._call_end_callbacks_on_future(over)  # noqa: SLF001 - as torch's own for what ends later
     try:

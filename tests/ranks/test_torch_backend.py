@@ -67,7 +67,10 @@ def mistakes_of_one_rank(folder):
         (lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "Float32 has no bits to combine; use integers or booleans"),
         (lambda: dist.all_reduce(ones.bool(), dist.ReduceOp.AVG), "Booleans have no average"),
         (lambda: dist.reduce(ones.cfloat(), 0, dist.ReduceOp.BOR), "can be reduced with SUM and AVG only"),
-        (lambda: dist.all_reduce(ones.int(), dist._make_nccl_premul_sum(2.0)), "PREMUL_SUM needs a floating-point dtype"),
+        (
+            lambda: dist.all_reduce(ones.int(), dist._make_nccl_premul_sum(2.0)),
+            "PREMUL_SUM needs a floating-point dtype",
+        ),
         (lambda: dist.all_reduce(ones.to(torch.uint16)), "not torch.uint16. Convert the tensor first"),
         (lambda: dist.broadcast(ones, group_src=-1), "There is no rank -1 in a group of 2"),
         (lambda: dist.reduce(ones, group_dst=-1), "There is no rank -1 in a group of 2"),
@@ -138,7 +141,9 @@ def disagreements(folder):
         text = raised(CollectiveMisused, lambda: dist.barrier(group))
     else:
         text = raised(CollectiveMisused, lambda: dist.recv(torch.ones(5), 0, group))
-    assert re.search(r"Rank 0 sends 4 float32 with tag 0 at \S+:\d+, but rank 1 receives 5 float32 at \S+:\d+", text), text
+    assert re.search(r"Rank 0 sends 4 float32 with tag 0 at \S+:\d+, but rank 1 receives 5 float32 at \S+:\d+", text), (
+        text
+    )
     dist.barrier()
 
 
@@ -166,7 +171,10 @@ def late(folder):
     group = dist.new_group(timeout=dt.timedelta(seconds=0.2))
     if rank == 0:
         text = raised(CollectiveFailed, lambda: dist.recv(torch.ones(3), 1, group))
-        assert "Rank 1 did not come within the timeout of 0.2 s; rank 0 waits for a message of 3 float32 with tag 0 from rank 1 (" in text
+        assert (
+            "Rank 1 did not come within the timeout of 0.2 s; rank 0 waits for a message of 3 float32 with tag 0 from rank 1 ("
+            in text
+        )
     dist.barrier()
 
 
@@ -287,7 +295,10 @@ def groups_that_differ(folder, patience_s):
     if patience_s > 10:
         ranks = [0, 1] if rank else [0, 1, 2]
         text = raised(CollectiveMisused, lambda: dist.new_group(ranks))
-        for name, members in (("rank 0", "[0, 1, 2]"), ("ranks 1, 2", "[0, 1]")):  # the last one, which is no member, too
+        for name, members in (
+            ("rank 0", "[0, 1, 2]"),
+            ("ranks 1, 2", "[0, 1]"),
+        ):  # the last one, which is no member, too
             line = rf"{name}: new_group of \d at {Path(__file__).name}:\d+ for the ranks {re.escape(members)}"
             assert re.search(line, text), text
     elif rank < 2:

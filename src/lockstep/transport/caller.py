@@ -22,6 +22,14 @@ def caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def calling_file() -> str:
+    """The file of the innermost frame outside of this package, torch's or the user's."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_OVER):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
 def where() -> str:
     """`file:line` of the caller, the file without its folder."""
     return short(*caller())

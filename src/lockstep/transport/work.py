@@ -20,6 +20,7 @@ from torch.autograd import Variable
 from torch.futures import Future
 
 from lockstep.transport.buffers import Buffers
+from lockstep.transport.caller import TORCH, calling_file
 from lockstep.transport.native import compiled
 
 
@@ -34,6 +35,7 @@ class Mover(Protocol):
 
 
 _NO_TIME = dt.timedelta(0)
+_DDP = f"{TORCH}nn/parallel/distributed.py"
 
 
 class Finished(dist.Work):
@@ -186,12 +188,13 @@ def in_backward_node() -> bool:
 def complete_inner_future(handle: Handle) -> None:
     """See to it that the future is completed which torch's C++ gets from a new handle without asking Python.
 
-    DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass.
+    DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass. Outside of a pass it
+    does so for ranks that have joined already (`DDP.join`), and waits at once.
     """
-    if torch._C._current_graph_task_id() == -1:  # noqa: SLF001
-        return
     transfer = handle.transfer
     transfer.then.append(partial(_complete, PythonCallbackWork.get_future(handle), transfer.results))
+    if torch._C._current_graph_task_id() == -1 and calling_file() != _DDP:  # noqa: SLF001
+        return
     if in_backward_node():
         complete_after_backward(transfer, ref(handle))
     else:

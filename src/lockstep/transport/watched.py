@@ -57,7 +57,11 @@ def show(  # noqa: PLR0917 - the parts of one call
     group: Any, method: Call, title: str, tensors: Sequence[Any], options: Sequence[Any], more: Mapping[str, Any]
 ) -> Any:
     """Make the call by way of torch's dispatcher; gives what the method gives."""
-    arrival = _Arrival(lambda *inner: _recorded(title, lambda: method(group, *inner, *options, **more)))
+
+    def make(inner: Sequence[Any]) -> Any:
+        return _recorded(title, lambda: method(group, *inner[: len(tensors)], *options, **more))
+
+    arrival = _Arrival(make)
     with _below_all_modes(arrival):
         getattr(group.stand_in, method.__name__)(*tensors, *options, **more)
     return arrival.result
@@ -66,7 +70,7 @@ def show(  # noqa: PLR0917 - the parts of one call
 class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Where the operation comes out of the dispatcher, after everybody has looked at it; the call is made there."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Callable[[Sequence[Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._call = call
         self.result: Any = None
@@ -79,7 +83,7 @@ class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each is not Tensor for each in types):
             return NotImplemented  # the tensors hand on what is inside of them
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - torch has no public name
-        self.result = self._call(*args[: names.index("process_group")] if args else ())
+        self.result = self._call(args[: names.index("process_group")])  # that of a barrier is a tensor of no use
         boxed = self.result.boxed()
         return boxed if len(func._schema.returns) == 1 else (args[0], boxed)  # noqa: SLF001
 

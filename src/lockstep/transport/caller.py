@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import torch
 
-PASSED_OVER = (f"{Path(__file__).parents[1]}/", contextlib.__file__)
+PACKAGE = str(Path(__file__).parents[1])
+PASSED_OVER = (f"{PACKAGE}/", contextlib.__file__)
 """How the names of files begin that are never the user's."""
 TORCH = f"{Path(torch.__file__).parent}/"
 """How the names of torch's files begin."""
@@ -28,6 +31,14 @@ def calling_file() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_OVER):
         frame = frame.f_back
     return frame.f_code.co_filename
+
+
+def frames() -> Iterator[tuple[str, int]]:
+    """File and line of every frame of the caller's thread, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
 
 
 def where() -> str:

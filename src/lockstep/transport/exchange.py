@@ -36,6 +36,8 @@ class Exchange:
         self.is_impatient = False
         """Whether the patience is another one than the group was made with."""
         self.is_closed = False
+        self.num_begun = 0
+        """Operations and messages that this rank has begun."""
         self.gathered: list[Handle] | None = None
         """Works that were begun since `_start_coalescing`."""
         self._owner = os.getpid()
@@ -52,6 +54,7 @@ class Exchange:
         Args:
             opts: torch's options of the call: whether the caller goes on meanwhile, and how long to wait.
         """
+        self.num_begun += 1
         if opts.asyncOp or self.is_impatient:
             try:
                 pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, shape)
@@ -70,6 +73,7 @@ class Exchange:
         buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
         """all_to_all with these many elements for each rank and from each rank."""
+        self.num_begun += 1
         try:
             pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
         except TROUBLES as error:
@@ -94,6 +98,7 @@ class Exchange:
 
     def begin_barrier(self) -> compiled.Operation:
         """Say that this rank is here."""
+        self.num_begun += 1
         try:
             return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])
         except TROUBLES as error:
@@ -105,12 +110,14 @@ class Exchange:
         Raises:
             CollectiveMisused: on every rank, when one calls something else, or means other ranks.
         """
+        self.num_begun += 1
         try:
             self.native.agree_on_group(ranks)
         except TROUBLES as error:
             self.fail(error)
 
     def send(self, tensor: Tensor, dtype: int, destination: int, tag: int) -> Handle:
+        self.num_begun += 1
         buffers = Buffers()
         address = buffers.reads(tensor)
         try:
@@ -121,6 +128,7 @@ class Exchange:
 
     def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> Handle:
         """From any rank when `source` is the number of ranks."""
+        self.num_begun += 1
         buffers = Buffers()
         address = buffers.writes(tensor)
         try:

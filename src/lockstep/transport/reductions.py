@@ -68,6 +68,7 @@ class Reductions(Membership):
             and not tensor.is_neg()
             and (tensors is tensor or len(tensors) == 1)
         ):
+            exchange.num_begun += 1
             try:
                 exchange.native.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, code, tensor.shape)
             except TROUBLES as error:

@@ -5,6 +5,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <span>
@@ -14,6 +15,8 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "shape.hpp"
+#include "sites.hpp"
 #include "table.hpp"
 
 namespace nb = nanobind;
@@ -115,10 +118,21 @@ void define_table(nb::module_& module) {
       .def("repairs", &Table::repairs, Released());
 }
 
+using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;
+
+// With the places that each of the calls consists of.
+Verdict judged(const Sites& sites, const Judge& judge, const std::vector<const Site*>& calls) {
+  const nb::gil_scoped_acquire held;
+  std::vector<Sites::Places> places;
+  for (const Site* call : calls) places.push_back(call == nullptr ? Sites::Places() : sites.places_of(call->number));
+  const auto [belong_together, lines] = judge(std::move(places));
+  return {belong_together, lines};
+}
+
 // The wheel's Group: Settings with Python's signals and source lines.
 std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size,
                             double patience_s, double spin_us, std::function<std::string()> where, bool named_memory,
-                            std::vector<std::size_t> names) {
+                            std::vector<std::size_t> names, Sites* sites, std::optional<Judge> judge) {
   Settings settings;
   settings.patience = seconds(patience_s);
   settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
@@ -127,6 +141,13 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
     const nb::gil_scoped_acquire held;
     return where();
   };
+  if (sites != nullptr) {
+    nb::find(sites).inc_ref();  // for ever; there is one
+    settings.caller = [sites] { return sites->of_caller(); };
+    if (judge) {
+      settings.judge = [sites, judge = std::move(*judge)](const auto& calls) { return judged(*sites, judge, calls); };
+    }
+  }
   settings.named_memory = named_memory;
   settings.names = std::move(names);
   const nb::gil_scoped_release released;
@@ -137,9 +158,33 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
   });
 }
 
-Request request_of(int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-                   const Addresses& outputs, std::string where) {
+using Shape = nb::typed<nb::tuple, int, nb::ellipsis>;
+
+// Of a tensor, as what the ranks compare.
+std::uint64_t code_of(const Shape& shape) {
+  std::vector<std::int64_t> dims;
+  for (const nb::handle dim : shape) dims.push_back(nb::cast<std::int64_t>(dim));
+  return shape_code(dims);
+}
+
+std::string text_of_ranks(const std::vector<std::size_t>& ranks) {
+  std::string text = "for the ranks [";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text + "]";
+}
+
+std::uint64_t hash_of_ranks(const std::vector<std::size_t>& ranks) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, by words
+  for (const std::size_t rank : ranks) hash = (hash ^ rank) * 0x100000001b3u;
+  return hash;
+}
+
+// With the GIL held, for it asks who calls.
+Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count,
+                   const Addresses& inputs, const Addresses& outputs, const Shape& shape = {}) {
   Request request;
+  request.shape = code_of(shape);
+  request.site = group.caller();
   request.kind = static_cast<Kind>(kind);
   request.dtype = static_cast<Dtype>(dtype);
   request.op = static_cast<ReduceOp>(op);
@@ -147,7 +192,6 @@ Request request_of(int kind, int dtype, int op, std::int32_t root, std::uint64_t
   request.count = count;
   request.inputs = sources(inputs);
   request.outputs = targets(outputs);
-  request.where = std::move(where);
   return request;
 }
 
@@ -243,49 +287,70 @@ NB_MODULE(_native, module) {
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
+  nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
+
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
-                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"))
+                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"),
+                  nb::arg("sites").none() = nb::none(), nb::arg("judge") = nb::none())
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world_size", &Group::world_size)
       .def(
           "all_reduce",
-          [](Group& group, Address data, std::uint64_t count, int dtype, int op) {
-            group.all_reduce(pointer(data), count, static_cast<Dtype>(dtype), static_cast<ReduceOp>(op));
+          [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
+            Request request = request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
+            const nb::gil_scoped_release released;
+            group.run(std::move(request));
           },
-          nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), Released())
+          nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape") = Shape())
       .def(
           "begin",
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-             const Addresses& outputs, std::string where) {
-            return group.begin(request_of(kind, dtype, op, root, count, inputs, outputs, std::move(where)));
+             const Addresses& outputs, const Shape& shape) {
+            Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
+            const nb::gil_scoped_release released;
+            return group.begin(std::move(request));
           },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-          nb::arg("outputs"), nb::arg("where"), Released())
+          nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "run",
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
-             const Addresses& outputs) { group.run(request_of(kind, dtype, op, root, count, inputs, outputs, {})); },
+             const Addresses& outputs, const Shape& shape) {
+            Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
+            const nb::gil_scoped_release released;
+            group.run(std::move(request));
+          },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
-          nb::arg("outputs"), Released())
+          nb::arg("outputs"), nb::arg("shape") = Shape())
       .def(
           "begin_all_to_all",
           [](Group& group, int dtype, const Addresses& inputs, const Addresses& outputs,
-             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives, std::string where) {
-            Request request =
-                request_of(static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs, std::move(where));
+             std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
+            Request request = request_of(group, static_cast<int>(Kind::all_to_all), dtype, 0, -1, 0, inputs, outputs);
             request.sends = std::move(sends);
             request.receives = std::move(receives);
+            const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
-          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"),
-          nb::arg("where"), Released())
+          nb::arg("dtype"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sends"), nb::arg("receives"))
+      .def(
+          "agree_on_group",
+          [](Group& group, const std::vector<std::size_t>& ranks) {
+            Request request = request_of(group, static_cast<int>(Kind::new_group), 0, 0, -1, ranks.size(), {}, {});
+            request.shape = hash_of_ranks(ranks);
+            request.where = request.line() + " " + text_of_ranks(ranks);
+            const nb::gil_scoped_release released;
+            group.run(std::move(request));
+          },
+          nb::arg("ranks"))
       .def(
           "begin_tree_sum",
           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, Address output,
              const nb::bytes& program, const nb::bytes& leaves, double scale) {
-            Request request = request_of(static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output}, {});
+            Request request =
+                request_of(group, static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output});
             request.program = numbers(program);
             request.leaves = numbers(leaves);
             if (scale != 1.0) {
@@ -301,19 +366,27 @@ NB_MODULE(_native, module) {
           "wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
           nb::arg("pending"), nb::arg("patience_s"), Released())
       .def("test", &Group::test, nb::arg("pending"), Released())
+      .def("behind", &Group::behind, nb::arg("operation"))
       .def(
           "send",
-          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination,
-             std::uint64_t tag) {
-            return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag);
+          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t destination, std::uint64_t tag,
+             const Shape& shape) {
+            const About about{code_of(shape), group.caller()};
+            const nb::gil_scoped_release released;
+            return group.send(pointer(data), num_bytes, static_cast<Dtype>(dtype), destination, tag, about);
           },
-          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"), Released())
+          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("destination"), nb::arg("tag"),
+          nb::arg("shape") = Shape())
       .def(
           "receive",
-          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag) {
-            return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag);
+          [](Group& group, Address data, std::uint64_t num_bytes, int dtype, std::size_t source, std::uint64_t tag,
+             const Shape& shape) {
+            const About about{code_of(shape), group.caller()};
+            const nb::gil_scoped_release released;
+            return group.receive(pointer(data), num_bytes, static_cast<Dtype>(dtype), source, tag, about);
           },
-          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"), Released())
+          nb::arg("data"), nb::arg("num_bytes"), nb::arg("dtype"), nb::arg("source"), nb::arg("tag"),
+          nb::arg("shape") = Shape())
       .def("allocate", &Group::allocate, nb::arg("num_bytes"), nb::arg("once") = false, Released())
       .def("release", &Group::release, nb::arg("window"), Released())
       .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))

@@ -14,6 +14,10 @@ bool is_reduction(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
 
+bool needs_root(Kind kind) {
+  return kind == Kind::reduce || kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter;
+}
+
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
@@ -427,6 +431,7 @@ Task start(Group& group, Operation& operation) {
   switch (request.kind) {
     case Kind::barrier:
     case Kind::allocate:
+    case Kind::new_group:
       algorithms.has_worked();  // that everyone has arrived is all
       return {};
     case Kind::all_reduce:
@@ -452,13 +457,16 @@ Task start(Group& group, Operation& operation) {
 }
 
 void check_request(const Request& request, std::size_t rank, std::size_t world_size) {
-  if (request.root >= static_cast<std::int32_t>(world_size)) {
+  const bool has_root = needs_root(request.kind);
+  if (has_root != (request.root >= 0) || request.root >= static_cast<std::int32_t>(world_size)) {
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
   if (!is_reduction(request.kind)) return;
   const bool is_floating = request.dtype <= Dtype::bfloat16;
-  if (!is_floating && (request.op == ReduceOp::average || request.scale != Scale::none)) {
-    throw BadCall("an average needs a floating-point dtype, not " + std::string(name_of(request.dtype)));
+  if (!is_floating && request.scale != Scale::none) throw BadCall("only floating-point numbers can be scaled");
+  if (request.dtype == Dtype::boolean && request.op == ReduceOp::average) throw BadCall("booleans have no average");
+  if (is_floating && request.op >= ReduceOp::bit_and) {
+    throw BadCall(std::string(name_of(request.dtype)) + " has no bits to combine; use integers or booleans");
   }
   std::size_t num_leaves = world_size;
   if (!request.leaves.empty()) {

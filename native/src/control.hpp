@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5303;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5304;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -30,13 +30,15 @@ enum class Kind : std::uint8_t {
   gather,
   scatter,
   all_to_all,
-  allocate
+  allocate,
+  new_group
 };
 
 // What must be the same on every rank, compared as bytes.
 struct Description {
   std::uint64_t count;         // elements; the meaning depends on the kind
   std::uint64_t program_hash;  // of the order of the sum
+  std::uint64_t shape;         // shape.hpp; of a new group: a hash of its ranks
   double factor;
   std::uint32_t number;
   std::int32_t root;
@@ -46,7 +48,7 @@ struct Description {
   Scale scale;
   std::uint32_t padding;
 };
-static_assert(sizeof(Description) == 40);
+static_assert(sizeof(Description) == 48);
 
 // Where a tensor lies for the others: in a window of the group, or nowhere.
 struct Place {
@@ -58,10 +60,12 @@ struct Place {
 
 struct alignas(cache_line) Row {
   Description description;
+  std::uint64_t label;       // of the call; see site.hpp
   std::uint32_t all_placed;  // all tensors of this rank lie in windows
   std::uint32_t num_inputs;
   Place places[max_places];  // inputs, then the output
-  char where[112];           // the source line, when the operation was begun without waiting
+  std::uint32_t verdict;     // 1: calls that were found in another order belong together, says this rank
+  char where[236];           // the source line, where it was known when the operation began; with a verdict, the lines
   alignas(cache_line) std::byte payload[payload_bytes];
 };
 
@@ -69,6 +73,7 @@ struct RankBlock {
   Word arrived;  // see docs/design/0010, "Three words per rank"
   Word pieces;
   Word worked;
+  Word judged;
   Bell bell;
   alignas(cache_line) std::atomic<std::uint32_t> joined;  // control_magic, once this rank is there
   std::atomic<std::uint32_t> is_marking;  // it has marked the memory (Memory::mark); written before `process`

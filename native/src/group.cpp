@@ -65,7 +65,7 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   check_usable();
   operation->number = ++number_;
   for (const auto& earlier : queue_) {
-    if (!depends_on(operation->request, earlier->request, world_size())) continue;
+    if (!depends_on(operation->request, *earlier, world_size())) continue;
     operation->uses_earlier = true;
     operation->after = earlier->number;
   }
@@ -99,7 +99,7 @@ void Group::all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op
 }
 
 std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to,
-                                     std::uint64_t tag) {
+                                     std::uint64_t tag, const About& about) {
   if (to >= world_size())
     throw BadCall("there is no rank " + std::to_string(to) + " in a group of " + std::to_string(world_size()));
   auto message = std::make_shared<Message>();
@@ -107,6 +107,7 @@ std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtyp
   message->tag = tag;
   message->dtype = dtype;
   message->bytes = bytes;
+  message->about = about;
   message->data = static_cast<std::byte*>(const_cast<void*>(data));
   check_process();
   const std::lock_guard lock(mutex_);
@@ -118,7 +119,7 @@ std::shared_ptr<Message> Group::send(const void* data, std::uint64_t bytes, Dtyp
 }
 
 std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from,
-                                        std::uint64_t tag) {
+                                        std::uint64_t tag, const About& about) {
   if (from > world_size())
     throw BadCall("there is no rank " + std::to_string(from) + " in a group of " + std::to_string(world_size()));
   auto message = std::make_shared<Message>();
@@ -127,6 +128,7 @@ std::shared_ptr<Message> Group::receive(void* data, std::uint64_t bytes, Dtype d
   message->tag = tag;
   message->dtype = dtype;
   message->bytes = bytes;
+  message->about = about;
   message->data = static_cast<std::byte*>(data);
   check_process();
   const std::lock_guard lock(mutex_);
@@ -158,8 +160,8 @@ Description describe(const Request& request, std::uint32_t number) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
-  return {request.count, hash,          request.factor, number,        request.root,
-          request.kind,  request.dtype, request.op,     request.scale, 0};
+  return {request.count, hash,          request.shape, request.factor, number, request.root,
+          request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
 void Group::publish(Operation& operation) {
@@ -169,6 +171,7 @@ void Group::publish(Operation& operation) {
   mine.all_placed = 0;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
+  if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   if (is_tiny || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
   const std::size_t size = size_of(request.dtype);
@@ -191,7 +194,8 @@ void Group::publish(Operation& operation) {
     }
     mine.all_placed = all;
   }
-  write_text(mine.where, sizeof(mine.where), request.where);
+  mine.label = request.site == nullptr ? 0 : request.site->label;
+  write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
   set(Counter::arrived, operation.number);
 }
@@ -219,6 +223,15 @@ std::size_t Group::first_behind(Condition condition) const {
       return peer;
   }
   return world_size();
+}
+
+std::vector<std::size_t> Group::behind(const Operation& operation) const {
+  std::vector<std::size_t> found;
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    if (has_reached(blocks_[peer].arrived.value.load(std::memory_order_acquire), operation.number)) continue;
+    found.push_back(settings_.names.empty() ? peer : settings_.names.at(peer));
+  }
+  return found;
 }
 
 void Group::progress() {
@@ -271,13 +284,18 @@ void Group::move_tasks() {
     if (!operation->published) break;
     if (!operation->started) {
       if (first_behind(operation->waits_for) != world_size()) break;
-      compare_descriptions(*operation);
+      if (!operation->compared) compare(*operation);
+      if (first_behind(operation->waits_for) != world_size()) break;  // a verdict
+      if (operation->circle) hear_verdicts(*operation);
       operation->task = start(*this, *operation);
       operation->started = true;
     }
     // A task that has just begun waits for nothing; its condition is the one that is met already.
     while (!operation->task.done() && first_behind(operation->waits_for) == world_size()) operation->task.resume();
-    operation->finished = operation->task.done();
+    if (operation->task.done()) {
+      deliver(*operation);
+      operation->finished = true;
+    }
     if (!operation->has_worked) break;  // the next one must not overtake it
   }
 }

@@ -26,6 +26,11 @@ struct Window {
   std::byte* region(std::size_t rank) const { return memory->data() + rank * stride; }
 };
 
+struct Verdict {
+  bool belong_together = false;
+  std::string lines;
+};
+
 struct Settings {
   Nanoseconds patience = std::chrono::hours(24 * 7);
   Nanoseconds spin = std::chrono::microseconds(30);
@@ -35,8 +40,13 @@ struct Settings {
   // own.
   std::vector<std::size_t> names = {};
   std::string name_of(std::size_t rank) const { return std::to_string(names.empty() ? rank : names.at(rank)); }
+  // Who calls now, for what the ranks compare; null when nobody knows.
+  std::function<const Site*()> caller = [] { return nullptr; };
   // The source line that called, for errors.
   std::function<std::string()> where = [] { return std::string(); };
+  // Of calls of this rank that other ranks make in another order (call_order.hpp): whether they belong together all the
+  // same, as alternatives of one `if` do; and the lines, in this order.
+  std::function<Verdict(const std::vector<const Site*>&)> judge = [](const auto&) { return Verdict{}; };
   // Whether a rank's process has ended. By default it is asked by its process id (pidfd), or where that is no number of
   // ours or there is no pidfd, by its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
@@ -64,6 +74,7 @@ class Group {
 
   std::size_t rank() const { return rank_; }
   std::size_t world_size() const { return layout_.world_size; }
+  const Site* caller() const { return settings_.caller(); }
 
   // Begin; `wait` or `test` until it is finished. Throws BadCall before anybody else is concerned.
   std::shared_ptr<Operation> begin(Request request);
@@ -76,9 +87,11 @@ class Group {
   // Whether it is finished. Throws as `wait` does when it cannot come to an end any more, but has no deadline.
   bool test(Pending& pending);
 
-  std::shared_ptr<Message> send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag);
+  std::shared_ptr<Message> send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag,
+                                const About& about = {});
   // From any rank when `from` is the world size; `Message::peer` says from whom it came.
-  std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag);
+  std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag,
+                                   const About& about = {});
 
   // A new window with `bytes` for each rank, or `once` for all of them; every rank must call it. Throws
   // GroupError(no_memory) on every rank, and the group goes on. What lies in a window of the second kind is exchanged
@@ -87,6 +100,9 @@ class Group {
   // Tensors in this window are ordinary ones from now on. Every rank must call it between the same operations, with
   // nothing under way.
   void release(const Window& window);
+
+  // The ranks that have not begun an operation, by the names that the user knows; also when it has failed.
+  std::vector<std::size_t> behind(const Operation& operation) const;
 
   // Break the group for every rank.
   void abort(const std::string& reason);
@@ -122,7 +138,16 @@ class Group {
   Row& row(std::size_t rank, std::uint32_t number) const { return rows_[rank * num_rows + number % num_rows]; }
   Word& word(Counter counter, std::size_t rank) const {
     RankBlock& block = blocks_[rank];
-    return counter == Counter::arrived ? block.arrived : counter == Counter::pieces ? block.pieces : block.worked;
+    switch (counter) {
+      case Counter::arrived:
+        return block.arrived;
+      case Counter::pieces:
+        return block.pieces;
+      case Counter::worked:
+        return block.worked;
+      default:
+        return block.judged;
+    }
   }
   void set(Counter counter, std::uint32_t value);
   void ring_peers();
@@ -150,17 +175,27 @@ class Group {
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
-  void look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline);
+  struct Limit {
+    Clock::time_point deadline = Clock::time_point::max();
+    Nanoseconds patience{};  // that made it
+  };
+  void look_around(const Pending& pending, const Awaited& awaited, Limit limit);
   bool is_gone(std::size_t peer, const Awaited& awaited) const;
   std::string sentence_of_loss(std::size_t peer, const Pending& pending) const;
-  void compare_descriptions(const Operation& operation);
+  // Throws when ranks call different operations. Where lines look as if calls were swapped, the ranks judge that.
+  void compare(Operation& operation);
+  bool are_alike(const Operation& operation) const;
+  void compare_labels(Operation& operation);
+  void hear_verdicts(Operation& operation);
+  std::string line_of(std::size_t rank, const Operation& operation) const;
   // all_to_all: `to` must expect what `from` sends it.
   void check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const;
   std::string text_of(const Description& description) const;
   std::string sentence_of_disagreement(const Operation& operation);
+  std::string sentence_of_swap(const Operation& operation) const;
   std::string text_of(const Operation& operation) const;
   std::string text_of(const Message& message) const;
-  std::string sentence_of_lateness(const Pending& pending, std::size_t late) const;
+  std::string sentence_of_lateness(const Pending& pending, std::size_t late, Nanoseconds patience) const;
   [[noreturn]] void break_group(Trouble trouble, const std::string& text);
   // The same, for a caller that goes on; what is under way is given up. With the mutex held.
   void break_quietly(Trouble trouble, const std::string& text);
@@ -184,6 +219,7 @@ class Group {
   std::uint32_t piece_ = 0;                    // of the last piece that went through staging
   std::uint32_t rows_free_to_ = 0;             // rows up to this operation are known to be free
   std::deque<std::shared_ptr<Operation>> queue_;
+  CallOrder call_order_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
   std::exception_ptr broken_;

@@ -1,10 +1,10 @@
 // How a group breaks, and the sentences that say why.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
-#include <map>
-#include <thread>
 
 #include "group.hpp"
+#include "shape.hpp"
 
 namespace lockstep {
 namespace {
@@ -31,8 +31,16 @@ std::string_view name_of(Kind kind) {
       return "all_to_all";
     case Kind::allocate:
       return "allocate";
+    case Kind::new_group:
+      return "new_group";
   }
   return "an unknown operation";
+}
+
+std::string text_of(Nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g s", std::chrono::duration<double>(time).count());
+  return text;
 }
 
 }  // namespace
@@ -44,7 +52,9 @@ std::string Group::text_of(const Description& description) const {
   if (is_reduction) text.append(1, '(').append(name_of(description.op)).append(1, ')');
   if (description.kind == Kind::barrier) return text;
   if (description.kind == Kind::all_to_all) return text.append(" of ").append(name_of(description.dtype));
-  text.append(" of ").append(std::to_string(description.count)).append(" ").append(name_of(description.dtype));
+  if (description.kind == Kind::new_group) return text.append(" of ").append(std::to_string(description.count));
+  text.append(" of ").append(text_of_shape(description.shape, description.count));
+  text.append(" ").append(name_of(description.dtype));
   if (description.root >= 0) {
     text += (description.kind == Kind::broadcast || description.kind == Kind::scatter ? " from rank " : " to rank ") +
             settings_.name_of(static_cast<std::size_t>(description.root));
@@ -55,75 +65,17 @@ std::string Group::text_of(const Description& description) const {
 std::string Group::text_of(const Operation& operation) const {
   std::string text = text_of(describe(operation.request, operation.number));
   // The shortest way begins an operation without asking for its line; then it is the one that waits.
-  const std::string where = operation.request.where.empty() ? settings_.where() : operation.request.where;
+  const std::string where = operation.request.line().empty() ? settings_.where() : operation.request.line();
   return where.empty() ? text : text + " (" + where + ")";
 }
 
-// With the line that waits for it: messages know no lines of their own, which would cost as much as a small message.
 std::string Group::text_of(const Message& message) const {
-  const std::string where = settings_.where();
+  const std::string where = message.about.site == nullptr ? settings_.where() : message.about.site->where;
   return messages_->text_of(message) + (where.empty() ? "" : " (" + where + ")");
 }
 
-void Group::compare_descriptions(const Operation& operation) {
-  const Description& mine = row(rank_, operation.number).description;
-  for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    if (std::memcmp(&mine, &row(peer, operation.number).description, sizeof(mine)) != 0) {
-      throw GroupError(Trouble::disagreement, sentence_of_disagreement(operation));
-    }
-  }
-}
-
-void Group::check_expected(const Operation& operation, std::size_t from, std::size_t to, std::uint64_t sent) const {
-  std::uint64_t expected;
-  const std::byte* const table = row(to, operation.number).payload + (world_size() + from) * sizeof(expected);
-  std::memcpy(&expected, table, sizeof(expected));
-  if (expected == sent) return;
-  throw GroupError(Trouble::disagreement, "In all_to_all rank " + settings_.name_of(from) + " sends " +
-                                              std::to_string(sent) + " elements to rank " + settings_.name_of(to) +
-                                              ", which expects " + std::to_string(expected) + ".");
-}
-
-// All ranks see the same rows, so all come here. Only now is the source line looked up.
-std::string Group::sentence_of_disagreement(const Operation& operation) {
-  RankBlock& mine = blocks_[rank_];
-  const std::string where = operation.request.where.empty() ? settings_.where() : operation.request.where;
-  write_text(mine.text, text_bytes, where);
-  mine.told.store(operation.number, std::memory_order_release);
-  const auto end = Clock::now() + std::chrono::seconds(1);
-  std::map<std::string, std::vector<std::size_t>> ranks_at;
-  for (std::size_t peer = 0; peer < world_size(); ++peer) {
-    const Row& theirs = row(peer, operation.number);
-    std::string line = theirs.where;
-    if (line.empty()) {  // a rank that waits tells its line now
-      while (blocks_[peer].told.load(std::memory_order_acquire) != operation.number && Clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-      if (blocks_[peer].told.load(std::memory_order_acquire) == operation.number) line = blocks_[peer].text;
-    }
-    std::string place = text_of(theirs.description);
-    // The same kind with other terms, or added up in another order: that alone would not show.
-    const Description& first = row(0, operation.number).description;
-    if (theirs.description.kind == first.kind && theirs.description.program_hash != first.program_hash) {
-      place += " of other terms than on rank 0";
-    }
-    if (!line.empty()) place += " at " + line;
-    ranks_at[place].push_back(peer);
-  }
-  std::vector<std::pair<std::size_t, std::string>> parts;
-  for (const auto& [place, ranks] : ranks_at) {
-    std::string text(ranks.size() == 1 ? "rank " : "ranks ");
-    for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + settings_.name_of(ranks[i]);
-    parts.emplace_back(ranks.front(), text + ": " + place);
-  }
-  std::sort(parts.begin(), parts.end());
-  std::string sentence = "The ranks call different operations. ";
-  for (std::size_t i = 0; i < parts.size(); ++i) sentence += (i == 0 ? "" : "; ") + parts[i].second;
-  return sentence + ". Every rank must make the same calls in the same order.";
-}
-
 // Is there any reason not to go on waiting? Then what is under way is given up, for its tensors may go now.
-void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::time_point deadline) {
+void Group::look_around(const Pending& pending, const Awaited& awaited, Limit limit) {
   const std::lock_guard lock(mutex_);
   if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
   try {
@@ -131,10 +83,10 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Clock::t
     for (std::size_t peer = 0; peer < world_size(); ++peer) {
       if (is_gone(peer, awaited)) break_group(Trouble::lost, sentence_of_loss(peer, pending));
     }
-    if (Clock::now() <= deadline) return;
+    if (Clock::now() <= limit.deadline) return;
     const std::size_t late = awaited.word == nullptr ? world_size() : first_behind(awaited.condition);
     if (awaited.word != nullptr && late == world_size()) return;  // it came just now
-    break_group(Trouble::timeout, sentence_of_lateness(pending, late));
+    break_group(Trouble::timeout, sentence_of_lateness(pending, late, limit.patience));
   } catch (const GroupError&) {
     fail_everything(std::current_exception());
     throw;
@@ -173,11 +125,11 @@ std::string Group::sentence_of_loss(std::size_t peer, const Pending& pending) co
 }
 
 // `late` is behind; the world size: a message is.
-std::string Group::sentence_of_lateness(const Pending& pending, std::size_t late) const {
+std::string Group::sentence_of_lateness(const Pending& pending, std::size_t late, Nanoseconds patience) const {
   const auto* message = dynamic_cast<const Message*>(&pending);
   if (message != nullptr) late = message->peer;
   const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
-  const std::string start = who + " did not come in time; rank " + settings_.name_of(rank_);
+  const std::string start = who + " did not come within the timeout of " + lockstep::text_of(patience) + "; rank " + settings_.name_of(rank_);
   if (message == nullptr) return start + " waits in " + text_of(static_cast<const Operation&>(pending)) + ".";
   return start + (message->incoming ? " waits for " : " sends ") + text_of(*message) + ".";
 }

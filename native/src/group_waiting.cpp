@@ -25,7 +25,7 @@ bool Group::test(Pending& pending) {
     last_test_look_ = Clock::now();
     awaited = what_to_wait_for(pending);
   }
-  if (!awaited.nothing) look_around(pending, awaited, Clock::time_point::max());
+  if (!awaited.nothing) look_around(pending, awaited, {});
   return false;
 }
 
@@ -56,7 +56,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
       const bool is_broken = header_->broken.load(std::memory_order_relaxed) != 0;
       if (!is_broken && Clock::now() - last_look < look_interval) continue;
       settings_.while_waiting();
-      look_around(pending, awaited, deadline);
+      look_around(pending, awaited, {deadline, patience});
       last_look = Clock::now();
     }
   } catch (const GroupError&) {

@@ -4,15 +4,18 @@
 #include <cstring>
 
 #include "errors.hpp"
+#include "shape.hpp"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint32_t envelope_magic = 0x6d736731;
+constexpr std::uint32_t envelope_magic = 0x6d736732;
 
-std::string amount(std::uint64_t bytes, Dtype dtype) {
-  return std::to_string(bytes / size_of(dtype)) + " of " + std::string(name_of(dtype));
+std::string amount(std::uint64_t shape, std::uint64_t bytes, Dtype dtype) {
+  return text_of_shape(shape, bytes / size_of(dtype)) + " " + std::string(name_of(dtype));
 }
+
+std::string at(const std::string& where) { return where.empty() ? "" : " at " + where; }
 
 }  // namespace
 
@@ -102,7 +105,9 @@ bool Messages::progress_outgoing(std::size_t peer) {
     if (!message.has_header) {
       const std::uint64_t used = out.written.load(std::memory_order_relaxed) - out.read.load(std::memory_order_acquire);
       if (layout_.ring_bytes - used < sizeof(Envelope)) break;
-      const Envelope envelope{message.bytes, message.tag, static_cast<std::uint32_t>(message.dtype), envelope_magic};
+      Envelope envelope{message.bytes,  message.tag, message.about.shape, static_cast<std::uint32_t>(message.dtype),
+                        envelope_magic, {}};
+      if (message.about.site != nullptr) write_text(envelope.where, sizeof(envelope.where), message.about.site->where);
       put(out, &envelope, sizeof(envelope));
       message.has_header = moved = true;
     }
@@ -167,11 +172,17 @@ bool Messages::progress_incoming(std::size_t peer) {
 void Messages::accept(Message& message, std::size_t peer, const Envelope& envelope) {
   message.peer = peer;
   const auto dtype = static_cast<Dtype>(envelope.dtype);
-  if (message.bytes == envelope.bytes && message.dtype == dtype) return;
-  throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + amount(envelope.bytes, dtype) +
-                                              " with tag " + std::to_string(envelope.tag) + ", but rank " +
-                                              name_of(rank_) + " receives " + amount(message.bytes, message.dtype) +
-                                              ".");
+  // A row of numbers may stand for any shape of as many.
+  const bool is_alike =
+      message.about.shape == envelope.shape || message.about.shape == 0 || envelope.shape == 0;
+  if (message.bytes == envelope.bytes && message.dtype == dtype && is_alike) return;
+  const std::string mine = amount(message.about.shape, message.bytes, message.dtype);
+  const std::string theirs = amount(envelope.shape, envelope.bytes, dtype);
+  throw GroupError(Trouble::disagreement,
+                   "Rank " + name_of(peer) + " sends " + theirs + " with tag " + std::to_string(envelope.tag) +
+                       at(envelope.where) + ", but rank " + name_of(rank_) + " receives " + mine +
+                       (mine == theirs ? " in another shape" : "") +
+                       at(message.about.site == nullptr ? "" : message.about.site->where) + ".");
 }
 
 std::shared_ptr<Message> Messages::matching(std::size_t peer, const Envelope& envelope) {
@@ -204,8 +215,7 @@ bool Messages::serve_from_aside(Message& message) {
 
 std::string Messages::text_of(const Message& message) const {
   const std::string who = message.peer == layout_.world_size ? "any rank" : "rank " + name_of(message.peer);
-  return "a message of " + std::to_string(message.bytes / size_of(message.dtype)) + " " +
-         std::string(lockstep::name_of(message.dtype)) + " with tag " + std::to_string(message.tag) +
+  return "a message of " + amount(message.about.shape, message.bytes, message.dtype) + " with tag " + std::to_string(message.tag) +
          (message.incoming ? " from " : " to ") + who;
 }
 

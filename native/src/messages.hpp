@@ -13,6 +13,12 @@
 
 namespace lockstep {
 
+// What a call says about its message besides the numbers.
+struct About {
+  std::uint64_t shape = 0;     // shape.hpp
+  const Site* site = nullptr;  // who calls, if anybody knows
+};
+
 struct Message : Pending {
   bool incoming = false;
   std::size_t peer = 0;  // for a receive from anybody: the world size until one has come
@@ -20,6 +26,7 @@ struct Message : Pending {
   Dtype dtype = Dtype::uint8;
   std::uint64_t bytes = 0;
   std::byte* data = nullptr;
+  About about;
   std::uint64_t moved = 0;
   bool has_header = false;  // the header went into the ring
 };
@@ -46,8 +53,9 @@ class Messages {
 
  private:
   struct Envelope {
-    std::uint64_t bytes, tag;
+    std::uint64_t bytes, tag, shape;
     std::uint32_t dtype, magic;
+    char where[72];  // the line that sends
   };
   // A message that is being read out of a ring.
   struct Incoming {

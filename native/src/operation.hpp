@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "call_order.hpp"
 #include "control.hpp"
+#include "site.hpp"
 
 namespace lockstep {
 
@@ -28,11 +31,14 @@ struct Request {
   std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank
   std::vector<std::uint8_t> leaves;            // how many partial sums each rank has
   std::vector<std::uint64_t> sends, receives;  // all_to_all: elements for each destination, from each source
-  std::string where;                           // the source line, when it is known beforehand
+  std::uint64_t shape = 0;                     // as in a Description
+  const Site* site = nullptr;                  // who called, when it is known beforehand
+  std::string where;                           // the source line, when it is another than that of `site`
+  const std::string& line() const { return where.empty() && site != nullptr ? site->where : where; }
 };
 
-// Three words of each rank; see docs/design/0010.
-enum class Counter : std::uint8_t { arrived, pieces, worked };
+// Words of each rank; see docs/design/0010.
+enum class Counter : std::uint8_t { arrived, pieces, worked, judged };
 
 struct Condition {
   Counter counter = Counter::arrived;
@@ -85,10 +91,15 @@ struct Operation : Pending {
       false;  // memory that an operation up to `after` uses too: it is published when those are finished
   std::uint32_t after = 0;
   bool published = false;
+  bool compared = false;  // all ranks describe it alike
+  std::optional<CallOrder::Circle> circle;  // but it may have been swapped with another one; the ranks judge
   bool started = false;
   bool has_worked = false;  // this rank's part is done; others may still be reading
   Condition waits_for;
   std::vector<std::vector<std::byte>> copies;  // of inputs that its results would spoil
+  // Where outputs that lie over each other go meanwhile; at the end to `targets`, one after the other.
+  std::vector<std::vector<std::byte>> results;
+  std::vector<void*> targets;
   std::shared_ptr<void> kept;                  // what the task refers to
   Task task;
 };

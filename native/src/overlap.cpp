@@ -1,6 +1,8 @@
 #include "overlap.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
 namespace lockstep {
 namespace {
@@ -97,10 +99,42 @@ void copy_inputs(Operation& operation, std::size_t world_size) {
   }
 }
 
-bool depends_on(const Request& later, const Request& earlier, std::size_t world_size) {
-  const auto written = written_by(earlier, world_size), writes = written_by(later, world_size);
+bool depends_on(const Request& later, const Operation& earlier, std::size_t world_size) {
+  auto written = written_by(earlier.request, world_size);
+  for (std::size_t i = 0; i < earlier.targets.size(); ++i) {
+    written.push_back({static_cast<const std::byte*>(earlier.targets[i]), earlier.results[i].size()});
+  }
+  const auto writes = written_by(later, world_size);
   return any_overlap(read_by(later, world_size), written) || any_overlap(writes, written) ||
-         any_overlap(writes, read_by(earlier, world_size));
+         any_overlap(writes, read_by(earlier.request, world_size));
+}
+
+bool spoils_its_outputs(const Request& request, std::size_t world_size) {
+  if (request.outputs.size() < 2) return false;
+  std::vector<Stretch> writes = written_by(request, world_size);
+  std::erase_if(writes, [](const Stretch& one) { return one.bytes == 0; });
+  std::sort(writes.begin(), writes.end(), [](const Stretch& one, const Stretch& other) {
+    return std::less<>()(one.first, other.first) || (one.first == other.first && one.bytes < other.bytes);
+  });
+  return std::adjacent_find(writes.begin(), writes.end(), [](const Stretch& one, const Stretch& other) {
+           return one.overlaps(other);
+         }) != writes.end();
+}
+
+void redirect_outputs(Operation& operation, std::size_t world_size) {
+  for (const Stretch& write : written_by(operation.request, world_size)) operation.results.emplace_back(write.bytes);
+  operation.targets = operation.request.outputs;
+  for (std::size_t i = 0; i < operation.results.size(); ++i) {
+    // An empty one keeps its address, which is none of anybody's memory.
+    if (!operation.results[i].empty()) operation.request.outputs[i] = operation.results[i].data();
+  }
+}
+
+void deliver(Operation& operation) {
+  for (std::size_t i = 0; i < operation.targets.size(); ++i) {
+    if (operation.results[i].empty()) continue;
+    std::memcpy(operation.targets[i], operation.results[i].data(), operation.results[i].size());
+  }
 }
 
 }  // namespace lockstep

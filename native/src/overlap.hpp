@@ -7,7 +7,7 @@ namespace lockstep {
 
 // Whether `later` reads or writes what `earlier` writes, or writes what it reads: then it must not begin before
 // `earlier` is finished on this rank.
-bool depends_on(const Request& later, const Request& earlier, std::size_t world_size);
+bool depends_on(const Request& later, const Operation& earlier, std::size_t world_size);
 
 // Whether writing its results on this rank may change inputs that are still to be read, by others or by this rank. In
 // place is no such thing: a sum over its own terms, a part that lies where it is to end.
@@ -15,5 +15,13 @@ bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t wor
 
 // Have the operation read copies of its inputs, made now.
 void copy_inputs(Operation& operation, std::size_t world_size);
+
+// Whether outputs of the operation lie over each other. They come in no order, and the last of them in the list counts.
+bool spoils_its_outputs(const Request& request, std::size_t world_size);
+
+// Have the operation write elsewhere; `deliver`, at its end, brings the results to their places in the order of the
+// list.
+void redirect_outputs(Operation& operation, std::size_t world_size);
+void deliver(Operation& operation);
 
 }  // namespace lockstep

@@ -86,6 +86,12 @@ Int combine_integers(ReduceOp op, Int left, Int right) {
       return std::min(left, right);
     case ReduceOp::maximum:
       return std::max(left, right);
+    case ReduceOp::bit_and:
+      return left & right;
+    case ReduceOp::bit_or:
+      return left | right;
+    case ReduceOp::bit_xor:
+      return left ^ right;
     default:
       return static_cast<Int>(static_cast<Huge>(left) + right);
   }
@@ -135,8 +141,10 @@ inline Raw reduce_small_floats(const lockstep::Reduction& r, Format format, cons
 }
 
 inline Raw reduce_booleans(const lockstep::Reduction& r, const std::vector<Raw>& leaves) {
-  const bool all = r.op == ReduceOp::product || r.op == ReduceOp::minimum;
-  const auto combine = [&](bool left, bool right) { return all ? left && right : left || right; };
+  const bool all = r.op == ReduceOp::product || r.op == ReduceOp::minimum || r.op == ReduceOp::bit_and;
+  const auto combine = [&](bool left, bool right) {
+    return r.op == ReduceOp::bit_xor ? left != right : all ? left && right : left || right;
+  };
   std::vector<char> truths;
   for (const Raw raw : leaves) truths.push_back(raw != 0);
   return static_cast<Raw>(evaluate<char>(r.program, truths, combine));

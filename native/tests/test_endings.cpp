@@ -73,7 +73,7 @@ void an_almost_full_ring_does_not_hide_that_its_reader_is_dead() {
   std::string error;
   scene.play(2, [&](Group& group) {
     if (group.rank() == 1) return scene.reach(1);
-    const std::size_t header = 24, left = 8;
+    const std::size_t header = 104, left = 8;
     std::vector<std::byte> filling(Layout::for_ranks(2).ring_bytes - header - left), more(10);
     group.wait(*group.send(filling.data(), filling.size(), Dtype::uint8, 1, 0));
     const auto second = group.send(more.data(), more.size(), Dtype::uint8, 1, 0);
@@ -190,7 +190,7 @@ void a_late_message_is_named_with_its_tag_and_peer() {
       error = error_of([&] { group.wait(*message, std::chrono::milliseconds(1)); });
       scene.stage = 1;
     });
-    const std::string what = " did not come in time; rank 0 waits for a message of 1 float32 with tag 7 from ";
+    const std::string what = " did not come within the timeout of 0.001 s; rank 0 waits for a message of 1 float32 with tag 7 from ";
     CHECK(error ==
           (anybody ? "A message" + what + "any rank (train.py:5)." : "Rank 1" + what + "rank 1 (train.py:5)."));
   }
@@ -209,7 +209,7 @@ void a_late_rank_is_late_for_the_operation_that_is_waited_for() {
     error = error_of([&] { group.wait(*sum, std::chrono::milliseconds(1)); });
     scene.stage = 1;
   });
-  CHECK(error == "Rank 1 did not come in time; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
+  CHECK(error == "Rank 1 did not come within the timeout of 0.001 s; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
 }
 
 // Who is interrupted while the group is made is not waited for.
@@ -337,14 +337,14 @@ void an_operation_that_was_given_up_writes_nothing_any_more() {
   scene.play(2, [&](Group& group) {
     if (group.rank() == 1) {
       std::vector<float> mine(100000, 1);
-      CHECK(error_of([&] { group.run(sum_of(mine)); }).find("did not come in time") != std::string::npos);
+      CHECK(error_of([&] { group.run(sum_of(mine)); }).find("did not come within the timeout of") != std::string::npos);
       scene.stage = 3;
       return;
     }
     scene.reach(1);
     data.assign(100000, 2);
     const auto operation = group.begin(sum_of(data));
-    CHECK(error_of([&] { group.wait(*operation, std::chrono::milliseconds(1)); }).find("did not come in time") !=
+    CHECK(error_of([&] { group.wait(*operation, std::chrono::milliseconds(1)); }).find("did not come within the timeout of") !=
           std::string::npos);
     std::fill(data.begin(), data.end(), 7.0f);
     scene.stage = 2;

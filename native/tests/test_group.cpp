@@ -312,7 +312,7 @@ void a_message_that_does_not_fit_raises() {
       group.wait(*group.receive(data, 80, Dtype::float32, 0, 5));
     }
   });
-  CHECK(errors[1].find("Rank 0 sends 10 of float32 with tag 5, but rank 1 receives 20 of float32") !=
+  CHECK(errors[1].find("Rank 0 sends 10 float32 with tag 5, but rank 1 receives 20 float32") !=
         std::string::npos);
 }
 
@@ -380,7 +380,7 @@ void the_patience_ends() {
     });
   }
   for (auto& thread : threads) thread.join();
-  CHECK(error.find("Rank 1 did not come in time; rank 0 waits in barrier") != std::string::npos);
+  CHECK(error.find("Rank 1 did not come within the timeout of 0.1 s; rank 0 waits in barrier") != std::string::npos);
 }
 
 }  // namespace

@@ -29,7 +29,11 @@ int num_failures = 0;
 
 constexpr Dtype dtypes[] = {Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16, Dtype::int8,
                             Dtype::int16,   Dtype::int32,   Dtype::int64,   Dtype::uint8,    Dtype::boolean};
-constexpr ReduceOp ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::minimum, ReduceOp::maximum, ReduceOp::product};
+constexpr ReduceOp ops[] = {ReduceOp::sum,     ReduceOp::average, ReduceOp::minimum, ReduceOp::maximum,
+                            ReduceOp::product, ReduceOp::bit_and, ReduceOp::bit_or,  ReduceOp::bit_xor};
+std::span<const ReduceOp> ops_of(Dtype dtype) {
+  return std::span(ops).first(dtype <= Dtype::bfloat16 ? 5 : std::size(ops));  // floating point has no bits to combine
+}
 constexpr std::uint8_t of_two[] = {0, 1, combine};
 
 std::string describe(const Reduction& r) {
@@ -100,7 +104,7 @@ void check(const Reduction& r, std::size_t count) {
 
 void two_inputs_of_every_size_are_right() {
   for (const auto dtype : dtypes) {
-    for (const auto op : ops) {
+    for (const auto op : ops_of(dtype)) {
       for (std::size_t count = 0; count <= 70; ++count) check({dtype, op, of_two, Scale::none, 3.0}, count);
       for (const std::size_t count : {1000, 4097}) check({dtype, op, of_two, Scale::none, 3.0}, count);
       for (const auto scale : {Scale::multiply, Scale::divide}) {
@@ -122,7 +126,7 @@ void append_tree(std::vector<std::uint8_t>& program, std::span<const std::uint8_
 void trees_of_any_shape_are_right() {
   for (std::size_t num_leaves = 1; num_leaves <= 16; ++num_leaves) {
     for (const auto dtype : dtypes) {
-      for (const auto op : ops) {
+      for (const auto op : ops_of(dtype)) {
         std::vector<std::uint8_t> leaves(num_leaves);
         for (std::size_t k = 0; k < num_leaves; ++k) leaves[k] = static_cast<std::uint8_t>(k);
         std::shuffle(leaves.begin(), leaves.end(), random_bits);
@@ -216,7 +220,7 @@ void variants_agree_on_random_bits() {
     for (auto& word : words) word = random_bits();
   }
   for (const auto dtype : dtypes) {
-    for (const auto op : ops) {
+    for (const auto op : ops_of(dtype)) {
       for (const Program p : {Program(program), Program(of_two)}) {
         const void* const inputs[] = {memory[0].data(), memory[1].data(), memory[2].data(), memory[3].data()};
         std::vector<unsigned char> results[3];

@@ -113,9 +113,10 @@ def ddp(folder):
         for first, second in zip(ours, theirs, strict=True):
             assert torch.allclose(first, second, atol=1e-6), options
     model = DistributedDataParallel(nn.Linear(2, 2))
-    with Join([model]):
-        for _ in range(2 + dist.get_rank()):
-            model(torch.ones(1, 2)).sum().backward()
+    for divided in (True, False):  # without, DDP waits for its count of ranks by the C++ half of a work alone
+        with Join([model], divide_by_initial_world_size=divided):
+            for _ in range(2 + dist.get_rank()):
+                model(torch.ones(1, 2)).sum().backward()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script, used by torch itself
         from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -9,7 +9,8 @@ namespace {
 constexpr std::array<std::size_t, 10> sizes = {8, 4, 2, 2, 1, 2, 4, 8, 1, 1};
 constexpr std::array<std::string_view, 10> dtype_names = {"float64", "float32", "float16", "bfloat16", "int8",
                                                           "int16",   "int32",   "int64",   "uint8",    "bool"};
-constexpr std::array<std::string_view, 5> op_names = {"sum", "average", "minimum", "maximum", "product"};
+constexpr std::array<std::string_view, 8> op_names = {"sum",     "average", "minimum", "maximum",
+                                                      "product", "bit and", "bit or",  "bit xor"};
 }  // namespace
 
 std::size_t size_of(Dtype dtype) { return sizes.at(static_cast<std::size_t>(dtype)); }

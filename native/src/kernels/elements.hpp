@@ -151,6 +151,9 @@ struct Integer {
   }
   static Value minimum(Value left, Value right) { return left < right ? left : right; }
   static Value maximum(Value left, Value right) { return left > right ? left : right; }
+  static Value bit_and(Value left, Value right) { return static_cast<Value>(left & right); }
+  static Value bit_or(Value left, Value right) { return static_cast<Value>(left | right); }
+  static Value bit_xor(Value left, Value right) { return static_cast<Value>(left ^ right); }
 };
 
 using Int8 = Integer<int8_t, uint32_t>;
@@ -166,6 +169,9 @@ struct Boolean : UInt8 {
   static Value product(Value left, Value right) { return static_cast<Value>((left != 0) & (right != 0)); }
   static Value minimum(Value left, Value right) { return product(left, right); }
   static Value maximum(Value left, Value right) { return sum(left, right); }
+  static Value bit_and(Value left, Value right) { return product(left, right); }
+  static Value bit_or(Value left, Value right) { return sum(left, right); }
+  static Value bit_xor(Value left, Value right) { return static_cast<Value>((left != 0) ^ (right != 0)); }
 };
 
 // The operations, by name, for templates. `Only` is that of a program with a single leaf.
@@ -191,6 +197,24 @@ struct Maximum {
   template <class Element>
   static auto apply(typename Element::Value left, typename Element::Value right) {
     return Element::maximum(left, right);
+  }
+};
+struct BitAnd {
+  template <class Element>
+  static auto apply(typename Element::Value left, typename Element::Value right) {
+    return Element::bit_and(left, right);
+  }
+};
+struct BitOr {
+  template <class Element>
+  static auto apply(typename Element::Value left, typename Element::Value right) {
+    return Element::bit_or(left, right);
+  }
+};
+struct BitXor {
+  template <class Element>
+  static auto apply(typename Element::Value left, typename Element::Value right) {
+    return Element::bit_xor(left, right);
   }
 };
 struct Only {

@@ -14,7 +14,7 @@ namespace lockstep {
 
 // The values are part of what ranks compare and of what Python passes: never renumber.
 enum class Dtype : std::uint8_t { float64, float32, float16, bfloat16, int8, int16, int32, int64, uint8, boolean };
-enum class ReduceOp : std::uint8_t { sum, average, minimum, maximum, product };
+enum class ReduceOp : std::uint8_t { sum, average, minimum, maximum, product, bit_and, bit_or, bit_xor };
 
 std::size_t size_of(Dtype dtype);
 std::string_view name_of(Dtype dtype);
@@ -47,6 +47,7 @@ struct Reduction {
 //   in which payload and sign they keep. Only a single leaf without scale is copied with every bit.
 // - Integers wrap around; their average is the wrapped sum, divided and rounded towards zero.
 // - Booleans: sum and maximum are "or", product and minimum are "and". Any byte but 0 is true, the result is 0 or 1.
+// - Bits are combined of integers and booleans only.
 //
 // An output may be one of the inputs (the same address) but may not overlap one otherwise. Any alignment of at least
 // the dtype's; of a cache line is faster. When all arrays together are 32 MiB or more and no output is an input, the

@@ -205,10 +205,25 @@ Run choose_float(const Work& work) {
   return work.scale == Scale::divide ? choose_op<Element, Divide>(work) : choose_op<Element, Multiply>(work);
 }
 
+template <class Element>
+Run choose_bits(const Work& work) {
+  if (work.program_size == 1) return run_program<Element, Only, Keep>;
+  switch (work.op) {
+    case ReduceOp::bit_and:
+      return run_program<Element, BitAnd, Keep>;
+    case ReduceOp::bit_or:
+      return run_program<Element, BitOr, Keep>;
+    case ReduceOp::bit_xor:
+      return run_program<Element, BitXor, Keep>;
+    default:
+      return choose_op<Element, Keep>(work);
+  }
+}
+
 // Only an average divides integers.
 template <class Element>
 Run choose_integer(const Work& work) {
-  if (work.scale == Scale::none) return choose_op<Element, Keep>(work);
+  if (work.scale == Scale::none) return choose_bits<Element>(work);
   return work.program_size == 1 ? run_program<Element, Only, Divide> : run_program<Element, Sum, Divide>;
 }
 
@@ -233,7 +248,7 @@ Run choose(const Work& work) {
     case Dtype::uint8:
       return choose_integer<UInt8>(work);
     default:
-      return choose_op<Boolean, Keep>(work);
+      return choose_bits<Boolean>(work);
   }
 }
 

@@ -21,9 +21,9 @@ from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import PATIENCE, GroupTransport
 from lockstep.transport.joining import register
-from lockstep.transport.membership import NAME
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.shared_store import inherited_store
+from lockstep.transport.watched import NAME
 
 _said_in: set[int] = set()
 """The last meeting of which something was said."""

@@ -1,13 +1,44 @@
-"""What a collective is called with: torch's lists of one, and checks that need no other rank."""
+"""What a collective is called with: torch's lists and options, and checks that need no other rank."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from lockstep.transport.collective_errors import CollectiveMisused
+
+
+def options(
+    kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
+) -> Any:
+    """Torch's options of a call: as they are given, or made of what its shorter forms say instead (then it goes on).
+
+    Args:
+        kind: the class of options.
+        given: such an object, or a root, a reduce op or a timeout in its place, or None.
+        op, root, timeout: the same by name.
+    """
+    if isinstance(given, kind):
+        if op is None and root is None and timeout is None:
+            return given
+        given = None
+    made = kind()
+    if isinstance(given, dt.timedelta):
+        timeout = given
+    elif isinstance(given, int):
+        root = given
+    elif given is not None:
+        op = given
+    if op is not None:
+        made.reduceOp = op
+    if root is not None:
+        made.rootRank = root
+    if timeout is not None:
+        made.timeout = timeout
+    return made
 
 
 def only(tensors: Any) -> Tensor:
@@ -18,6 +49,22 @@ def only(tensors: Any) -> Tensor:
         raise CollectiveMisused(f"One tensor for each rank and call, not {len(tensors)}.")
     tensor: Tensor = tensors[0]
     return tensor
+
+
+def all_of(tensors: Any) -> list[Tensor]:
+    """The tensors of a call: itself, or a list of them.
+
+    Raises:
+        CollectiveMisused: without any, and when they differ in dtype or shape.
+    """
+    if isinstance(tensors, Tensor):
+        return [tensors]
+    if not tensors:
+        raise CollectiveMisused("This call has no tensor.")
+    for tensor in tensors[1:]:
+        if tensor.dtype is not tensors[0].dtype or tensor.shape != tensors[0].shape:
+            raise CollectiveMisused("The tensors of one call need one dtype and one shape.")
+    return list(tensors)
 
 
 def only_list(lists: Any) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +14,23 @@ from lockstep.transport.collective_errors import CollectiveMisused
 _STRIDED = torch.strided
 ONLY_ITSELF = Tensor.__torch_dispatch__
 """What tensors have whose numbers are their own. Another one stands in for tensors inside, and its address means nothing."""
+
+
+class NoNumbers(CollectiveMisused):
+    """A tensor has no numbers of its own in memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(
+            f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange. "
+            f"Pass the tensor inside; of a DTensor that is .to_local()."
+        )
+        self.stands_for_others = not isinstance(tensor, FakeTensor) and not _is_dtensor(tensor)
+        """Whether it may hand on the tensors inside when torch's dispatcher asks it."""
+
+
+def _is_dtensor(tensor: Tensor) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")  # half as long to import as torch
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -31,17 +49,14 @@ def with_numbers(tensor: Tensor) -> Tensor:
     """The tensor, or the one that it stands in for: what functional collectives return is waited for.
 
     Raises:
-        CollectiveMisused: for other tensors without numbers of their own (DTensor, FakeTensor, any wrapper).
+        NoNumbers: for other tensors without numbers of their own (DTensor, FakeTensor, any wrapper).
     """
     while type(tensor).__torch_dispatch__ is not ONLY_ITSELF and hasattr(tensor, "trigger_wait"):
         tensor = tensor.trigger_wait()
     if type(tensor).__torch_dispatch__ is ONLY_ITSELF or not tensor.is_cpu or tensor.layout is not _STRIDED:
         return tensor
     if not _has_memory(tensor):
-        raise CollectiveMisused(
-            f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange. "
-            f"Pass the tensor inside; of a DTensor that is .to_local()."
-        )
+        raise NoNumbers(tensor)
     return tensor
 
 
@@ -69,10 +84,55 @@ def check_place(tensor: Tensor) -> None:
 
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors share memory; False for those that are copied anyway."""
-    if not is_plain(one) or not is_plain(other):
-        return False
-    first, second = one.data_ptr(), other.data_ptr()
-    return first < second + other.nbytes and second < first + one.nbytes
+    return is_plain(one) and is_plain(other) and share_memory([one], [other])
+
+
+def share_memory(*owners: Sequence[Tensor]) -> bool:
+    """Whether tensors of different owners lie over each other; where there are gaps in them that is too much said."""
+    stretches = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor), owner)
+        for owner, tensors in enumerate(owners)
+        for tensor in tensors
+        if tensor.numel()
+    )
+    farthest, whose = 0, -1
+    for first, end, owner in stretches:
+        if first < farthest and owner != whose:
+            return True
+        if end > farthest:
+            farthest, whose = end, owner
+    return False
+
+
+def _extent(tensor: Tensor) -> int:
+    """From the first to the last of its numbers, in bytes."""
+    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A new contiguous tensor with the same numbers."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+
+
+def unspoilt(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs of several operations that are one call; copies where an output of one lies over the input of another.
+
+    Args:
+        outputs: those of each operation.
+        inputs: the one of each.
+    """
+    given = [with_numbers(tensor) for tensor in inputs]
+    owners = [[*map(with_numbers, some), tensor] for some, tensor in zip(outputs, given, strict=True)]
+    return [copy_of(tensor) for tensor in given] if share_memory(*owners) else given
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """An expanded tensor without the repetitions: its memory is written once."""
+    if 0 not in tensor.stride():
+        return tensor
+    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor[tuple(map(slice, sizes))]
 
 
 class Buffers:
@@ -100,13 +160,23 @@ class Buffers:
         """
         if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
             check_place(tensor)
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            if also_reads:
-                buffer.copy_(tensor.detach())
+            buffer = copy_of(tensor) if also_reads else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._back.append((tensor.detach(), buffer))
             tensor = buffer
         self._kept.append(tensor)
         return tensor.data_ptr()
+
+    def replaces(self, buffer: Tensor, *targets: Tensor) -> int:
+        """An address for the operation, of a contiguous tensor; `copy_back` brings its numbers into the targets, in turn."""
+        for target in map(with_numbers, targets):
+            check_place(target)
+            self._back.append((target.detach(), buffer))
+        self._kept.append(buffer)
+        return buffer.data_ptr()
+
+    def also(self, source: Tensor, targets: Sequence[Tensor]) -> None:
+        """At the end, bring the numbers of a tensor into others too."""
+        self._back += [(target.detach(), source) for target in targets]
 
     def reads_all(self, tensors: Sequence[Tensor]) -> list[int]:
         return [self.reads(tensor) for tensor in tensors]
@@ -118,6 +188,6 @@ class Buffers:
         """Call once the operation is finished."""
         for target, buffer in self._back:
             with torch.inference_mode(target.is_inference()):  # such a tensor may be written in this mode only
-                target.copy_(buffer)
+                _once(target).copy_(buffer[tuple(map(slice, _once(target).shape))])
         self._back.clear()
         self._kept.clear()

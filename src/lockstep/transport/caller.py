@@ -8,18 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 PACKAGE = str(Path(__file__).parents[1])
-_PASSED_OVER = (PACKAGE, contextlib.__file__)
+PASSED_OVER = (f"{PACKAGE}/", contextlib.__file__)
+"""How the names of files begin that are never the user's."""
+TORCH = f"{Path(torch.__file__).parent}/"
+"""How the names of torch's files begin."""
 
 
 def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside of this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_PASSED_OVER) or "/torch/" in frame.f_code.co_filename
-    ):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*PASSED_OVER, TORCH)):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def calling_file() -> str:
+    """The file of the innermost frame outside of this package, torch's or the user's."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_OVER):
+        frame = frame.f_back
+    return frame.f_code.co_filename
 
 
 def frames() -> Iterator[tuple[str, int]]:
@@ -32,5 +43,9 @@ def frames() -> Iterator[tuple[str, int]]:
 
 def where() -> str:
     """`file:line` of the caller, the file without its folder."""
-    file, line = caller()
+    return short(*caller())
+
+
+def short(file: str, line: int) -> str:
+    """`file:line`, the file without its folder."""
     return f"{file.rpartition('/')[2]}:{line}"

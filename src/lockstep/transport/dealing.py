@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from lockstep.transport.arguments import check_list, check_same_dtype
+from lockstep.transport.arguments import check_list, check_same_dtype, options
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.collective_errors import CollectiveMisused
 from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
+from lockstep.transport.watched import seen
 
 _ALL_TO_ALL = c10d.AllToAllOptions()
 
@@ -20,23 +21,27 @@ _ALL_TO_ALL = c10d.AllToAllOptions()
 class Dealing(Membership):
     """Lists of tensors, or rows of one."""
 
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = _ALL_TO_ALL) -> Any:
+    @seen(2, "all_to_all")
+    def alltoall(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = _ALL_TO_ALL, *, timeout: Any = None
+    ) -> Any:
         """`outputs[s]` becomes rank s's `inputs[r]` on rank r."""
+        opts = options(c10d.AllToAllOptions, opts, timeout=timeout)
         check_list(self.size(), "all_to_all", outputs, inputs[0] if inputs else None)
         check_list(self.size(), "all_to_all", inputs, outputs[0])
         dtype, width = for_moving(inputs[0].dtype)
         buffers = Buffers()
         sends, receives = [each.numel() * width for each in inputs], [each.numel() * width for each in outputs]
         sources, targets = buffers.reads_all(inputs), buffers.writes_all(outputs)
-        return self.exchange.deal(
-            dtype, sources, targets, sends, receives, buffers, list(outputs), is_async=opts.asyncOp
-        )
+        return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, list(outputs), opts)
 
+    @seen(2, "all_to_all")
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
-        opts: Any = _ALL_TO_ALL,
+        opts: Any = _ALL_TO_ALL, *, timeout: Any = None,
     ) -> Any:  # fmt: skip
         """Rows of `input` go to the ranks, rows of `output` come from them; without splits the same number for each."""
+        opts = options(c10d.AllToAllOptions, opts, timeout=timeout)
         check_same_dtype("all_to_all", output, input)
         dtype, width = for_moving(input.dtype)
         sends, receives = self._rows("input", input, input_splits), self._rows("output", output, output_splits)
@@ -44,9 +49,9 @@ class Dealing(Membership):
         source, target = buffers.reads(input), buffers.writes(output)
         sources, targets = _starts(source, sends, input.itemsize), _starts(target, receives, output.itemsize)
         sends, receives = [count * width for count in sends], [count * width for count in receives]
-        return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, [output], is_async=opts.asyncOp)
+        return self.exchange.deal(dtype, sources, targets, sends, receives, buffers, [output], opts)
 
-    alltoall_base = all_to_all_single  # type: ignore[assignment]  # torch declares overloads
+    alltoall_base = all_to_all_single
 
     def _rows(self, name: str, tensor: Tensor, splits: Sequence[int] | None) -> list[int]:
         """How many elements are for, or from, each rank."""

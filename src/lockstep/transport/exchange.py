@@ -6,24 +6,23 @@ import datetime as dt
 import os
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.transport.buffers import Buffers
-from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveMisused, error_for
 from lockstep.transport.native import compiled
-from lockstep.transport.work import Finished, Transfer
+from lockstep.transport.work import DONE, Handle, Transfer
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
 """Kinds, as numbers of native/src/control.hpp."""
 
+_NO_TIME = dt.timedelta(0)
+
 TROUBLES = (compiled.GroupError, ValueError)
 """What the compiled part raises: a broken group, or a call that can never be right."""
-
-DONE = Finished()
 
 
 class Exchange:
@@ -39,7 +38,7 @@ class Exchange:
         self.is_closed = False
         self.num_begun = 0
         """Operations and messages that this rank has begun."""
-        self.gathered: list[Transfer] | None = None
+        self.gathered: list[Handle] | None = None
         """Works that were begun since `_start_coalescing`."""
         self._owner = os.getpid()
         self._under_way: list[Transfer] = []
@@ -48,21 +47,22 @@ class Exchange:
 
     def call(  # noqa: PLR0917 - as the compiled part takes them; an object for each call would cost as much as the call
         self, kind: int, dtype: int, op: int, root: int, count: int, inputs: list[int], outputs: list[int],
-        buffers: Buffers, results: list[Tensor], *, is_async: bool,
+        shape: tuple[int, ...], buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
-        """Run an operation, or begin it. Addresses and counts as `compiled.Group.begin` takes them."""
+        """Run an operation, or begin it. Addresses, counts and `shape` as `compiled.Group.begin` takes them.
+
+        Args:
+            opts: torch's options of the call: whether the caller goes on meanwhile, and how long to wait.
+        """
         self.num_begun += 1
-        if is_async or self.is_impatient:
+        if opts.asyncOp or self.is_impatient:
             try:
-                pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, where())
+                pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, shape)
             except TROUBLES as error:
                 self.fail(error)
-            work = self.follow([pending], buffers, results)
-            if not is_async:
-                work.wait()
-            return work
+            return self._started([pending], buffers, results, opts)
         try:
-            self.native.run(kind, dtype, op, root, count, inputs, outputs)
+            self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
         except TROUBLES as error:
             self.fail(error)
         buffers.copy_back()
@@ -70,52 +70,86 @@ class Exchange:
 
     def deal(  # noqa: PLR0917 - as above
         self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
-        buffers: Buffers, results: list[Tensor], *, is_async: bool,
+        buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
         """all_to_all with these many elements for each rank and from each rank."""
         self.num_begun += 1
         try:
-            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives, where())
+            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
         except TROUBLES as error:
             self.fail(error)
-        work = self.follow([pending], buffers, results)
-        if not is_async:
+        return self._started([pending], buffers, results, opts)
+
+    def _started(
+        self, pendings: list[compiled.Pending], buffers: Buffers, results: list[Tensor], opts: Any
+    ) -> dist.Work:
+        work = self.follow(pendings, buffers, results)
+        if opts.timeout > _NO_TIME:
+            work.transfer.patience = opts.timeout
+        if not opts.asyncOp:
             work.wait()
         return work
 
-    def send(self, tensor: Tensor, dtype: int, destination: int, tag: int) -> dist.Work:
+    def barrier(self, opts: Any) -> dist.Work:
+        """Wait for all ranks, at most as long as the options say."""
+        if opts.timeout <= _NO_TIME:
+            return self.call(BARRIER, 0, 0, -1, 0, [], [], (), Buffers(), [], opts)
+        return self._started([self.begin_barrier()], Buffers(), [], opts)
+
+    def begin_barrier(self) -> compiled.Operation:
+        """Say that this rank is here."""
+        self.num_begun += 1
+        try:
+            return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])
+        except TROUBLES as error:
+            self.fail(error)
+
+    def agree_on_group(self, ranks: Sequence[int]) -> None:
+        """Make sure that all ranks of this group are about to make one group of the same ranks.
+
+        Raises:
+            CollectiveMisused: on every rank, when one calls something else, or means other ranks.
+        """
+        self.num_begun += 1
+        try:
+            self.native.agree_on_group(ranks)
+        except TROUBLES as error:
+            self.fail(error)
+
+    def send(self, tensor: Tensor, dtype: int, destination: int, tag: int) -> Handle:
         self.num_begun += 1
         buffers = Buffers()
         address = buffers.reads(tensor)
         try:
-            message = self.native.send(address, tensor.nbytes, dtype, destination, tag % 2**64)
+            message = self.native.send(address, tensor.nbytes, dtype, destination, tag % 2**64, tensor.shape)
         except TROUBLES as error:
             self.fail(error)
         return self.follow([message], buffers, [tensor])
 
-    def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> dist.Work:
+    def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> Handle:
         """From any rank when `source` is the number of ranks."""
         self.num_begun += 1
         buffers = Buffers()
         address = buffers.writes(tensor)
         try:
-            message = self.native.receive(address, tensor.nbytes, dtype, source, tag % 2**64)
+            message = self.native.receive(address, tensor.nbytes, dtype, source, tag % 2**64, tensor.shape)
         except TROUBLES as error:
             self.fail(error)
         return self.follow([message], buffers, [tensor])
 
-    def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Transfer:
+    def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
         """A work for them. Its tensors stay alive until it is finished, also when nobody keeps the work."""
-        work = Transfer(self, pendings, buffers, results)
+        transfer = Transfer(self, pendings, buffers, results)
         with self._lock:
             if len(self._under_way) >= self._most_kept:
                 # All of them, for one that nobody answers (a message about the end of training) may stand before finished ones.
                 self._under_way = [other for other in self._under_way if not other.is_over()]
                 self._most_kept = 2 * len(self._under_way) + 1
-            self._under_way.append(work)
+            self._under_way.append(transfer)
+        handle = Handle(transfer)
         if self.gathered is not None:
-            self.gathered.append(work)
-        return work
+            self.gathered.append(handle)
+        return handle
 
     def wait(self, pending: compiled.Pending, patience: dt.timedelta) -> None:
         patience = patience if patience > dt.timedelta(0) else self.patience

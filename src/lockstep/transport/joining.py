@@ -13,9 +13,10 @@ from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for
 from lockstep.transport.exchange import Exchange
 from lockstep.transport.meeting import meet
-from lockstep.transport.membership import NAME
 from lockstep.transport.native import compiled
+from lockstep.transport.new_group import agree_on_new_groups
 from lockstep.transport.process_group import LockstepProcessGroup
+from lockstep.transport.watched import NAME
 
 
 def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
@@ -37,7 +38,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     default = dist.group.WORLD
     known = default.known if isinstance(default, LockstepProcessGroup) else {}
     try:
-        native = meet(store, rank, size, where, timeout, names=ranks, known=known)
+        native = meet(store, rank, size, where, timeout, names=ranks, known=known, is_watched=True)
     except compiled.GroupError as error:  # another rank gave up before this one was in
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
@@ -60,3 +61,4 @@ def register() -> None:
     """Make the name known to torch.distributed; twice does no harm."""
     if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no public way to ask
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
+    agree_on_new_groups()

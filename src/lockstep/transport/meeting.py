@@ -20,6 +20,7 @@ from torch.distributed import DistStoreError
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.transport.native import compiled, why_not
 from lockstep.transport.place import Place, objection
+from lockstep.transport.sites import judge, sites
 
 LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
 """How long a rank spins before it sleeps: where each thread has a core of its own, and where it has not."""
@@ -68,6 +69,7 @@ def meet(
     *,
     names: Sequence[int] = (),
     known: dict[int, Place] | None = None,
+    is_watched: bool = False,
 ) -> compiled.Group:
     """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
 
@@ -79,6 +81,7 @@ def meet(
         patience: how long to wait for a rank, here and in every operation.
         names: as whom the user knows these ranks: their numbers in the default group. By default those from 0.
         known: who those numbers are, as far as it was heard before; what is heard here is added.
+        is_watched: whether the lines of calls are compared too (sites.py); the same on every rank.
 
     Raises:
         PeerLost: when a rank ends that is known.
@@ -109,7 +112,10 @@ def meet(
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
             spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
-            return compiled.Group.join(control, rank, world_size, patience.total_seconds(), spin, where, named, names)
+            watch = (sites(), judge) if is_watched else (None, None)
+            return compiled.Group.join(
+                control, rank, world_size, patience.total_seconds(), spin, where, named, names, *watch
+            )
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 

@@ -12,11 +12,10 @@ from torch._C._distributed_c10d import Store
 
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.collective_errors import CollectiveMisused
-from lockstep.transport.exchange import DONE, Exchange
+from lockstep.transport.exchange import Exchange
 from lockstep.transport.place import Place
-from lockstep.transport.work import Finished, Transfer
-
-NAME = "lockstep"
+from lockstep.transport.watched import NAME
+from lockstep.transport.work import DONE, Handle, Transfer
 
 
 class Membership(dist.ProcessGroup):
@@ -29,6 +28,7 @@ class Membership(dist.ProcessGroup):
         """Which processes the ranks are, by their numbers in the default group."""
         self._rank, self._size, self._store = rank, size, store
         self._group_name, self._group_desc = "", ""
+        self._stand_in: dist.ProcessGroup | None = None
 
     def rank(self) -> int:
         return self._rank
@@ -42,6 +42,15 @@ class Membership(dist.ProcessGroup):
         return NAME
 
     getBackendName = _get_backend_name = name  # noqa: N815 - asked by torch's C++
+
+    @property
+    def stand_in(self) -> dist.ProcessGroup:
+        """A group of C++ without a back end, through which torch's dispatcher gets the calls of this one (`watched`)."""
+        if self._stand_in is None:
+            self._stand_in = dist.ProcessGroup(self._store, self._rank, self._size)
+            self._stand_in._set_group_name(self._group_name)  # type: ignore[arg-type]  # noqa: SLF001 - torch has no public name
+            self._stand_in._set_group_desc(self._group_desc)  # noqa: SLF001
+        return self._stand_in
 
     def get_group_store(self) -> Store:
         return self._store
@@ -86,7 +95,7 @@ class Membership(dist.ProcessGroup):
     merge_remote_group = split_group
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
-        """How long later operations wait for another rank."""
+        """How long later operations, and those under way, wait for another rank."""
         self.exchange.patience = timeout
         self.exchange.is_impatient = True
 
@@ -106,28 +115,34 @@ class Membership(dist.ProcessGroup):
         works, self.exchange.gathered = self.exchange.gathered or [], None
         return self.together(works, is_async=True)
 
-    def together(self, works: Sequence[dist.Work], is_async: bool) -> dist.Work:
-        """One work for several; waits for them when the caller does not go on meanwhile."""
-        transfers = [work for work in works if isinstance(work, Transfer)]
+    def together(self, works: Sequence[dist.Work], is_async: bool, buffers: Buffers | None = None) -> dist.Work:
+        """One work for several; waits for them when the caller does not go on meanwhile.
+
+        Args:
+            works: in the order in which their results are brought to their places.
+            is_async: whether the caller goes on.
+            buffers: what is brought to its place after them.
+        """
+        transfers = [work.transfer for work in works if isinstance(work, Handle)]
         if not is_async:
-            for work in transfers:
-                work.wait()
+            for transfer in transfers:
+                transfer.wait()
+            if buffers is not None:
+                buffers.copy_back()
             return DONE
-        if not transfers:
-            return Finished()
-        return transfers[0] if len(transfers) == 1 else Bundle(self.exchange, transfers)
+        return Handle(Bundle(self.exchange, transfers, buffers or Buffers())) if transfers else DONE
 
 
 class Bundle(Transfer):
-    """Several works as one."""
+    """Several transfers as one."""
 
-    def __init__(self, exchange: Exchange, works: Sequence[Transfer]) -> None:
-        pendings = [pending for work in works for pending in work.pendings]
-        results = [tensor for work in works for tensor in work.result()]
-        super().__init__(exchange, pendings, Buffers(), results)
-        self._works = works
+    def __init__(self, exchange: Exchange, transfers: Sequence[Transfer], buffers: Buffers) -> None:
+        pendings = [pending for transfer in transfers for pending in transfer.pendings]
+        results = [tensor for transfer in transfers for tensor in transfer.results]
+        super().__init__(exchange, pendings, buffers, results)
+        self._transfers = transfers
 
     def _finish(self) -> None:
-        for work in self._works:
-            work.wait()
+        for transfer in self._transfers:
+            transfer.wait()
         super()._finish()

@@ -15,11 +15,12 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from lockstep.transport import exchange as kinds
-from lockstep.transport.buffers import Buffers
+from lockstep.transport.arguments import options
 from lockstep.transport.dealing import Dealing
+from lockstep.transport.monitored import monitored_barrier
 from lockstep.transport.movements import Movements
 from lockstep.transport.reductions import Reductions
+from lockstep.transport.watched import seen
 
 _BARRIER = c10d.BarrierOptions()
 
@@ -27,19 +28,10 @@ _BARRIER = c10d.BarrierOptions()
 class LockstepProcessGroup(Reductions, Movements, Dealing):
     """A group of ranks on one machine."""
 
-    def barrier(self, opts: Any = _BARRIER, timeout: Any = None) -> Any:  # type: ignore[override]  # torch declares overloads
-        patience = timeout if timeout is not None else opts.timeout
-        is_timed = patience.total_seconds() > 0
-        buffers = Buffers()
-        work = self.exchange.call(kinds.BARRIER, 0, 0, -1, 0, [], [], buffers, [], is_async=opts.asyncOp or is_timed)
-        if is_timed and not opts.asyncOp:
-            work.wait(patience)
-        return work
+    @seen(0, "barrier")
+    def barrier(self, opts: Any = _BARRIER, timeout: Any = None) -> Any:
+        return self.exchange.barrier(options(c10d.BarrierOptions, opts, timeout=timeout))
 
-    def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:  # noqa: ARG002
-        """A barrier whose error names a rank that is late, as that of every operation here; it breaks the group.
-
-        `dist.monitored_barrier` refuses every group that is not Gloo's by name before it asks the group.
-        """
-        patience = timeout or self.exchange.patience
-        self.barrier(timeout=patience).wait(patience)
+    def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the ranks that are late, in the words of Gloo's; it breaks the group."""
+        monitored_barrier(self.exchange, self.rank(), timeout or self.exchange.patience, wait_all_ranks)

@@ -25,15 +25,15 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     indices, values = mine.indices(), mine.values()
     about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape])
     abouts = [torch.empty_like(about) for _ in range(group.size())]
-    group.allgather([abouts], [about]).wait()
+    group.all_gather_list(abouts, about).wait()
     if any(not torch.equal(other[1:], about[1:]) for other in abouts):
         shapes = ", ".join(f"{tuple(other[2:].tolist())} on rank {rank}" for rank, other in enumerate(abouts))
         raise CollectiveMisused(f"The sum of sparse tensors needs one shape, but it is {shapes}.")
     counts = [int(other[0]) for other in abouts]
     all_indices = [indices.new_empty((count, indices.shape[0])) for count in counts]
     all_values = [values.new_empty((count, *values.shape[1:])) for count in counts]
-    group.allgather([all_indices], [indices.t().contiguous()]).wait()
-    group.allgather([all_values], [values]).wait()
+    group.all_gather_list(all_indices, indices.t().contiguous()).wait()
+    group.all_gather_list(all_values, values).wait()
     total = torch.sparse_coo_tensor(
         torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
     ).coalesce()

@@ -1,7 +1,7 @@
 """What torch.distributed calls a work: an exchange that may still be under way.
 
 There is no progress thread. An exchange moves on whenever its rank is inside the library, and `wait` finishes it. So a
-future cannot be completed by itself, and `Promise` says who completes it.
+future cannot be completed by itself: `Handle` and `Promise` say who completes it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PythonCallbackWork
 from torch.autograd import Variable
 from torch.futures import Future
 
 from lockstep.transport.buffers import Buffers
+from lockstep.transport.caller import TORCH, calling_file
 from lockstep.transport.native import compiled
 
 
@@ -33,10 +35,11 @@ class Mover(Protocol):
 
 
 _NO_TIME = dt.timedelta(0)
+_DDP = f"{TORCH}nn/parallel/distributed.py"
 
 
 class Finished(dist.Work):
-    """Of a call that has waited already: nothing is left to do. One object serves all calls."""
+    """Of a call that has waited already: nothing is left to do. One object, `DONE`, serves all calls."""
 
     def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:  # noqa: ARG002 - torch's signature
         return True
@@ -62,18 +65,23 @@ class Finished(dist.Work):
         return future
 
 
-class Transfer(dist.Work):
+DONE = Finished()
+
+
+class Transfer:
     """Operations or messages under way, and the tensors that they read and write."""
 
     def __init__(
         self, mover: Mover, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]
     ) -> None:
-        super().__init__()
-        self.pendings = pendings
-        self._mover, self._buffers, self._results = mover, buffers, results
-        self._error: Exception | None = None
-        self._is_done = False
-        self._future: Promise | None = None
+        self.pendings, self.results = pendings, results
+        self.error: Exception | None = None
+        self.is_done = False
+        self.patience = _NO_TIME
+        """How long to wait where a waiter says nothing; without a time as long as the group."""
+        self.then: list[Callable[[], None]] = []
+        """What to do once it is finished, in this order."""
+        self._mover, self._buffers = mover, buffers
 
     def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:
         """Finish it.
@@ -81,51 +89,75 @@ class Transfer(dist.Work):
         Raises:
             CollectiveMisused, CollectivePeerLost, CollectiveFailed: the group is broken; every later call raises too.
         """
-        if self._is_done:
+        if self.is_done:
             return True
         try:
             for pending in self.pendings:
-                self._mover.wait(pending, timeout)
+                self._mover.wait(pending, timeout if timeout > _NO_TIME else self.patience)
         except Exception as error:
-            self._error = error
+            self.error = error
             raise
         self._finish()
         return True
 
-    def _finish(self) -> None:
-        self._buffers.copy_back()
-        self._is_done = True
-
-    def synchronize(self) -> None:
-        """As wait; there are no streams."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """As wait; there are no streams."""
-        self.wait()
-
-    def is_completed(self) -> bool:
+    def test(self) -> bool:
         """Whether it is finished, after having moved on what can be moved."""
-        if not self._is_done and all(map(self._mover.test, self.pendings)):
+        if not self.is_done and all(map(self._mover.test, self.pendings)):
             self._finish()
-        return self._is_done
+        return self.is_done
 
     def is_over(self) -> bool:
         """Whether its exchange is finished, whoever has finished it; moves nothing on."""
         return all(pending.finished for pending in self.pendings)
 
+    def _finish(self) -> None:
+        self._buffers.copy_back()
+        self.is_done = True
+        for act in self.then:
+            act()
+        self.then.clear()
+
+
+class Handle(PythonCallbackWork):
+    """What torch gets for a transfer.
+
+    torch may keep the C++ half of this object alone (DDP does so with the work of `join`) and wait there. That half owns
+    `Transfer.wait`, and so the transfer, as long as anybody can wait for it.
+    """
+
+    def __init__(self, transfer: Transfer) -> None:
+        super().__init__(transfer.wait)
+        self.transfer = transfer
+        self._future: Promise | None = None
+
+    def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:
+        """Finish it; see `Transfer.wait`."""
+        return self.transfer.wait(timeout)
+
+    def synchronize(self) -> None:
+        """As wait; there are no streams."""
+        self.transfer.wait()
+
+    def block_current_stream(self) -> None:
+        """As wait; there are no streams."""
+        self.transfer.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is finished, after having moved on what can be moved."""
+        return self.transfer.test()
+
     def is_success(self) -> bool:
-        return self._is_done and self._error is None
+        return self.transfer.is_done and self.transfer.error is None
 
     def exception(self) -> Any:
-        return self._error
+        return self.transfer.error
 
     def result(self) -> list[Tensor]:
-        return self._results
+        return self.transfer.results
 
     def source_rank(self) -> int:
         """The rank in the group that a message came from."""
-        message = self.pendings[0]
+        message = self.transfer.pendings[0]
         return message.peer if isinstance(message, compiled.Message) else -1
 
     _source_rank = source_rank
@@ -138,26 +170,86 @@ class Transfer(dist.Work):
         call waits.
         """
         if self._future is None:
-            self._future = Promise(self)
-            if self._is_done or not complete_after_backward(self):
-                self.wait()
-                self.keep_promise()
+            self._future = Promise(self.transfer)
+            if self.transfer.is_done:
+                self._future.keep()
+            else:
+                self.transfer.then.append(self._future.keep)
+                complete_after_backward(self.transfer) if in_backward_node() else self.transfer.wait()
         return self._future
 
-    def keep_promise(self) -> None:
-        """Complete the future; the work must be finished."""
-        if self._future is not None and not self._future.is_kept:
-            self._future.is_kept = True
-            self._future.set_result(self._results)
+
+def in_backward_node() -> bool:
+    """Whether this thread is at a node of a backward pass, so that somebody will come at the end of the pass."""
+    # Torch has no public names. Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++.
+    return torch._C._current_graph_task_id() != -1 and torch._C._current_autograd_node() is not None  # noqa: SLF001
+
+
+def complete_inner_future(handle: Handle) -> None:
+    """See to it that the future is completed which torch's C++ gets from a new handle without asking Python.
+
+    DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass. Outside of a pass it
+    does so for ranks that have joined already (`DDP.join`), and waits at once.
+    """
+    transfer = handle.transfer
+    transfer.then.append(partial(_complete, PythonCallbackWork.get_future(handle), transfer.results))
+    if torch._C._current_graph_task_id() == -1 and calling_file() != _DDP:  # noqa: SLF001
+        return
+    if in_backward_node():
+        complete_after_backward(transfer, ref(handle))
+    else:
+        transfer.wait()
+
+
+def _complete(future: Future[Any], results: list[Tensor]) -> None:
+    if not future.done():
+        future.set_result(results)
+
+
+def complete_after_backward(transfer: Transfer, holder: Callable[[], Handle | None] = lambda: None) -> None:
+    """Finish it at the end of this thread's backward pass, if nobody does before; there must be a pass.
+
+    Args:
+        transfer: what somebody has a future of.
+        holder: gives the handle with which somebody may wait later; then nothing is done. It gives None when it is gone.
+    """
+    number = torch._C._current_graph_task_id()  # noqa: SLF001
+    promised = _promised.get(number)
+    if promised is None:
+        promised = _promised[number] = Promised()
+        # Before the callback of DDP, which waits in C++ for futures that it got before.
+        Variable._execution_engine.queue_callback(partial(_keep_promises, promised))  # noqa: SLF001
+    promised.append((transfer, holder))
+
+
+class Promised(list[tuple[Transfer, Callable[[], Handle | None]]]):
+    """Transfers of one backward pass whose futures somebody may have. The pass holds it; when the pass fails, both are gone."""
+
+
+_promised: WeakValueDictionary[int, Promised] = WeakValueDictionary()
+"""By the number of the backward pass."""
+
+
+def _keep_promises(promised: Promised) -> None:
+    while promised:
+        transfer, holder = promised.pop(0)
+        if holder() is None:
+            transfer.wait()
 
 
 class Promise(Future[Any]):
     """A future that is completed by whoever waits for it first: the end of the backward pass, or Python."""
 
-    def __init__(self, work: Transfer) -> None:
+    def __init__(self, transfer: Transfer) -> None:
         super().__init__()
-        self.work = work
+        self.transfer = transfer
         self.is_kept = False
+
+    def keep(self) -> None:
+        """Complete it; the transfer must be finished."""
+        if not self.is_kept:
+            self.is_kept = True
+            self.set_result(self.transfer.results)
 
     def wait(self) -> Any:
         self._keep()
@@ -168,12 +260,11 @@ class Promise(Future[Any]):
         return super().value()
 
     def done(self) -> bool:
-        if self.work.is_completed():
-            self.work.keep_promise()
+        self.transfer.test()
         return super().done()
 
     def then(self, callback: Callable[[Future[Any]], Any]) -> Future[Any]:
-        following = Promise(self.work)
+        following = Promise(self.transfer)
         following.is_kept = True  # by this promise's callback
 
         def follow(_: Future[Any]) -> None:
@@ -187,35 +278,4 @@ class Promise(Future[Any]):
 
     def _keep(self) -> None:
         if not super().done():
-            self.work.wait()
-            self.work.keep_promise()
-
-
-class Promised(list[Transfer]):
-    """The works of one backward pass whose futures somebody has. The pass holds it; when the pass fails, both are gone."""
-
-
-_promised: WeakValueDictionary[int, Promised] = WeakValueDictionary()
-"""By the number of the backward pass."""
-
-
-def complete_after_backward(work: Transfer) -> bool:
-    """Have the work's future completed at the end of the backward pass of this thread; False when there is none."""
-    number = torch._C._current_graph_task_id()  # noqa: SLF001 - -1 outside of a backward pass; torch has no public name
-    # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++: nobody would come any more.
-    if number == -1 or torch._C._current_autograd_node() is None:  # noqa: SLF001
-        return False
-    promised = _promised.get(number)
-    if promised is None:
-        promised = _promised[number] = Promised()
-        # Before the callback of DDP, which waits in C++ for futures that it got before.
-        Variable._execution_engine.queue_callback(partial(_keep_promises, promised))  # noqa: SLF001
-    promised.append(work)
-    return True
-
-
-def _keep_promises(promised: Promised) -> None:
-    while promised:
-        work = promised.pop(0)
-        work.wait()
-        work.keep_promise()
+            self.transfer.wait()

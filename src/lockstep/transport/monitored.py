@@ -1,0 +1,44 @@
+"""`monitored_barrier`: a barrier that says which ranks did not come, in the words of Gloo's, for which torch's callers look."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from lockstep.transport.collective_errors import CollectiveFailed
+from lockstep.transport.exchange import Exchange
+
+_NO_TIME = dt.timedelta(0)
+
+
+def monitored_barrier(exchange: Exchange, rank: int, patience: dt.timedelta, wait_all_ranks: bool) -> None:
+    """Wait for all ranks of the group.
+
+    Args:
+        exchange: the group's.
+        rank: this one in the group.
+        patience: how long.
+        wait_all_ranks: whether rank 0 names all ranks that are late, and not only the first one.
+
+    Raises:
+        CollectiveFailed: on every rank that came, when one did not. Rank 0 names those that are late, the others rank 0.
+    """
+    operation = exchange.begin_barrier()
+    try:
+        exchange.wait(operation, max(patience, dt.timedelta(microseconds=1)))
+    except CollectiveFailed as error:
+        text = _sentence(exchange.native.behind(operation), rank, patience, wait_all_ranks)
+        raise CollectiveFailed(f"[Rank {rank}]: {text}\n{error}") from None
+
+
+def _sentence(late: list[int], rank: int, patience: dt.timedelta, wait_all_ranks: bool) -> str:
+    milliseconds = f"{patience.total_seconds() * 1000:.0f} ms"
+    if rank != 0:
+        return (
+            f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            f"rank 0. Please check rank 0 logs for faulty rank."
+        )
+    if patience <= _NO_TIME or not late:
+        return f"Rank 0 timed out in monitoredBarrier after {milliseconds}."
+    if wait_all_ranks:
+        return f"Ranks {', '.join(map(str, late))} failed to pass monitoredBarrier in {milliseconds}."
+    return f"Rank {late[0]} failed to pass monitoredBarrier in {milliseconds}."

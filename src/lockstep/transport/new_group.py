@@ -1,0 +1,49 @@
+"""`dist.new_group` over a default group of this back end: all ranks say that they enter it before any goes on.
+
+torch demands that every rank enters it, members or not, but sees no rank that does something else: members wait for each
+other in a store, and who is no member goes on. Here it begins as an operation of the default group, so a rank that calls
+another one is found as everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from lockstep.transport.membership import Membership
+
+_MARK = "__lockstep_agreed__"
+
+
+def agree_on_new_groups() -> None:
+    """Put that before torch's function, by which all its ways to a new group go; a second call changes nothing."""
+    c10d = dist.distributed_c10d
+    original = c10d._new_group_with_tag  # noqa: SLF001 - what new_group, device meshes and functional collectives call
+    if not hasattr(original, _MARK):
+        c10d._new_group_with_tag = _agreed(original)  # noqa: SLF001
+
+
+def _agreed(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        default = dist.group.WORLD
+        if isinstance(default, Membership):
+            given = signature.bind(*args, **kwargs).arguments
+            ranks = given.get("ranks")
+            ranks = range(default.size()) if ranks is None else ranks
+            if not given.get("use_local_synchronization") and _are_ranks(ranks):  # else torch says what is wrong
+                default.exchange.agree_on_group(list(ranks) if given.get("sort_ranks") is False else sorted(ranks))
+        return original(*args, **kwargs)
+
+    setattr(new_group, _MARK, True)
+    return new_group
+
+
+def _are_ranks(ranks: Sequence[Any]) -> bool:
+    return all(isinstance(rank, int) and rank >= 0 for rank in ranks)

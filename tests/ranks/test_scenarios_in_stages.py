@@ -12,14 +12,12 @@ pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 
 REFUSED = {
     "unused_parameters": "a skip connection",
-    "tied_weights": "layers that share a parameter",
     "other_methods": "did not call the model as model",
     "gan": "cuts one model into stages",
     "moving_average": "a copy would have the layers of this rank only",
     "token_weights": "can be cut nowhere",
     "buffers_with_rules": "can be cut nowhere",
     "shared_and_odd_buffers": "cannot be followed without the layers",
-    "hooks_that_fire_twice": "called several times",
     "lanes_without_items": "can be cut nowhere",
 }
 LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps"}

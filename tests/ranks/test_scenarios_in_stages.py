@@ -11,7 +11,6 @@ from lockstep.testing.ranks import RankFailed, Started, run_ranks
 pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 
 REFUSED = {
-    "unused_parameters": "a skip connection",
     "other_methods": "did not call the model as model",
     "gan": "cuts one model into stages",
     "moving_average": "a copy would have the layers of this rank only",
@@ -20,7 +19,7 @@ REFUSED = {
     "shared_and_odd_buffers": "cannot be followed without the layers",
     "lanes_without_items": "can be cut nowhere",
 }
-LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps"}
+LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters": "seen"}
 """Which of its results a scenario reads from gradients that another stage has."""
 
 

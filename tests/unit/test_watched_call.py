@@ -12,7 +12,7 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.rank.streams import seed_process
 from lockstep.strategy.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
-from lockstep.strategy.model_cut import allowed_places
+from lockstep.strategy.model_cut import ModelCut, allowed_places
 from lockstep.strategy.module_marks import StatePlace
 from lockstep.strategy.watched_call import WatchedCall
 
@@ -182,4 +182,6 @@ def test_reentrant_checkpoints_are_seen():
 
     lane = FirstLane(model, True, CPU)
     lane.call(forward)
-    assert "Pass use_reentrant=False" in lane.decide(2, ())
+    assert "Pass use_reentrant=False" in lane.decide(2, ["b"])
+    cut = ModelCut.decode(lane.decide(2, ()))
+    assert cut.stages[1].layers == ("c",)

@@ -5,12 +5,14 @@ No hooks: torch's fast path for attention refuses layers that have any, and then
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from lockstep.strategy.call_arguments import arguments
 from lockstep.strategy.replaced_method import replace_method
@@ -27,8 +29,8 @@ class Entered:
     """Which call of the layer, from 1."""
     begin: int
     leaves: list[Any]
-    is_again: bool
-    """Whether it is inside of a checkpointed part, and not its first layer."""
+    objection: str
+    """Why no stage can begin with it: it is inside of a checkpointed part; empty otherwise."""
     end: int = -1
     depends: bool = False
     """Whether it uses parameters, or what was computed from them."""
@@ -72,7 +74,10 @@ class CallsOfLayers:
         saves = _saves_by()
         is_known = any(saves is other for other in self._checkpoints)
         number = self._counts[name] = self._counts.get(name, 0) + 1
-        call = Entered(name, number, self.watch.event, leaves, is_known and saves is not self._checkpoints[0])
+        objection = _IN_REENTRANT if _in_reentrant_checkpoint() else ""
+        if is_known and saves is not self._checkpoints[0]:
+            objection = "it is inside of a checkpointed part of the model"
+        call = Entered(name, number, self.watch.event, leaves, objection)
         if not is_known:
             self._checkpoints.append(saves)
         self.entered.append(call)
@@ -83,6 +88,22 @@ class CallsOfLayers:
 
 def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in model.named_modules() if name]
+
+
+_IN_REENTRANT = (
+    "it is inside of a part that is checkpointed with use_reentrant=True (Pass use_reentrant=False, then that part can begin "
+    "a stage)"
+)
+
+
+def _in_reentrant_checkpoint() -> bool:
+    """Such a checkpoint computes its layers apart from the graph: what arrives inside of it would get no gradient."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is CheckpointFunction.forward.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _saves_by() -> Any:

@@ -71,11 +71,6 @@ class FirstLane:
         if self._watched is None:
             return ""
         name = type(self._model).__name__
-        if self._watched.checkpoints_reentrantly:
-            return (
-                f"{name} checkpoints activations with use_reentrant=True, which stages cannot carry. Pass "
-                f"use_reentrant=False."
-            )
         trace = self._watched.trace
         try:
             places = allowed_places(name, trace, num_stages, wanted)

@@ -96,12 +96,14 @@ def allowed_places(name: str, trace: Trace, num_stages: int, wanted: Sequence[st
     allowed = [place for place in trace.places if place.label not in objections]
     if wanted:
         return _named(name, allowed, wanted, num_stages, {**trace.around, **objections})
-    if len(allowed) >= num_stages - 1:
-        return allowed
+    narrow = [place for place in allowed if place.is_narrow]
+    for enough in (narrow, allowed):
+        if len(enough) >= num_stages - 1:
+            return enough
     reasons = [
         f"{why}, which forbids {count} cut{'s' * (count > 1)}" for why, count in Counter(objections.values()).items()
     ]
-    reasons += [f"{label}: {why}" for label, why in trace.around.items() if "goes around" in why]
+    reasons += [f"{label}: {why}" for label, why in trace.around.items() if "goes around" in why or "reentrant" in why]
     labels = [place.label for place in allowed]
     places = f"only before {', '.join(labels)}" if labels else "nowhere"
     raise UsageError(
@@ -119,6 +121,9 @@ def _objection(trace: Trace, place: Place) -> str:
     for parameter, copies in trace.cast_once.items():
         if _crosses(trace.parameters[parameter], place) and any(made > place.event for made in copies):
             return f"{parameter} is used on both sides, and several times in a lower precision"
+    for parameter, events in trace.parameters.items():
+        if trace.is_reentrant and _crosses(events, place):
+            return f"{parameter} is used on both sides, and the model is checkpointed with use_reentrant=True"
     return ""
 
 

@@ -34,6 +34,9 @@ class Place:
     carried: tuple[int, ...]
     """Which of the call's flattened arguments must be sent: those that depend on parameters, each once."""
     event: int
+    is_narrow: bool = True
+    """Whether the call needs some of it last. Otherwise what is computed next needs all of it too (a branch, which another
+    step may not take)."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Trace:
     """Labels of calls before which the model cannot be cut, with the reason."""
     cast_once: Mapping[str, tuple[int, ...]]
     """When autocast made the copy of a parameter that several operations then used: it adds their gradients in its dtype."""
+    is_reentrant: bool = False
+    """Whether a part is checkpointed with use_reentrant=True: its backward goes through the graph of parameters apart."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +172,10 @@ def _places(entered: Sequence[Entered], watch: Watch) -> tuple[list[Place], dict
         if not around[label] and places and not _made_between(watch, places[-1].event, call.begin):
             around[label] = f"{places[-1].label} begins with the same values"
         if not around[label]:
-            places.append(Place(call.module, call.number, label, carried, call.begin))
-            sent.append(tuple(call.leaves[number] for number in carried))
+            into = tuple(call.leaves[number] for number in carried)
+            is_narrow = any(life.used <= call.end for tensor in into if (life := watch.life(tensor)) is not None)
+            places.append(Place(call.module, call.number, label, carried, call.begin, is_narrow))
+            sent.append(into)
     return places, {label: why for label, why in around.items() if why}, sent
 
 
@@ -180,8 +187,8 @@ def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
     """Why the model cannot be cut before a call; empty when it can."""
     inside = set(map(id, carried))
     past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
-    if call.is_again:
-        return "it is inside of a checkpointed part of the model"
+    if call.objection:
+        return call.objection
     if past:
         return f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
     if not carried:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,8 +37,8 @@ class WatchedCall:
         streams = CarriedStreams(device)
         made = traced(model, forward, self._clock, lambda: list(streams.states().values()))
         self._result = made.result
-        self.trace: Trace = made.trace
-        self.checkpoints_reentrantly = _meets(tensors_of(made.result), "CheckpointFunctionBackward")
+        is_reentrant = _meets(tensors_of(made.result), "CheckpointFunctionBackward")
+        self.trace: Trace = replace(made.trace, is_reentrant=is_reentrant)
         self._end = made.end
         self._backward = BackwardWatch(self._clock)
         self._hooks = [

@@ -17,6 +17,7 @@ from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.gate import Arguments, Gate, Passing
 from lockstep.strategy.model_cut import ModelCut
+from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.result_tree import with_tensors
 from lockstep.strategy.stand_ins import StandIns
@@ -43,7 +44,12 @@ class SeveralDevices(CutAtFirstCall):
         """Parameters of earlier stages on the device of the present one, with their graph."""
 
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
+        refuse_other_users(
+            moved, "Its layer goes to another device. Do without the view, or use --strategy ddp.", self._laid()
+        )
+        for name, tensor in named:
             stage = cut.holders.get(name, 0)
             gradient, tensor.grad = tensor.grad, None
             tensor.data = tensor.data.to(self._devices[stage])
@@ -52,7 +58,7 @@ class SeveralDevices(CutAtFirstCall):
             if part.entry is not None:
                 self._gates.append(Gate(model, part.entry, self._moving_to(device, model, part.lent)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
-        self._lay_out()
+        self._lay_out(compact=True)
 
     def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:

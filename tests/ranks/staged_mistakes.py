@@ -489,7 +489,7 @@ MISTAKES = {
     keeps_a_loss_for_later: (2, MP, "A backward went through the lane in which the model was cut into stages"),
     optimizer_that_nobody_knows: (2, PP, "pipeline does not know whether Lamb updates each element"),
     step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
-    step_with_a_closure: (2, MP, "optimizer.step(closure) calls the model again"),
+    step_with_a_closure: (2, MP, "asks for further gradients inside the update, which model_parallel"),
     hook_that_clips: (2, MP, "meta"),
     noise_of_another_stage: (2, MP, "goes around it (a skip connection)"),
 }

@@ -18,8 +18,8 @@ REFUSED = {
     "buffers_with_rules": "can be cut nowhere",
     "shared_and_odd_buffers": "cannot be followed without the layers",
     "lanes_without_items": "can be cut nowhere",
-    "lbfgs": "has to prepare before",
-    "sharpness_aware": "has to prepare before",
+    "lbfgs": "does not know whether LBFGS updates each element",
+    "sharpness_aware": "does not know whether",
 }
 LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters": "seen"}
 """Which of its results a scenario reads from gradients that another stage has."""

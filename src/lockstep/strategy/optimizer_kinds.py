@@ -71,7 +71,7 @@ def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") 
             f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself: "
             f'each rank updates a part of the parameters and sees no others. Say run.prepare(..., updates_by="element") or '
             f'updates_by="parameter" (statistics over a tensor). One that looks at several parameters at once needs --strategy '
-            f"ddp: Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients."
+            f"ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients."
         )
     return UpdatesBy.ITSELF
 

@@ -138,7 +138,8 @@ def run_holds(buffer):
     return holder is None or mesh.stage(holder) == mesh.stage(rank)
 
 
-def train(which, in_one_call=True, clip=True, epochs=2):
+def train(which, in_one_call=True, clip=True, epochs=2, folder=None):
+    """`folder`: where the state goes; all ranks see it."""
     run = lockstep.init(seed=3, lanes=4, threads=1)
     build, data, loss_of = MODELS[which]
     model = build()
@@ -165,5 +166,7 @@ def train(which, in_one_call=True, clip=True, epochs=2):
             for batch in loader:
                 tally.add(loss=loss_of(model, *batch))
         losses.append(float(tally.mean()["loss"]).hex())
+        if folder is not None:
+            run.save_state(folder)
     present = [name for name, p in model.named_parameters() if not p.is_meta]
     return {"losses": losses, "norms": norms, "held": held(model, optimizer), "present": present}

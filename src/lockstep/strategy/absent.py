@@ -49,6 +49,17 @@ PLACES: dict[Any, Callable[[torch.device], Any]] = {
 """Where something absent says that it is: what is made there, a mask or positions, is real."""
 
 
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+
+def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """The values of a call; those of most calls need no search, which takes longer than many an operation."""
+    if not kwargs and all(isinstance(value, (Tensor, *_PLAIN)) for value in args):
+        return args
+    leaves: list[Any] = pytree.tree_leaves((args, kwargs))
+    return leaves
+
+
 class Absent(Tensor):
     """What is computed from parameters of other stages.
 
@@ -67,7 +78,7 @@ class Absent(Tensor):
         kwargs = kwargs or {}
         operation = getattr(func, "__name__", str(func))
         name, home = next(
-            (leaf.parameter_name, leaf.home) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Absent)
+            (leaf.parameter_name, leaf.home) for leaf in leaves_of(args, kwargs) if isinstance(leaf, Absent)
         )
         if func in PLACES and home is not None:
             return PLACES[func](home)
@@ -77,7 +88,8 @@ class Absent(Tensor):
                     f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages would "
                     f"draw other ones. Do it before the first step, or use --strategy ddp."
                 )
-            if any(map(_mixed, _operands(operation, args, kwargs))):
+            is_alone = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
+            if not is_alone and any(map(_mixed, _operands(operation, args, kwargs))):
                 _refuse(name, operation)
             try:
                 result = func(*args, **kwargs)
@@ -85,6 +97,8 @@ class Absent(Tensor):
                 if "meta" in str(error):
                     _refuse(name, operation, error)
                 raise
+            if isinstance(result, (Tensor, *_PLAIN)):
+                return absent(result, name, home)
             return pytree.tree_map(lambda value: absent(value, name, home), result)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
@@ -150,13 +164,13 @@ def _refuse_old_graph(_: Tensor) -> NoReturn:
     )
 
 
-def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[list[Any]]:
+def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The values that are computed with each other: lists go element by element through `torch._foreach_...`."""
     if operation.startswith("_foreach_"):
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
         yield from (list(members) for members in zip_longest(*lists))
         return
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of(args, kwargs)
     in_place = operation.endswith("_") and (not operation.endswith("__") or operation.startswith(("__i", "__set")))
     if not (in_place and args and isinstance(args[0], Absent)):  # what is written into it is lost, as it should be
         yield leaves

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
-from lockstep.strategy.absent import PLACES, absent
+from lockstep.strategy.absent import PLACES, absent, leaves_of
 from lockstep.strategy.watch import memory_of
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
@@ -68,7 +68,7 @@ class Ghosts(TorchFunctionMode):
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = pytree.tree_leaves((args, kwargs)) if self.on else ()
+        leaves = leaves_of(args, kwargs) if self.on else ()
         if not any(isinstance(leaf, Tensor) and self._is_ghost(leaf) for leaf in leaves):
             return func(*args, **kwargs)
         if func in PLACES:
@@ -81,10 +81,14 @@ class Ghosts(TorchFunctionMode):
                 return absent(args[0].to(dtype) if dtype is not None else args[0])
             if func is Tensor.__getitem__:
                 args = (args[0], _without_masks(args[1]))
-            args, kwargs = pytree.tree_map(ghost, (tuple(args), dict(kwargs)))
+            if leaves is args:
+                args = tuple(map(ghost, args))
+            else:
+                args, kwargs = pytree.tree_map(ghost, (tuple(args), dict(kwargs)))
             if casts and func in _CAST:
                 args, kwargs = pytree.tree_map(self._lower, (args, kwargs))
-            return pytree.tree_map(absent, _followed(func, args, kwargs, casts))
+            result = _followed(func, args, kwargs, casts)
+            return absent(result) if isinstance(result, Tensor) else pytree.tree_map(absent, result)
 
     def _is_ghost(self, tensor: Tensor) -> bool:
         return tensor.is_meta or (bool(self._gone) and memory_of(tensor) in self._gone)

@@ -58,7 +58,8 @@ class GhostLayer:
         leaves = pytree.tree_leaves((args, kwargs))
         if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
             return self._forward(*args, **kwargs)  # a cache, say, which it fills
-        form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - asking ghosts for their shapes is no operation to follow
+            form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
         known = self._known[form]
@@ -87,14 +88,15 @@ def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
 def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
     """New ghosts of the same shapes: at each of them something else may arrive."""
     made: dict[int, Any] = {}
-    leaves = [
-        arguments[leaf.argument]
-        if leaf.argument is not None
-        else made.setdefault(
-            id(leaf.value), absent(leaf.value.detach()) if isinstance(leaf.value, Tensor) else leaf.value
-        )
-        for leaf in known.leaves
-    ]
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - as above
+        leaves = [
+            arguments[leaf.argument]
+            if leaf.argument is not None
+            else made.setdefault(
+                id(leaf.value), absent(leaf.value.detach()) if isinstance(leaf.value, Tensor) else leaf.value
+            )
+            for leaf in known.leaves
+        ]
     return pytree.tree_unflatten(leaves, known.form)
 
 

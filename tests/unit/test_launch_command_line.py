@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -18,7 +19,11 @@ def lockstep(place: Path, *arguments: str, torch: bool = True) -> subprocess.Com
     block = "" if torch else "sys.modules['torch'] = None; "
     code = f"import sys; {block}from lockstep.cli.main import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=30, check=False)
+    variables = dict(word.split("=") for word in arguments if word.startswith("PET_"))
+    command = [word for word in command if word not in [f"{name}={value}" for name, value in variables.items()]]
+    return subprocess.run(
+        command, cwd=place, env=os.environ | variables, capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help")])
@@ -63,6 +68,10 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--nnodes", "2", "x.py"), "--nnodes 2 asks for several nodes, which this version does not have."),
         (("run", "--nnodes=1:4", "x.py"), "--nnodes 1:4 asks for several nodes"),
         (("run", "--no-python", "x.py"), "--no-python starts programs that are not Python"),
+        (("PET_NO_PYTHON=1", "run", "x.py"), "--no-python starts programs that are not Python"),
+        (("PET_NNODES=2", "run", "x.py"), "--nnodes 2 asks for several nodes"),
+        (("PET_NPROC_PER_NODE=0", "run", "x.py"), "-n must be at least 1, but is 0."),
+        (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a plugin of torchrun"),
         (("run", "--virtual_local_rank", "x.py"), "--virtual-local-rank hides the other GPUs"),
         (("run", "-q", "-v", "x.py"), "-q and -v contradict each other."),
         (("run", "--name", "a/b", "x.py"), "--name must be a folder's name without a slash"),

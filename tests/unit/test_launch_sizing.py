@@ -19,6 +19,15 @@ def test_two_ranks_share_twelve_cores() -> None:
     assert size(Wish("2"), LAPTOP) == Size(2, "cpu", 6, "12 cores by affinity")
 
 
+def test_far_more_threads_than_cores_are_said() -> None:
+    said = "8 ranks x 4 threads on 12 cores wait for each other at every step; -n 3 is probably faster"
+    assert size(Wish("8", threads=4), LAPTOP).crowded == said
+    assert "--threads 6 is probably" in size(Wish("2", threads=64), LAPTOP).crowded
+    assert "-n 12 is probably" in size(Wish("25"), LAPTOP).crowded
+    assert not size(Wish("24"), LAPTOP).crowded
+    assert not size(Wish("2", threads=12), LAPTOP).crowded
+
+
 def test_auto_is_one_rank_per_gpu() -> None:
     decided = size(Wish(), SERVER)
     assert (decided.ranks, decided.device, decided.threads) == (8, "cuda", 8)

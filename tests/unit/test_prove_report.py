@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -129,7 +130,9 @@ def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
         assert found.as_json()["accepted"] == ["plain"]
     assert "agrees, 2e-07" in text(findings(accepted=("plain",)))
     assert findings(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
-    assert "shows nothing" in text(findings(plain=Plain(Finding.SAME_LANES, 4)))
+    nothing = Plain(Finding.SAME_LANES, 4)
+    assert "shows nothing" in text(findings(plain=nothing))
+    assert "accepted," not in text(findings(plain=nothing, accepted=("plain",))).partition("\n\n")[0]
 
 
 def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> None:
@@ -185,3 +188,14 @@ def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
     assert "Not the bits of bits.json." in said
     assert "norm 1 here, 1.25 there (relative difference 0.2)" in said
     assert other.as_json()["against"]["same"] is False
+
+
+def test_a_name_from_a_script_forges_no_line() -> None:
+    hidden = Place(3, "parameter a\nsame bits on 1, 2, 4 ranks")
+    found = differing()
+    explained = found.difference
+    assert explained is not None
+    difference = replace(explained.difference, place=hidden)
+    found.difference = replace(explained, difference=difference)
+    assert not any(line.startswith("same bits") for line in text(found).splitlines())
+    assert "a\\nsame bits" in text(found)

@@ -1,12 +1,14 @@
 """The file of `verify --save`: what comes back, and what is refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.cli.verify import bits_files
 from lockstep.errors import UsageError
 from lockstep.layout.recording import AT_END
 from lockstep.prove.evidence import End, Evidence, Place
@@ -51,8 +53,16 @@ def test_something_else_is_one_sentence(tmp_path: Path, text: bytes) -> None:
     file.write_bytes(text)
     with pytest.raises(UsageError, match=r"is damaged, or no file that `lockstep verify --save` wrote"):
         read_saved(file)
-    with pytest.raises(UsageError, match="Is a directory"):
+    with pytest.raises(UsageError, match="it is a folder, no regular file"):
         read_saved(tmp_path)
+
+
+def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bits.json")
+    with pytest.raises(UsageError, match="it is a FIFO, no regular file"):
+        read_saved(tmp_path / "bits.json")
+    with pytest.raises(UsageError, match=r"--save .* cannot be written"):
+        bits_files(str(tmp_path / "bits.json"), None)
 
 
 def test_a_newer_version_is_named() -> None:

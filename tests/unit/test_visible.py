@@ -54,6 +54,17 @@ def test_a_table_shows_it_so() -> None:
     assert console.file.getvalue().endswith(r"c\x9bd\x1b]0;e" "\n")  # fmt: skip
 
 
+def test_lines_that_are_broken_stay_whole() -> None:
+    console = screen()
+    console.file, console.width = io.StringIO(), 20
+    words = "each lane normalises its own samples, as a rank does"
+    console.print(Text(words))
+    console.print(Text("Traceback:\n  boom\x1b[2J"), soft_wrap=True)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert " ".join(lines[:-2]) == words
+    assert lines[-2:] == ["Traceback:", r"  boom\x1b[2J"]
+
+
 @given(st.text(st.sampled_from("abc 中é\u0301"), max_size=60), st.integers(4, 30))
 def test_folded_text_has_the_same_words_and_fits(text: str, most: int) -> None:
     rows = folded(text, most)

@@ -16,7 +16,7 @@ from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmeti
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.machine import machine_for
 from lockstep.cli.program import check_program
-from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
+from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
 from lockstep.cli.words import strays
 from lockstep.errors import UsageError
 from lockstep.launch.backend_rules import BACKENDS, check_backend
@@ -82,28 +82,30 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also say each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.option("--nnodes", default=None, hidden=True)
+@click.option("--nnodes", envvar=variable("--nnodes"), default=None, hidden=True)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
-    request, ignored = request_from(options)
+    request, ignored, crowded = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
     for sentence in strays(request.args, MISPLACED, source):
         Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
+    if crowded and request.verbosity is not Verbosity.QUIET:
+        Saying(terminal).line(Line("note", crowded))
     sys.exit(launch(request, terminal).exit_code)
 
 
-def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
+def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str]:
     """Check everything that can be checked before anything starts; last, take a run folder.
 
     Returns:
-        The request, and the names of given options that change nothing.
+        The request, the names of given options that change nothing, and what to say about too many threads.
 
     Raises:
         UsageError: one sentence with the way out.
@@ -146,6 +148,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             started_ns=command_started_ns(),
         ),
         ignored,
+        decided.crowded,
     )
 
 
@@ -173,7 +176,7 @@ OWN_OPTIONS = (
 def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
-    ranks = own["ranks"] or own["nproc_per_node"] or "auto"
+    ranks = own["ranks"] or own["nproc_per_node"] or os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
     return size(wish, machine_for(own["device"]))
 

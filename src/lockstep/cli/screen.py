@@ -9,11 +9,14 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.measure import Measurement
 from rich.segment import Segment
 
-from lockstep.visible import visible
+from lockstep.visible import visible_lines
 
 
 def screen() -> Console:
-    """A console for standard output. rich writes control characters of a text as they are, so they are shown before."""
+    """A console for standard output. rich writes control characters of a text as they are, so they are shown before.
+
+    A newline is where rich broke a line. Who prints a name from elsewhere takes its newlines out first (`visible`).
+    """
     console = Console(highlight=False)
     console.push_render_hook(_Visible())
     return console
@@ -38,4 +41,4 @@ class _Shown:
 
     def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text, style, control in console.render(self.inner, options):
-            yield Segment(text if control or text == "\n" else visible(text), style, control)
+            yield Segment(text if control else visible_lines(text), style, control)

@@ -1,6 +1,7 @@
 """torchrun's options, in both of its spellings, for `lockstep run`: a torchrun command line works unchanged.
 
-Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once.
+Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once. As in torchrun a
+variable PET_NAME stands for `--name` where that is not given.
 """
 
 from __future__ import annotations
@@ -53,14 +54,19 @@ def spellings(option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((option, "--" + option[2:].replace("-", "_"))))
 
 
+def variable(option: str) -> str:
+    """What torchrun reads where an option is not given: PET_NODE_RANK for `--node-rank`."""
+    return f"PET_{option[2:].replace('-', '_').upper()}"
+
+
 def accept_torchrun_options(function: Function) -> Function:
     """A decorator for a click command: the options without meaning here arrive in its keyword arguments."""
     for option in WITH_VALUE:
-        function = click.option(*spellings(option), default=None, hidden=True)(function)
+        function = click.option(*spellings(option), envvar=variable(option), default=None, hidden=True)(function)
     for option, short in SHORT.items():
-        function = click.option(short, option, default=None, hidden=True)(function)
+        function = click.option(short, option, envvar=variable(option), default=None, hidden=True)(function)
     for option in (*SWITCHES, "--no-python"):
-        function = click.option(*spellings(option), is_flag=True, hidden=True)(function)
+        function = click.option(*spellings(option), envvar=variable(option), is_flag=True, hidden=True)(function)
     return function
 
 
@@ -84,4 +90,9 @@ def without_meaning(given: Mapping[str, Any]) -> list[str]:
     for name in names:
         if f"--{name}" in REFUSED:
             raise UsageError(REFUSED[f"--{name}"])
+    if (specs := given.get("logs_specs")) not in (None, "", "default"):
+        raise UsageError(
+            f"--logs-specs {specs} asks for a plugin of torchrun that decides about its logs, which this version does not load. "
+            f"Leave it out: each rank's log is in the run folder, under logs/."
+        )
     return [f"--{name.replace('_', '-')}" for name in names]

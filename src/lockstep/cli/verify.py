@@ -23,6 +23,7 @@ from lockstep.cli.program_options import program_from
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
+from lockstep.layout.regular_file import other_kind
 from lockstep.prove.findings import ACCEPTABLE, SCRIPT
 from lockstep.prove.report import show
 from lockstep.prove.saved_bits import SavedBits, read_saved
@@ -152,7 +153,7 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
     """
     if save is not None:
         path = Path(save)
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
             raise UsageError(f"--save {save} cannot be written. Choose a file in a folder that exists and is yours.")
         if against is not None and path.resolve() == Path(against).resolve():
             raise UsageError(

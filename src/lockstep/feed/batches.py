@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep.feed.copy_stream import Copy, CopyStream
+from lockstep.feed.under_way import UnderWay, blamed
 
 
 class Batches(Iterator[Any]):
@@ -13,13 +14,22 @@ class Batches(Iterator[Any]):
 
     Args:
         fetched: the DataLoader's iterator.
+        under_way: what its workers are fetching; None without workers.
     """
 
-    def __init__(self, fetched: Iterator[Any]) -> None:
-        self._fetched = fetched
+    def __init__(self, fetched: Iterator[Any], under_way: UnderWay | None = None) -> None:
+        self._fetched, self._fetching = fetched, under_way
 
     def __next__(self) -> Any:
-        return next(self._fetched)
+        return self._fetch()
+
+    def _fetch(self) -> Any:
+        try:
+            return next(self._fetched)
+        except RuntimeError as error:
+            if self._fetching is not None and type(error) is RuntimeError and str(error).startswith("DataLoader "):
+                error.add_note(self._fetching.told(blamed(self._fetched)))
+            raise
 
     def look_ahead(self) -> None:
         """The present lane's work is queued: a good moment to begin with the next batch. Draws from the process's
@@ -38,8 +48,10 @@ class CopiedBatches(Batches):
             ranks with many lanes and not by others.
     """
 
-    def __init__(self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool) -> None:
-        super().__init__(fetched)
+    def __init__(
+        self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool, under_way: UnderWay | None = None
+    ) -> None:
+        super().__init__(fetched, under_way)
         self._copies, self._ahead = copies, ahead
         self._under_way: list[Copy] = []
         self._failure: Exception | None = None
@@ -49,13 +61,13 @@ class CopiedBatches(Batches):
             failure, self._failure = self._failure, None
             raise failure
         if not self._under_way:
-            self._under_way.append(self._copies.begin(next(self._fetched)))
+            self._under_way.append(self._copies.begin(self._fetch()))
         return self._copies.hand_over(self._under_way.pop())
 
     def look_ahead(self) -> None:
         if not self._ahead or self._under_way or self._failure is not None:
             return
         try:
-            self._under_way.append(self._copies.begin(next(self._fetched)))
+            self._under_way.append(self._copies.begin(self._fetch()))
         except Exception as failure:  # noqa: BLE001 - the end, or what a data set raised: told when the batch is asked for
             self._failure = failure

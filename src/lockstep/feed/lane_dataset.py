@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
+from lockstep.feed.under_way import UnderWay
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 PR_SET_PDEATHSIG = 1
@@ -34,11 +35,13 @@ class LaneDataset(Dataset[Any]):
     Args:
         dataset: the user's; every other attribute is looked up there.
         seed_process: sets the process's random streams from a key.
+        under_way: where workers write what they fetch; None without workers.
     """
 
-    def __init__(self, dataset: Any, seed_process: Callable[[int], None]) -> None:
+    def __init__(self, dataset: Any, seed_process: Callable[[int], None], under_way: UnderWay | None = None) -> None:
         self.dataset = dataset
         self._seed_process = seed_process
+        self.under_way = under_way
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -48,9 +51,17 @@ class LaneDataset(Dataset[Any]):
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
         """The samples of one lane."""
+        samples = self._lane(indices)
+        if self.under_way is not None:
+            self.under_way.end()
+        return samples
+
+    def _lane(self, indices: LaneIndices) -> list[Any]:
         self._seed_process(indices.key)
         together = getattr(self.dataset, "__getitems__", None)
         if together is not None and indices.sample_keys is None:
+            if self.under_way is not None:
+                self.under_way.begin(indices[0], several=len(indices) > 1)
             samples: list[Any] = together(list(indices))
             return samples
         keys: Sequence[int | None] = indices.sample_keys or [None] * len(indices)
@@ -59,6 +70,8 @@ class LaneDataset(Dataset[Any]):
     def _one(self, index: Any, key: int | None) -> Any:
         if key is not None:
             self._seed_process(key)
+        if self.under_way is not None:
+            self.under_way.begin(index)
         try:
             return self.dataset[index]
         except Exception as error:
@@ -66,7 +79,7 @@ class LaneDataset(Dataset[Any]):
             raise
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("dataset", "_seed_process"):
+        if name in ("dataset", "_seed_process", "under_way"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -84,6 +97,8 @@ class DieWithRank:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         worker = get_worker_info()
         if worker is not None and isinstance(worker.dataset, LaneDataset):
+            if worker.dataset.under_way is not None:
+                worker.dataset.under_way.be_worker(worker_id)
             object.__setattr__(
                 worker, "dataset", worker.dataset.dataset
             )  # what the user's function and data set expect there

@@ -20,6 +20,7 @@ from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import DieWithRank, LaneDataset, LaneIndices
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
+from lockstep.feed.under_way import UnderWay
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain, stream_key
 
@@ -144,10 +145,11 @@ class PreparedLoader(DataLoader[Any]):
         """The batches of `parts`, in order, on the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.parts = parts
+        under_way = inner.dataset.under_way  # type: ignore[attr-defined]
         if self.standing.device.type == "cpu":
-            return Batches(iter(inner))
+            return Batches(iter(inner), under_way)
         self._copies = self._copies or CopyStream(self.standing.device)
-        return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0)
+        return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0, under_way=under_way)
 
     def has_fetched(self, purpose: str) -> bool:
         """Whether batches were fetched for "training" or "evaluation", by whichever rank."""
@@ -161,7 +163,8 @@ class PreparedLoader(DataLoader[Any]):
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
             if self.standing.device.type == "cuda":
                 settings["pin_memory"] = True  # torch's default says no; only pinned memory is copied beside the work
-            dataset = LaneDataset(self.dataset, self.standing.seed_process)
+            under_way = UnderWay(self.num_workers) if self.num_workers else None
+            dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._inner[purpose] = (DataLoader(dataset, batch_sampler=assigned, **settings), assigned)

@@ -46,6 +46,10 @@ class Wish:
     """Under the strategy `dp` the number counts replicas inside one rank, which may be more than lanes."""
 
 
+CROWDED = 2
+"""So many threads for each core still finish one after the other; more of them is said."""
+
+
 @dataclass(frozen=True)
 class Size:
     """The decided size of a run."""
@@ -54,6 +58,8 @@ class Size:
     device: Device
     threads: int
     why: str
+    crowded: str = ""
+    """What to say where far more threads than cores would compute at once; else empty."""
 
 
 def size(wish: Wish, machine: Machine) -> Size:
@@ -78,7 +84,17 @@ def size(wish: Wish, machine: Machine) -> Size:
         )
     _check_room(ranks, machine)
     threads, why_threads = _threads(wish, machine, ranks)
-    return Size(ranks, device, threads, "; ".join(reason for reason in (why_threads, why_ranks) if reason))
+    why = "; ".join(reason for reason in (why_threads, why_ranks) if reason)
+    return Size(ranks, device, threads, why, _crowded(ranks, threads, machine) if device == "cpu" else "")
+
+
+def _crowded(ranks: int, threads: int, machine: Machine) -> str:
+    cores = machine.cores.count
+    if ranks * threads <= CROWDED * cores:
+        return ""
+    many = f"{ranks} rank{'s' if ranks != 1 else ''} x {threads} thread{'s' if threads != 1 else ''}"
+    better = f"-n {max(1, cores // threads)}" if threads <= cores else f"--threads {max(1, cores // ranks)}"
+    return f"{many} on {cores} core{'s' if cores != 1 else ''} wait for each other at every step; {better} is probably faster"
 
 
 def _check_room(ranks: int, machine: Machine) -> None:

@@ -13,6 +13,7 @@ from lockstep.prove.findings import Against, Explained, Findings
 from lockstep.prove.plain import Finding, Plain, sentence
 from lockstep.prove.rows import Row
 from lockstep.prove.values import Deviation
+from lockstep.visible import visible
 
 GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 
@@ -35,7 +36,7 @@ def _say_folder(findings: Findings, console: Console) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style))
+    console.print(Text(visible(text), style=style))
 
 
 def table(findings: Findings) -> Table:
@@ -65,7 +66,8 @@ def _cell(row: Row, number: int, differing: str) -> Text:
 
 def _plain_cell(plain: Plain, accepted: bool) -> Text:
     if accepted:
-        return Text(f"accepted, {plain.relative:.2g}", style=EXPECTED)
+        apart = f", {plain.relative:.2g}" if plain.relative else ""
+        return Text(f"accepted{apart}", style=EXPECTED)
     if plain.finding is Finding.AGREES:
         return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
     if plain.finding is Finding.ONE_LANE:

@@ -16,6 +16,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.layout.recording import AT_END
+from lockstep.layout.regular_file import read_regular
 from lockstep.prove.evidence import End, Evidence, Place
 from lockstep.prove.trials import Program
 
@@ -103,7 +104,7 @@ def read_saved(path: Path) -> SavedBits:
         UsageError: when there is no such file, or it cannot be trusted.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as error:
         way = f" Write it first: --save {path}." if isinstance(error, FileNotFoundError) else ""
         raise UsageError(f"--against {path} cannot be read: {error.strerror}.{way}") from None

@@ -1,11 +1,12 @@
 """Scripts that a strategy with stages must refuse, and the sentence that each gets."""
 
 import copy
+import os
 import pickle
 
 import torch
 import torch.nn.functional as F
-from staged_models import Tokens, images_data, tokens_data
+from staged_models import images_data
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
@@ -59,17 +60,6 @@ class Skips(nn.Module):
 
 def skip_connection():
     loop(Skips())
-
-
-class Tied(Tokens):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(16, 11, bias=False)
-        self.head.weight = self.tokens.weight
-
-
-def tied_layers():
-    loop(Tied(), data=tokens_data)
 
 
 class Boxes(nn.Module):
@@ -179,24 +169,149 @@ def decides_by_values():
     loop(Decides())
 
 
-class Batch:
+class Unfollowable(nn.Module):
+    """Behind the cut it depends on values; what it returns has no form that everybody knows, or it keeps state."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts, self.calls = counts, 0
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.last(self.first(x.flatten(1)))
+        self.calls += self.counts
+        result = Result()
+        result.logits = x if float(x.detach().max()) > 0 else x * 2
+        return result.logits if self.counts else result
+
+
+class Result:
     pass
 
 
-class Wraps(nn.Module):
+def result_of_an_own_class():
+    model = Unfollowable(0)
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]).logits, batch[1]))
+
+
+def state_that_cannot_be_followed():
+    loop(Unfollowable(1))
+
+
+class Auxiliary(nn.Module):
+    """A loss of its own, kept as an attribute."""
+
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
 
     def forward(self, x):
-        result = Batch()
-        result.logits = self.layers(x)
-        return result
+        x = self.last(torch.tanh(self.first(x.flatten(1))))
+        self.penalty = x.square().mean()
+        return x
 
 
-def result_of_an_own_class():
-    model = Wraps()
-    loop(model, lambda batch: F.cross_entropy(model(batch[0]).logits, batch[1]))
+def reads_what_forward_left():
+    model = Auxiliary()
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1]) + model.penalty)
+
+
+class LooksAtRank(nn.Module):
+    def __init__(self, run_rank):
+        super().__init__()
+        self.rank, self.first, self.last = run_rank, nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1))) * (1 + 0.1 * self.rank)
+
+
+def forward_that_looks_at_the_rank():
+    loop(LooksAtRank(int(os.environ["RANK"])))
+
+
+def keeps_a_loss_for_later():
+    model, kept = small(), []
+    run = lockstep.init(lanes=4, threads=1)
+    model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
+    for step in run.steps(loader):
+        for images, labels in step:
+            run.backward(F.cross_entropy(model(images), labels) + 0 * sum(kept))
+            kept.append(sum(p.square().sum() for p in model.parameters() if not p.is_meta))
+
+
+class Lamb(torch.optim.Optimizer):
+    """Divides by the norm of all gradients, which a stage does not have."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self):
+        there = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in there]))
+        with torch.no_grad():
+            for parameter in there:
+                parameter.sub_(0.1 * parameter.grad / norm)
+
+
+class Langevin(torch.optim.SGD):
+    def step(self):
+        super().step()
+        with torch.no_grad():
+            for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                parameter.add_(0.01 * torch.randn_like(parameter))
+
+
+def optimizer_that_nobody_knows():
+    model = small()
+    lockstep.init(lanes=4, threads=1).prepare(model, Lamb(model.parameters()))
+
+
+def step_that_draws_random_numbers():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = Langevin(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader, updates_by="element")
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+
+
+def step_with_a_closure():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step(lambda: model(images_data()[:1][0]).sum())
+
+
+def hook_that_clips():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) and None)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+
+
+class Noise(nn.Module):
+    """Draws behind dropout what it uses behind the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = F.dropout(self.first(x.flatten(1)), 0.1)
+        noise = torch.randn(3)
+        return self.last(x) + noise
+
+
+def noise_of_another_stage():
+    loop(Noise())
 
 
 def small():
@@ -269,8 +384,9 @@ class Skipping(Late):
     """In evaluation a value goes around the cut."""
 
     def forward(self, x):
-        kept = self.first(x.flatten(1))
-        x = self.late(kept)
+        x = self.first(x.flatten(1))
+        kept = x * 2
+        x = self.late(x)
         if not self.training:
             x += kept
         return self.last(x)
@@ -294,7 +410,7 @@ class Checkpointed(nn.Module):
 
 
 def reentrant_checkpoint():
-    loop(Checkpointed())
+    loop(Checkpointed(), cut=["middle"])
 
 
 def cut_inside_of_a_checkpoint():
@@ -348,7 +464,6 @@ MISTAKES = {
     one_layer: (2, MP, "Sequential can be cut nowhere, so it makes at most 1 stage, but 2 are asked for"),
     more_stages_than_layers: (3, MP, "can be cut only before 2, so it makes at most 2 stages, but 3 are asked for"),
     skip_connection: (2, MP, "goes around it (a skip connection)"),
-    tied_layers: (2, PP, "tokens.weight is used on both sides of"),
     activations_in_an_object: (2, MP, "can be cut nowhere"),
     named_layer_that_does_not_exist: (
         2,
@@ -367,5 +482,14 @@ MISTAKES = {
     cut_under_ddp: (2, Form("ddp"), "cut=['0'] is for model_parallel and pipeline, but the strategy is ddp"),
     reads_the_whole_state: (2, MP, "run.save_weights"),
     decides_by_values: (2, MP, "cannot be followed without the layers of other stages"),
-    result_of_an_own_class: (2, MP, "which cannot be sent to the other stages"),
+    result_of_an_own_class: (2, MP, "returns a Result, and its forward cannot be followed to its end"),
+    state_that_cannot_be_followed: (2, PP, "Unfollowable changes calls in forward, and its forward cannot be followed"),
+    reads_what_forward_left: (2, MP, "needs a value that another stage computed"),
+    forward_that_looks_at_the_rank: (2, MP, "Ranks 0 and 1 computed the same samples"),
+    keeps_a_loss_for_later: (2, MP, "A backward went through the lane in which the model was cut into stages"),
+    optimizer_that_nobody_knows: (2, PP, "pipeline does not know whether Lamb updates each element"),
+    step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
+    step_with_a_closure: (2, MP, "asks for further gradients inside the update, which model_parallel"),
+    hook_that_clips: (2, MP, "meta"),
+    noise_of_another_stage: (2, MP, "goes around it (a skip connection)"),
 }

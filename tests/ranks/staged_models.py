@@ -38,6 +38,49 @@ class Tokens(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
+class Attention(nn.Module):
+    """A block as nanoGPT has it: attention, then a feed-forward network, each on top of what comes in."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+        self.dropout = 0.1
+
+    def forward(self, x):
+        batch, length, size = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, 2, size // 2).permute(2, 0, 3, 1, 4)
+        rate = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate)
+        x = x + F.dropout(self.out(attended.transpose(1, 2).flatten(2)), rate)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), rate)
+
+
+class NanoGpt(nn.Module):
+    """Tied weights: the head is the embedding. The loss is computed inside, and comes with the scores."""
+
+    def __init__(self, num_blocks=3, size=16):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(11, size), nn.Embedding(6, size)
+        self.blocks, self.norm = nn.ModuleList(Attention(size) for _ in range(num_blocks)), nn.LayerNorm(size)
+        self.lm_head = nn.Linear(size, 11, bias=False)
+        self.wte.weight = self.lm_head.weight
+
+    def forward(self, tokens, targets=None):
+        x = F.dropout(self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1])), 0.1, self.training)
+        for block in self.blocks:
+            x = block(x)
+        scores = self.lm_head(self.norm(x))
+        return scores, None if targets is None else F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def following_data():
+    generator = torch.Generator().manual_seed(1)
+    text = torch.randint(0, 11, (44, 7), generator=generator)
+    return TensorDataset(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+
+
 def convolutions():
     def part(inputs, outputs, stride):
         convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -58,7 +101,19 @@ def images_data():
     return TensorDataset(torch.randn(44, 1, 8, 8, generator=generator), torch.randint(0, 3, (44,), generator=generator))
 
 
-MODELS = {"tokens": (Tokens, tokens_data), "images": (convolutions, images_data)}
+def classes(model, inputs, labels):
+    return F.cross_entropy(model(inputs), labels)
+
+
+def own_loss(model, inputs, labels):
+    return model(inputs, labels)[1]
+
+
+MODELS = {
+    "tokens": (Tokens, tokens_data, classes),
+    "images": (convolutions, images_data, classes),
+    "tied": (NanoGpt, following_data, own_loss),
+}
 
 
 def held(model, optimizer):
@@ -83,9 +138,10 @@ def run_holds(buffer):
     return holder is None or mesh.stage(holder) == mesh.stage(rank)
 
 
-def train(which, in_one_call=True, clip=True, epochs=2):
+def train(which, in_one_call=True, clip=True, epochs=2, folder=None):
+    """`folder`: where the state goes; all ranks see it."""
     run = lockstep.init(seed=3, lanes=4, threads=1)
-    build, data = MODELS[which]
+    build, data, loss_of = MODELS[which]
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(data(), batch_size=16, shuffle=True)
@@ -95,10 +151,10 @@ def train(which, in_one_call=True, clip=True, epochs=2):
         model.train()
         for step in run.steps(loader):
             if in_one_call:
-                step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+                step.backward(lambda batch: loss_of(model, *batch))
             else:
-                for inputs, labels in step:
-                    run.backward(F.cross_entropy(model(inputs), labels))
+                for batch in step:
+                    run.backward(loss_of(model, *batch))
             if clip:
                 norms.append(run.clip_grad_norm_(model.parameters(), 0.5).hex())
             optimizer.step()
@@ -107,8 +163,10 @@ def train(which, in_one_call=True, clip=True, epochs=2):
         model.eval()
         tally = run.tally()
         with torch.no_grad():
-            for inputs, labels in loader:
-                tally.add(accuracy=(model(inputs).argmax(1) == labels).float().mean())
-        losses.append(float(tally.mean()["accuracy"]).hex())
+            for batch in loader:
+                tally.add(loss=loss_of(model, *batch))
+        losses.append(float(tally.mean()["loss"]).hex())
+        if folder is not None:
+            run.save_state(folder)
     present = [name for name, p in model.named_parameters() if not p.is_meta]
     return {"losses": losses, "norms": norms, "held": held(model, optimizer), "present": present}

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.ranks
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run_example(place: Path, num_ranks: int, name: str, *args: str) -> Finished:
+def run_example(place: Path, num_ranks: int, name: str, *args: str, strategy: str = "") -> Finished:
     """Run an example with one thread per rank to its good end."""
-    options = ("-n", str(num_ranks), "--threads", "1")
+    options = ("-n", str(num_ranks), "--threads", "1", *(("--strategy", strategy) if strategy else ()))
     finished = start(place, *options, str(EXAMPLES / name), *args).finish()
     assert finished.code == 0, finished.err
     return finished
@@ -52,3 +52,15 @@ def test_gpt_falls_below_the_unigram_entropy_on_two_ranks(tmp_path: Path) -> Non
     assert last < float(entropy.group(1)) - 0.3
     assert "def " in finished.out
     assert (tmp_path / "gpt.safetensors").stat().st_size > 1_000_000
+
+
+@pytest.mark.thorough
+def test_gpt_with_its_tied_weights_has_the_same_bits_in_stages(tmp_path: Path) -> None:
+    digests = []
+    for strategy in ("", "zero1", "model_parallel", "pipeline"):
+        place = tmp_path / (strategy or "alone")
+        place.mkdir()
+        options = ("--steps", "2", "--test-every", "2")
+        finished = run_example(place, 2 if strategy else 1, "gpt.py", *options, strategy=strategy)
+        digests.append([hashlib.sha256((place / "gpt.safetensors").read_bytes()).hexdigest(), finished.out])
+    assert len({weights for weights, _ in digests}) == 1

@@ -1,5 +1,8 @@
 """Cutting models into stages: the balance, the schedules, what a trace sees."""
 
+import json
+from collections import OrderedDict
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,10 +19,10 @@ from lockstep.layout.placement import place
 from lockstep.layout.schedule import Kind, schedule
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.model_cut import ModelCut, allowed_places, decide_cut
+from lockstep.strategy.module_marks import StatePlace
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.several_devices import SeveralDevices, spans_devices
-from lockstep.strategy.stage_cost import measure, unchanged
-from lockstep.strategy.trace import trace
+from lockstep.strategy.watched_call import WatchedCall
 from lockstep.transport.alone import AloneTransport
 
 
@@ -128,24 +131,60 @@ class Net(nn.Module):
 
 
 def cut_of(model, inputs, num_stages=2, wanted=()):
-    with unchanged(model):
-        seen = trace(model, lambda: model(inputs))
-        places = allowed_places("Net", seen, num_stages, wanted)
-        costs = measure(model, lambda: model(inputs), places)
-    return decide_cut(seen, places, costs, num_stages)
+    watched = WatchedCall(model, lambda: model(inputs), torch.device("cpu"))
+    with watched.going_back():
+        watched.take_result().sum().backward()
+    places = allowed_places("Net", watched.trace, num_stages, wanted)
+    return decide_cut(watched.trace, places, watched.costs(places), num_stages)
 
 
-def test_a_look_at_a_model_changes_nothing_and_finds_every_parameter():
+def test_a_watched_call_finds_every_parameter_and_a_cut_survives_its_words():
     model, inputs = Net(), torch.randn(8, 64)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     cut = cut_of(model, inputs, 3)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
     written = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     assert set(cut.holders) == {name for name, _ in model.named_parameters()} | written
     assert cut.holders["scale"] == 0
-    assert ModelCut.decode(cut.encode()) == cut
+    cut = replace(cut, changing=(StatePlace("layers.0", "calls"), StatePlace(None, "Net.calls")))
+    assert ModelCut.decode(json.loads(json.dumps(cut.encode()))) == cut
     assert cut_of(model, inputs, 2, ["layers.7"]).stages[1].layers == ("layers.7", "layers.8", "layers.9", "norm")
+
+
+def test_ten_equal_layers_that_are_measured_once_are_cut_about_in_the_middle():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # others on the machine count little then
+    try:
+        stages = cut_of(Net(size=512), torch.randn(64, 512)).stages
+    finally:
+        torch.set_num_threads(threads)
+    assert 4 <= sum(name.startswith("layers") for name in stages[0].layers) <= 6
+    assert all(stage.cost_s > 0 for stage in stages)
+
+
+class Reused(nn.Module):
+    """One layer called four times, and a table that is used at both ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(7, 16), nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+
+    def forward(self, numbers):
+        x = self.table(numbers)
+        for _ in range(4):
+            x = self.layer(x)
+        return x @ self.table.weight.t()
+
+
+def test_parameters_of_several_stages_belong_to_the_first_and_are_lent_to_the_others():
+    cut = cut_of(Reused(), torch.randint(0, 7, (8, 3)), 3, ["layer:2", "layer:4"])
+    assert cut.holders == {"table.weight": 0, "layer.0.weight": 0, "layer.0.bias": 0}
+    assert [stage.lent for stage in cut.stages] == [(), tuple(cut.holders), tuple(cut.holders)]
+    assert [stage.entry and (stage.entry.layer, stage.entry.number) for stage in cut.stages] == [
+        None,
+        ("layer", 2),
+        ("layer", 4),
+    ]
+    with pytest.raises(UsageError, match="called several times, so say which call, as layer:2"):
+        cut_of(Reused(), torch.randint(0, 7, (8, 3)), 2, ["layer"])
 
 
 def gradients(strategy, model, inputs):
@@ -160,7 +199,16 @@ def gradients(strategy, model, inputs):
     return result.loss, [parameter.grad.clone() for parameter in model.parameters()], dict(model.named_buffers())
 
 
-def test_stages_on_several_devices_of_a_process_have_the_bits_of_one():
+class Tied(Net):
+    """A layer that is called twice, a weight that is used at the end too, a result with a name."""
+
+    def forward(self, x):
+        x = self.layers[0](super().forward(self.layers[0](x)))
+        return OrderedDict(result=x @ self.layers[1].weight)["result"]
+
+
+@pytest.mark.parametrize("net", [Net, Tied])
+def test_stages_on_several_devices_of_a_process_have_the_bits_of_one(net):
     inputs = torch.randn(2, 4, 64)
     results = []
     for make in (
@@ -168,7 +216,7 @@ def test_stages_on_several_devices_of_a_process_have_the_bits_of_one():
         lambda alone, lanes: SeveralDevices(alone, lanes, [torch.device("cpu")] * 3),
     ):
         torch.manual_seed(0)
-        results.append(gradients(make(AloneTransport(), place(2, 1)), Net(), inputs))
+        results.append(gradients(make(AloneTransport(), place(2, 1)), net(), inputs))
     (loss, grads, buffers), (other_loss, other_grads, other_buffers) = results
     assert loss == other_loss
     assert all(map(torch.equal, grads, other_grads))

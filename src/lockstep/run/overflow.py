@@ -47,7 +47,8 @@ class Overflow:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
         _refuse_second_scaler()
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        held = [(parameter, parameter.grad) for parameter in owned if parameter.grad is not None]
+        there = [parameter for parameter in owned if parameter.grad is not None and not parameter.grad.is_meta]
+        held = [(parameter, parameter.grad) for parameter in there]
         has_gradients, overflow = self._agreed(bool(held), not _all_finite([gradient for _, gradient in held]))
         if not has_gradients:
             return

@@ -118,8 +118,8 @@ class Run:
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
             cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
                 measured.
-            updates_by: where each rank updates a share of the parameters (zero1): whether optimizers that lockstep does
-                not know update each "element", or each "parameter", by itself.
+            updates_by: where each rank updates a part of the parameters (zero1, model_parallel, pipeline): whether
+                optimizers that lockstep does not know update each "element", or each "parameter", by itself.
 
         Returns:
             The one thing, or a tuple of all.

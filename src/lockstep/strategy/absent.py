@@ -6,6 +6,7 @@ A plain meta tensor is no protection: `average.mul_(0.9).add_(parameter)` leaves
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -39,6 +40,26 @@ _DRAW = frozenset(
 """Functions that draw random numbers: on meta they draw none, so that the stages' streams would come apart."""
 
 
+PLACES: dict[Any, Callable[[torch.device], Any]] = {
+    Tensor.device.__get__: lambda device: device,
+    Tensor.is_cuda.__get__: lambda device: device.type == "cuda",  # type: ignore[attr-defined]
+    Tensor.is_cpu.__get__: lambda device: device.type == "cpu",  # type: ignore[attr-defined]
+    Tensor.get_device: lambda device: -1 if device.type == "cpu" else device.index,
+}
+"""Where something absent says that it is: what is made there, a mask or positions, is real."""
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+
+def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """The values of a call; those of most calls need no search, which takes longer than many an operation."""
+    if not kwargs and all(isinstance(value, (Tensor, *_PLAIN)) for value in args):
+        return args
+    leaves: list[Any] = pytree.tree_leaves((args, kwargs))
+    return leaves
+
+
 class Absent(Tensor):
     """What is computed from parameters of other stages.
 
@@ -47,6 +68,8 @@ class Absent(Tensor):
 
     parameter_name = ""
     """Of the parameter that it is or was made of; empty for an activation."""
+    home: torch.device | None = None
+    """Where a parameter was."""
 
     @classmethod
     def __torch_function__(
@@ -54,14 +77,19 @@ class Absent(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         operation = getattr(func, "__name__", str(func))
-        name = next(leaf.parameter_name for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Absent))
+        name, home = next(
+            (leaf.parameter_name, leaf.home) for leaf in leaves_of(args, kwargs) if isinstance(leaf, Absent)
+        )
+        if func in PLACES and home is not None:
+            return PLACES[func](home)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
             if operation in _DRAW:
                 raise UsageError(
                     f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages would "
                     f"draw other ones. Do it before the first step, or use --strategy ddp."
                 )
-            if any(map(_mixed, _operands(operation, args, kwargs))):
+            is_alone = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
+            if not is_alone and any(map(_mixed, _operands(operation, args, kwargs))):
                 _refuse(name, operation)
             try:
                 result = func(*args, **kwargs)
@@ -69,7 +97,9 @@ class Absent(Tensor):
                 if "meta" in str(error):
                     _refuse(name, operation, error)
                 raise
-            return pytree.tree_map(lambda value: absent(value, name), result)
+            if isinstance(result, (Tensor, *_PLAIN)):
+                return absent(result, name, home)
+            return pytree.tree_map(lambda value: absent(value, name, home), result)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
@@ -91,17 +121,56 @@ class AbsentParameter(Absent, nn.Parameter):
     def like(parameter: nn.Parameter, name: str) -> AbsentParameter:
         """Of the same shape, strides and dtype."""
         made = AbsentParameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-        made.parameter_name = name
+        made.parameter_name, made.home = name, parameter.device
         return made
 
 
-def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[list[Any]]:
+def let_go(name: str, parameter: nn.Parameter) -> None:
+    """Make a parameter absent: the same object, on the meta device. Its memory is free when no graph refers to it.
+
+    Raises:
+        UsageError: when something keeps weak references to it.
+    """
+    parameter.grad = None
+    other = AbsentParameter.like(parameter, name)
+    try:
+        torch.utils.swap_tensors(parameter, other)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        if weakref.getweakrefs(parameter):
+            raise UsageError(
+                f"The memory of {name!r} cannot be given back, because something else refers to it ({error}). Prepare the model "
+                f"before anything keeps weak references of it."
+            ) from error
+        swap(parameter, other)  # graphs of the lane before the cut hold the parameter; nobody may use them any more
+        if other.requires_grad:
+            other.register_hook(_refuse_old_graph)  # type: ignore[no-untyped-call]
+
+
+def swap(one: Tensor, other: Tensor) -> None:
+    """Let each of two tensor objects be what the other one was, as `torch.utils.swap_tensors` does, but while graphs refer
+    to them: what those keep stays the same tensors, whose objects are the other ones now.
+    """
+    for attribute in ("__class__", "__dict__"):
+        mine, others = getattr(one, attribute), getattr(other, attribute)
+        setattr(one, attribute, others)
+        setattr(other, attribute, mine)
+    torch._C._swap_tensor_impl(one, other)  # noqa: SLF001
+
+
+def _refuse_old_graph(_: Tensor) -> NoReturn:
+    raise UsageError(
+        "A backward went through the lane in which the model was cut into stages, after that lane. Call run.backward inside "
+        "the lane, or use --strategy ddp."
+    )
+
+
+def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The values that are computed with each other: lists go element by element through `torch._foreach_...`."""
     if operation.startswith("_foreach_"):
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
         yield from (list(members) for members in zip_longest(*lists))
         return
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of(args, kwargs)
     in_place = operation.endswith("_") and (not operation.endswith("__") or operation.startswith(("__i", "__set")))
     if not (in_place and args and isinstance(args[0], Absent)):  # what is written into it is lost, as it should be
         yield leaves
@@ -112,12 +181,12 @@ def _mixed(values: Sequence[Any]) -> bool:
     return any(isinstance(value, Absent) for value in tensors) and any(not value.is_meta for value in tensors)
 
 
-def absent(value: Any, name: str = "") -> Any:
+def absent(value: Any, name: str = "", home: torch.device | None = None) -> Any:
     """A meta tensor as `Absent`; anything else as it is."""
     if type(value) is not Tensor or not value.is_meta:
         return value
     made = value.as_subclass(Absent)
-    made.parameter_name = name
+    made.parameter_name, made.home = name, home
     return made
 
 

@@ -49,6 +49,13 @@ class CarriedStreams:
         """Where torch's own streams stand, for `go_to`."""
         return {name: state for name, state in self._present().items() if isinstance(state, Tensor)}
 
+    def standing(self) -> list[Any]:
+        """Something that is equal while no stream moves."""
+        return [
+            repr(_words(state)) if not isinstance(state, Tensor) else state.numpy().tobytes()
+            for state in self._present().values()
+        ]
+
     def go_to(self, states: Mapping[str, Tensor]) -> None:
         """Stand where `states` was called."""
         for name, state in states.items():

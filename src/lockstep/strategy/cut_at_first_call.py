@@ -1,7 +1,7 @@
-"""Strategies that cut a model into stages: the cut is decided in the first lane that calls the model, from that call.
+"""Strategies that cut a model into stages: the cut is decided by the first lane that calls the model, from that call.
 
-It is watched (where can it be cut?) and measured (what do the parts cost?), and all ranks agree. Until then every rank
-has the whole model, and an evaluation before the first step runs it as it is.
+Every rank has the whole model until then and computes that lane whole, as one rank would; an evaluation before the first
+step runs it as it is. Behind the lane all ranks agree, and each keeps what belongs to its stage, of the lane too.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lockstep.errors import UsageError
+from lockstep.errors import PromiseBroken, UsageError
 from lockstep.layout.placement import Placement
-from lockstep.strategy.carried_streams import CarriedStreams
 from lockstep.strategy.contract import PassResult, StepCut
-from lockstep.strategy.ghost import replace_method
-from lockstep.strategy.model_cut import ModelCut, allowed_places, decide_cut
+from lockstep.strategy.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
+from lockstep.strategy.lane import Lane
+from lockstep.strategy.model_cut import ModelCut
+from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.replica import Replica
-from lockstep.strategy.stage_cost import measure, unchanged
-from lockstep.strategy.trace import trace
 from lockstep.transport.contract import Transport
 
 
@@ -52,9 +52,8 @@ class CutAtFirstCall(Replica):
         self._wanted: tuple[str, ...] = ()
         self._cut: ModelCut | None = None
         self._restore_forward: Callable[[], None] = _nothing
-        self._first_lane: int | None = None
-        """The lane that waits for the model to be called and cut."""
-        self._step_cut: tuple[StepCut, str] | None = None
+        self._first: FirstLane | None = None
+        """The present lane, until the model is cut."""
 
     @abstractmethod
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
@@ -67,102 +66,121 @@ class CutAtFirstCall(Replica):
         _refuse_models(models, self.name)
         super().adopt(models)
         self._restore_forward()
-        self._restore_forward = replace_method(models[0], "forward", self._first_call(models[0], models[0].forward))
+        self._restore_forward = replace_method(models[0], "forward", self._first_call(models[0].forward))
 
-    def _first_call(self, model: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _first_call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._first_lane is None or self._cut is not None:
+            if self._lane is None or self._first is None:
                 return forward(*args, **kwargs)
-            lane, self._first_lane = self._first_lane, None
-            self._apply(self._agree(self._look(model, lambda: forward(*args, **kwargs))))
-            assert self._step_cut is not None
-            super(CutAtFirstCall, self).begin_pass(*self._step_cut)
-            self._begin_first_lane(lane)
-            return model.forward(*args, **kwargs)
+            return self._first.call(lambda: forward(*args, **kwargs))
 
         return called
 
-    def _begin_first_lane(self, lane: int) -> None:
-        """The model is cut, and the lane that called it goes on."""
+    def begin_pass(self, cut: StepCut, where: str) -> None:
+        self._pass_begun = (cut, where, self._last_step)
+        super().begin_pass(cut, where)
+
+    def begin_lane(self, lane: int) -> None:
         super().begin_lane(lane)
+        if self._cut is None:
+            [(_, model)] = self._models
+            self._first = FirstLane(model, self._looks, self._device)
 
-    def _look(self, model: nn.Module, forward: Callable[[], Any]) -> dict[str, Any] | str:
-        """Decide how to cut: what was decided, or the sentence why not."""
-        if not self._looks:
-            return ""
-        streams = CarriedStreams(self._device)
-        streams.mark()
-        try:
-            with unchanged(model), torch.enable_grad():
-                seen = trace(model, forward)
-                places = allowed_places(type(model).__name__, seen, self._num_stages, self._wanted)
-                costs = measure(model, forward, places)
-            return decide_cut(seen, places, costs, self._num_stages).encode()
-        except UsageError as error:
-            return str(error)
-        except RuntimeError as error:
-            if "use_reentrant" not in str(error):
-                raise
-            return (
-                f"{type(model).__name__} checkpoints activations with use_reentrant=True, which stages cannot carry. Pass "
-                f"use_reentrant=False."
-            )
-        finally:
-            streams.unpack({}, ())
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
+        self._require_call()
+        with self._first.going_back() if self._first is not None else nullcontext():
+            super().backward(loss, weight, retain_graph=retain_graph)
 
-    def _agree(self, mine: dict[str, Any] | str) -> ModelCut | None:
-        """What the first rank that looked has decided; None when no lane has called the model. Every rank."""
-        told = self._transport.all_gather_object(mine, "cut the model")
-        found = next((one for one in told if one), None)
+    def end_lane(self) -> None:
+        if self._cut is None and self._first is not None and self._first.num_calls:
+            self._cut_behind_lane()
+        super().end_lane()
+        self._first = None
+
+    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
+        if self._cut is None and (cut := self._agree(-1, "", "")) is not None:
+            self._apply(cut)
+        return super().end_pass(notes)
+
+    def abandon(self) -> None:
+        self._first = None
+        super().abandon()
+
+    def _may_begin_early(self, current: Any, lane: Any) -> bool:
+        return self._cut is not None and super()._may_begin_early(current, lane)
+
+    def _cut_behind_lane(self) -> None:
+        """The present lane is computed, by every rank of the replica: agree, cut, and keep what belongs here."""
+        assert self._first is not None
+        lane, current = self._present_lane(), self._present_pass()
+        lane.check_untouched()
+        self._check_parameters(current)
+        arrived = zip(self.trainable, lane.arrived(), strict=True)
+        gradients = [parameter.grad if is_there else None for parameter, is_there in arrived]
+        decided = self._first.decide(self._num_stages, self._wanted)
+        self._first.forget()
+        cut = self._agree(lane.number, digest_of_lane(lane.losses, gradients), decided)
+        if cut is None:
+            raise PromiseBroken("No rank has watched a call of the model that this rank made.")
+        made = zip(self.trainable, gradients, strict=True)
+        buffers = self._take_changes()
+        self._apply(cut)
+        Replica.begin_lane(self, lane.number)
+        self._put_back(lane, {id(parameter): gradient for parameter, gradient in made if gradient is not None}, buffers)
+        self._present_pass().backwards = current.backwards
+
+    def _take_changes(self) -> dict[tuple[nn.Module, str], Tensor]:
+        """What the lane made of the buffers, 1-D; the module has what the pass began with again."""
+        bank = self._present_bank()
+        changes = bank.after_lane()
+        entries = [bank.entries[index] for index in changes.entries]
+        return {(entry.module, entry.key): changes.part(entry.segment) for entry in entries}
+
+    def _put_back(self, lane: Lane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]) -> None:
+        """The lane that was computed on the whole model goes on in this rank's stage of it."""
+        here, bank = self._present_lane(), self._present_bank()
+        here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
+        for number, parameter in enumerate(self.trainable):
+            if (gradient := gradients.get(id(parameter))) is not None:
+                here.take(number, gradient)
+        here.backward_finished()
+        for index, entry in enumerate(bank.entries):
+            if (value := buffers.get((entry.module, entry.key))) is not None:
+                bank.set(index, value)
+
+    def _agree(self, lane: int, digest: str, decided: dict[str, Any] | str) -> ModelCut | None:
+        """What the first rank that watched has decided; None when no lane has called the model. Every rank, once in a pass.
+
+        Raises:
+            UsageError: on every rank, when the model cannot be cut, or ranks computed the same lane with other results.
+        """
+        told = self._transport.all_gather_object([lane, digest, decided], "cut the model")
+        found = next((one for _, _, one in told if one), None)
         if isinstance(found, str):
             raise UsageError(found)
+        refuse_different_lanes([(lane, digest) for lane, digest, _ in told])
         return ModelCut.decode(found) if found is not None else None
 
-    def _apply(self, cut: ModelCut | None) -> None:
-        if cut is None:
-            return
+    def _apply(self, cut: ModelCut) -> None:
+        """Cut the model, and begin the pass once more, in which nothing but the first lane was computed."""
         [(_, model)] = self._models
+        for parameter, before in zip(self.trainable, self._present_pass().held, strict=True):
+            parameter.grad = before
+        self._pass, self._lane = None, None
         self._restore_forward()
         self._restore_forward = _nothing
         self._release_hooks()
         self._cut = cut
         if self._transport.rank == 0:
             print(f"lockstep: stages {cut} (forward and backward of a lane)", file=sys.stderr)
-        torch.clear_autocast_cache()  # its casts of weights, made by the look at the model, refer to where those are now
+        torch.clear_autocast_cache()  # its casts of weights, made by the first lane, refer to where those are now
         self._install(model, cut)
+        step_cut, where, self._last_step = self._pass_begun
+        Replica.begin_pass(self, step_cut, where)
 
-    def begin_pass(self, cut: StepCut, where: str) -> None:
-        if self._cut is None:
-            self._step_cut = (cut, where)
-        else:
-            super().begin_pass(cut, where)
-
-    def begin_lane(self, lane: int) -> None:
-        if self._cut is None:
-            self._first_lane = lane
-        else:
-            super().begin_lane(lane)
-
-    def end_lane(self) -> None:
-        if self._cut is None:
-            self._first_lane = None
-        else:
-            super().end_lane()
-
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        if self._cut is None:
-            assert self._step_cut is not None
-            self._apply(self._agree(""))
-            super().begin_pass(*self._step_cut)
-        return super().end_pass(notes)
-
-    def abandon(self) -> None:
-        self._first_lane = None
-        super().abandon()
-
-    def _require_cut(self) -> None:
-        """Raise `UsageError` when the present lane has not called the model."""
-        if self._cut is None:
+    def _require_call(self) -> None:
+        """Raise `UsageError` when the model is not cut, and the present lane has not called it."""
+        if self._cut is None and (self._first is None or not self._first.num_calls):
             raise UsageError(
                 f"The lane did not call the model as model(...), which is what {self.name} cuts into stages. Put what the "
                 f"lane computes into forward, or use --strategy ddp."

@@ -52,6 +52,10 @@ class Lane(ABC):
         """
 
     @abstractmethod
+    def take(self, number: int, gradient: Tensor) -> None:
+        """Parameter `number` has this gradient: the whole lane's, computed before its place was laid out."""
+
+    @abstractmethod
     def check_untouched(self) -> None:
         """Raise `UsageError` when the script changed or replaced gradients inside the lane."""
 

@@ -39,6 +39,10 @@ class OnlyLane(Lane):
         for parameter in parameters:
             parameter.grad = None
 
+    def take(self, number: int, gradient: Tensor) -> None:
+        self._parameters[number].grad = gradient.to(self._parameters[number].device)
+        self._arrivals.append(number)
+
     def backward_finished(self, *, may_lack: bool = False) -> None:
         self._look()
         if may_lack:

@@ -1,8 +1,9 @@
 """Which optimizers may be given a part of the parameters, and how fine the part may be.
 
 An optimizer is *element-wise* when the update of an element depends on that element's gradient and state alone; then it
-may be given chunks. One with statistics over a tensor is given whole parameters. One that couples parameters, or that
-nobody here knows, is refused unless the script says what it is; then it is given its own parameters (`lending`). The tables are tested: `tests/unit/test_optimizer_kinds.py`.
+may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that couples
+parameters, or that nobody here knows, is refused unless the script says what it is; then zero1 gives it its own parameters
+(`lending`). The tables are tested: `tests/unit/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ CUTTABLE = (torch.float32, torch.float64)
 part than in the middle of it, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
 
 
-def updates_by(optimizer: Optimizer, said: str | None) -> UpdatesBy:
+def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") -> UpdatesBy:
     """How `optimizer` may be shared out.
 
     Args:
         optimizer: any.
         said: what the script said of optimizers that are not known here.
+        strategy: what messages call the strategy that shares out.
 
     Raises:
         UsageError: for one that is not known and of which nothing was said, and for forms whose bits depend on the sharing.
@@ -66,9 +68,10 @@ def updates_by(optimizer: Optimizer, said: str | None) -> UpdatesBy:
             return kind
     if said is None:
         raise UsageError(
-            f"zero1 does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself. Say "
-            f'run.prepare(..., updates_by="element") or updates_by="parameter" (statistics over a tensor, as LAMB has); an '
-            f"optimizer that couples parameters (Prodigy, SAM) needs --strategy ddp."
+            f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself: "
+            f'each rank updates a part of the parameters and sees no others. Say run.prepare(..., updates_by="element") or '
+            f'updates_by="parameter" (statistics over a tensor). One that looks at several parameters at once needs --strategy '
+            f"ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients."
         )
     return UpdatesBy.ITSELF
 

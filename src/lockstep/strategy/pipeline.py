@@ -7,8 +7,9 @@ The order of the work is a `layout.schedule`. A lane's forward and backward are 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action, schedule
-from lockstep.strategy.contract import Ordered
+from lockstep.strategy.contract import Ordered, PassResult
+from lockstep.strategy.hand_over import Call
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.right_form import ORDERED_FORM
-from lockstep.strategy.stage import Call, HandedOver, StageRunner
+from lockstep.strategy.stage import HandedOver
 from lockstep.strategy.staged import Staged
 from lockstep.transport.contract import Transport
 
@@ -41,18 +43,18 @@ class Pipeline(Staged, Ordered):
         super().__init__(mesh, transport, placement, device)
         self.ordered = self
         self._in_flight: dict[int, _InFlight] = {}
+        self._whole_lane: int | None = None
+        """The lane of the present pass that was made whole, before the model was cut."""
         self._is_last = self._links.stage == mesh.stages - 1
 
     def order(self, num_lanes: int) -> Sequence[Action]:
         return schedule(self._mesh.schedule, self._mesh.stages, num_lanes).stages[self._links.stage]
 
     def begin_lane(self, lane: int) -> None:
-        """The lane's forward is next; its gradients have no place before its backward."""
+        """The lane's forward is next; its gradients have no place before its backward, unless it is made whole."""
         if self._cut is None:
-            self._first_lane = lane
-
-    def _begin_first_lane(self, _lane: int) -> None:
-        self._present_runner().publishes = False
+            self._whole_lane = lane
+            super().begin_lane(lane)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:  # noqa: ARG002 - refused
         raise UsageError(
@@ -60,69 +62,87 @@ class Pipeline(Staged, Ordered):
         )
 
     def forward(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
-        began = time.monotonic()
-        if self._runner is not None:
-            self._runner.publishes = False
+        if self._runner is None:
+            self._make_whole(loss_of)
+            return
+        began, runner = time.monotonic(), self._runner
+        runner.publishes = False
         loss: Tensor | None = None
         try:
             loss = loss_of()
         except HandedOver:
             pass
         finally:
-            if self._runner is not None:
-                self._runner.publishes = True
-        runner = self._present_runner()
-        self._check(runner, loss)
+            runner.publishes = True
+        self._check(len(runner.open_calls), loss, self._is_last)
         [call] = runner.open_calls
         runner.open_calls.clear()
         self._in_flight[lane] = _InFlight(call, loss if self._is_last else None)
         super()._take_buffers(lane)
         self.clock.note("F", lane, began)
 
+    def _make_whole(self, loss_of: Callable[[], Tensor]) -> None:
+        """The lane by which the model is cut: forward and backward on every rank."""
+        assert self._first is not None
+        loss = loss_of()
+        self._require_call()
+        self._check(self._first.num_calls_with_gradients, loss, True)
+        super().backward(loss, None)
+
     def _in_lane(self) -> bool:
         return self._runner is not None and not self._runner.publishes
 
-    def _check(self, runner: StageRunner, loss: Tensor | None) -> None:
-        calls = len(runner.open_calls)
-        if calls != 1 or (loss is not None and not self._is_last):
+    def _check(self, calls: int, loss: Tensor | None, has_loss: bool) -> None:
+        if calls != 1 or (loss is not None and not has_loss):
             raise UsageError(
                 f"The function that step.backward was given called the model {calls} times, but a pipeline needs exactly one "
                 f"call, with gradients. Put what is computed into one forward, or use --strategy model_parallel."
             )
-        if self._is_last and not isinstance(loss, Tensor):
+        if has_loss and not isinstance(loss, Tensor):
             raise UsageError(
                 f"The function that step.backward was given returned {type(loss).__name__}, but a pipeline needs a scalar "
                 f"loss: the mean over the lane's samples."
             )
 
     def backward_of(self, lane: int) -> None:
+        if lane == self._whole_lane:
+            return
         began = time.monotonic()
         flying = self._in_flight.pop(lane)
         Replica.begin_lane(self, lane)
-        with self._present_runner().going_back([flying.call]):
+        with self._present_runner().gradients.going_back([flying.call]):
             if flying.loss is not None:
                 Replica.backward(self, flying.loss, None)
             else:
                 self._backward_from(flying.call)
         Replica.end_lane(self)
+        flying.call.forget()
         self.clock.note("B", lane, began)
 
     def _backward_from(self, call: Call) -> None:
         """Backward of what this stage handed over."""
         lane, current = self._present_lane(), self._present_pass()
         lane.weigh(None, current.cut.weights[lane.number])
-        gradients = self._present_runner().get_back(call) if any(call.flags) else []
+        gradients = self._present_runner().gradients.get_back(call) if any(call.flags) else []
         pairs = [(t, g) for t, g in zip(call.handed, gradients, strict=False) if g is not None]
         if pairs:
             self._run_backward(lambda: torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs]))
 
     def _take_buffers(self, lane: int) -> None:
-        """They were taken after the lane's forward; the present ones belong to a later lane's."""
+        """They were taken after the lane's forward; the present ones belong to a later lane's. But not of a whole one."""
+        if lane == self._whole_lane:
+            super()._take_buffers(lane)
 
     def end_lane(self) -> None:
         """A lane ends with its backward."""
-        self._first_lane = None
+        if self._lane is not None:
+            super().end_lane()
+
+    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
+        self._whole_lane = None
+        return super().end_pass(notes)
 
     def abandon(self) -> None:
         self._in_flight.clear()
+        self._whole_lane = None
         super().abandon()

@@ -1,4 +1,4 @@
-"""What a model returned, without its tensors: JSON words from which the other stages build it again."""
+"""What a model returned, without its tensors: JSON words from which a stage builds it that could not follow forward."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import PromiseBroken
 
 
-def form_of(result: Any, model: str) -> Any:
-    """The structure of what `model` returned as JSON words; "t" stands for a tensor.
-
-    Raises:
-        UsageError: for an object of another class.
-    """
+def form_of(result: Any) -> Any:
+    """The structure of what the model returned as JSON words; "t" stands for a tensor. None for an object of another class."""
     if isinstance(result, Tensor):
         return "t"
     if result is None or isinstance(result, (bool, int, float, str)):
         return ["value", result]
     if type(result) in (tuple, list):
-        return [type(result).__name__, [form_of(part, model) for part in result]]
+        parts = [form_of(part) for part in result]
+        return None if None in parts else [type(result).__name__, parts]
     if type(result) is dict and all(isinstance(key, str) for key in result):
-        return ["dict", {key: form_of(part, model) for key, part in result.items()}]
-    raise UsageError(
-        f"{model} returns a {type(result).__name__}, which cannot be sent to the other stages. Return a tensor, or a tuple, "
-        f"list or dict of tensors; or use --strategy pipeline, where only the last stage needs it."
-    )
+        named = {key: form_of(part) for key, part in result.items()}
+        return None if None in named.values() else ["dict", named]
+    return None
 
 
 def built(form: Any, tensors: Iterator[Tensor]) -> Any:

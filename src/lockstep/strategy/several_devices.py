@@ -15,8 +15,12 @@ from torch.utils import _pytree as pytree
 
 from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.gate import Arguments, Gate, Passing
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.other_users import refuse_other_users
+from lockstep.strategy.replaced_method import replace_method
+from lockstep.strategy.result_tree import with_tensors
+from lockstep.strategy.stand_ins import StandIns
 from lockstep.transport.contract import Transport
 
 
@@ -33,7 +37,11 @@ class SeveralDevices(CutAtFirstCall):
         looks = transport.rank == 0
         super().__init__("model_parallel", transport, placement, transport, len(devices), looks, devices[0])
         self._devices = list(devices)
-        self._moves: list[Any] = []
+        self._gates: list[Gate] = []
+        self._stand_ins: list[StandIns] = []
+        self._undo: list[Callable[[], None]] = []
+        self._lent: dict[str, Tensor] = {}
+        """Parameters of earlier stages on the device of the present one, with their graph."""
 
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
@@ -48,33 +56,46 @@ class SeveralDevices(CutAtFirstCall):
             tensor.grad = gradient.to(self._devices[stage]) if gradient is not None else None
         for part, device in zip(cut.stages, self._devices, strict=True):
             if part.entry is not None:
-                module = model.get_submodule(part.entry)
-                self._moves.append(module.register_forward_pre_hook(_move_inputs(device), with_kwargs=True))
-        self._moves.append(model.register_forward_hook(self._move_result))
+                self._gates.append(Gate(model, part.entry, self._moving_to(device, model, part.lent)))
+        self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
         self._lay_out(compact=True)
 
-    def _move_result(self, _module: nn.Module, _args: Any, result: Any) -> Any:
-        return _moved(result, self._devices[0])
+    def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            for gate in self._gates:
+                gate.count = 0
+            self._lent.clear()
+            try:
+                result = forward(*args, **kwargs)
+                return with_tensors(result, lambda tensor: tensor.to(self._devices[0]))
+            finally:
+                for gate in self._gates:
+                    gate.count = None
+                self._take_back()
 
-    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        self._require_cut()
-        super().backward(loss, weight, retain_graph=retain_graph)
+        return run
+
+    def _moving_to(self, device: torch.device, model: nn.Module, names: Sequence[str]) -> Passing:
+        """What goes into a stage's first layer moves to its device, and with it the parameters that are used there too."""
+        own, stand_ins = {name: model.get_parameter(name) for name in names}, StandIns(model, names)
+        self._stand_ins.append(stand_ins)
+
+        def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+            self._lent.update({name: self._lent.get(name, parameter).to(device) for name, parameter in own.items()})
+            stand_ins.use([self._lent[name] for name in names])
+            moved: Arguments = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (args, kwargs))
+            return moved
+
+        return passing
+
+    def _take_back(self) -> None:
+        for stand_ins in self._stand_ins:
+            stand_ins.put_back()
 
     def close(self) -> None:
         super().close()
-        for hook in self._moves:
-            hook.remove()
-
-
-def _move_inputs(device: torch.device) -> Callable[..., Any]:
-    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _moved((args, kwargs), device)
-
-    return hook
-
-
-def _moved(tree: Any, device: torch.device) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
+        for undo in self._undo:
+            undo()
 
 
 def spans_devices(model: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.strategy.gradients import COPIED_BYTES, Slot, SlotPool
 from lockstep.strategy.lane import Lane, gradient_taken_away, gradients_touched
@@ -58,6 +58,12 @@ class SlotLane(Lane):
         self._arrived[number] = True
         self._seen[flat] = view._version  # noqa: SLF001 - moves when anything in the flat is written to
         return True
+
+    def take(self, number: int, gradient: Tensor) -> None:
+        view = self.slot.views[number]
+        self._parameters[number].grad = view.copy_(gradient)
+        self._arrived[number] = True
+        self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
         self._versions = self.slot.versions()

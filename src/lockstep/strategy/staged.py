@@ -7,7 +7,8 @@ gradient is None when it steps.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,16 +18,18 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
-from lockstep.strategy.absent import AbsentParameter
+from lockstep.strategy.absent import let_go
 from lockstep.strategy.carried_streams import CarriedStreams
 from lockstep.strategy.contract import PassResult, StepCut
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.norm import chunk_norms, combine_norms
+from lockstep.strategy.optimizer_kinds import updates_by
 from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.stage import StageRunner
 from lockstep.strategy.stage_clock import StageClock
+from lockstep.strategy.step_watch import StepWatch
 from lockstep.transport.contract import Transport
 
 
@@ -76,7 +79,7 @@ class Staged(CutAtFirstCall):
         )
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
-                _let_go(name, tensor)
+                let_go(name, tensor)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
         self._lay_out(compact=True)
@@ -85,25 +88,27 @@ class Staged(CutAtFirstCall):
 
     def begin_pass(self, cut: StepCut, where: str) -> None:
         self._links.take_waits()  # what an evaluation waited is not the pass's
+        if self._runner is not None:
+            self._runner.loans.begin_pass()
         super().begin_pass(cut, where)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        runner = self._present_runner()
-        with runner.going_back(runner.open_calls):
+        runner = self._runner
+        with runner.gradients.going_back(runner.open_calls) if runner is not None else nullcontext():
             super().backward(loss, weight, retain_graph=retain_graph)
 
     def end_lane(self) -> None:
         super().end_lane()
         if self._runner is not None:
-            self._runner.open_calls.clear()
+            self._runner.forget_calls()
 
     def abandon(self) -> None:
         super().abandon()
         if self._runner is not None:
-            self._runner.open_calls.clear()
+            self._runner.forget_calls()
 
     def _may_lack(self) -> bool:
-        return self._runner is not None and self._runner.lacks
+        return self._runner is not None and self._runner.gradients.lacks
 
     def _in_lane(self) -> bool:
         """Whether a call of the model, made now, belongs to a lane."""
@@ -124,10 +129,25 @@ class Staged(CutAtFirstCall):
         if self._cut is not None and not any(optimizer is other for other in self._guarded):
             self._guarded.append(optimizer)
             self._guards.append(optimizer.register_state_dict_pre_hook(_refuse_partial_optimizer))
+
+    def take_optimizer(self, optimizer: Optimizer, said: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002 - every rank steps by itself
+        updates_by(optimizer, said, self.name)
+        hidden: dict[Tensor, Tensor] = {}
+        watch = StepWatch(
+            optimizer,
+            before=lambda: self._hide_absent(optimizer, hidden),
+            after=lambda: _show_again(hidden),
+            undo=lambda: _show_again(hidden),
+            strategy=self.name,
+        )
+        self._guards.append(watch)
+
+    def _hide_absent(self, optimizer: Optimizer, hidden: dict[Tensor, Tensor]) -> None:
+        """The engine skips parameters without a gradient. Hooks of the script, before and after, see that one is elsewhere."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) in self._absent:
-                    parameter.grad = None
+                if id(parameter) in self._absent and parameter.grad is not None:
+                    hidden[parameter], parameter.grad = parameter.grad, None
 
     def take_waited_s(self) -> float:
         return self.clock.take_waited_s()
@@ -139,7 +159,6 @@ class Staged(CutAtFirstCall):
         return {"layers": list(stage.layers), "cost_s": stage.cost_s, **self.clock.report()}
 
     def _present_runner(self) -> StageRunner:
-        self._require_cut()
         assert self._runner is not None
         return self._runner
 
@@ -175,20 +194,14 @@ def _refuse_partial_model(module: nn.Module, _prefix: str, keep_vars: bool) -> N
         )
 
 
+def _show_again(hidden: dict[Tensor, Tensor]) -> None:
+    for parameter, gradient in hidden.items():
+        parameter.grad = gradient
+    hidden.clear()
+
+
 def _refuse_partial_optimizer(optimizer: Optimizer) -> None:
     raise UsageError(
         f"state_dict() of {type(optimizer).__name__} would have the state of this rank's layers only. Call run.save_state(path) "
         f"on every rank."
     )
-
-
-def _let_go(name: str, parameter: nn.Parameter) -> None:
-    """The same object, on the meta device: its memory is free, its shape and dtype stay known."""
-    parameter.grad = None
-    try:
-        torch.utils.swap_tensors(parameter, AbsentParameter.like(parameter, name))  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        raise UsageError(
-            f"The memory of {name!r} cannot be given back, because something else refers to it ({error}). Prepare the model "
-            f"before anything keeps weak references or graphs of it."
-        ) from error

@@ -28,6 +28,7 @@ class StepWatch:
         before: called when the engine is about to begin; hooks of others have seen the optimizer as it is.
         after: called when the engine is finished.
         undo: called at the end of each `step` that no other one called, also when it raised.
+        strategy: what messages call the strategy by which each rank updates a part.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
     """
@@ -38,8 +39,9 @@ class StepWatch:
         before: Callable[[], None],
         after: Callable[[], None],
         undo: Callable[[], None],
+        strategy: str = "zero1",
     ) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._strategy = optimizer, strategy
         self._streams: list[Tensor] = []
         """torch's random stream when each step began that is not over; a step may call that of its base class."""
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
@@ -58,7 +60,7 @@ class StepWatch:
     def _end(self, after: Callable[[], None]) -> None:
         if not torch.equal(self._streams.pop(), torch.default_generator.get_state()):
             raise UsageError(
-                f"{type(self._optimizer).__name__}.step() drew random numbers. Under zero1 each rank updates a part of the "
+                f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank updates a part of the "
                 f"parameters, and would draw other ones for it than one rank does. Use --strategy ddp."
             )
         after()

@@ -1,7 +1,7 @@
 """One forward of a model, watched: where it may be cut into stages, and which layers and parameters lie between the cuts.
 
 A model may be cut before the call of a layer when everything that was computed from parameters so far and is needed
-later goes into that call. A residual connection around the call, a skip connection, or a value kept aside forbid it.
+later goes into that call, whoever needs it. A skip connection around the call, or a value kept aside, forbids it.
 So no form of model is asked for: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends on
 the batch alone (a mask, positions) may be used on both sides: every stage computes it again.
 """
@@ -9,14 +9,17 @@ the batch alone (a mask, positions) may be used on both sides: every stage compu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from lockstep.strategy.calls_of_layers import CallsOfLayers, Entered
+from lockstep.strategy.operation_clock import OperationClock
+from lockstep.strategy.result_tree import tensors_of
+from lockstep.strategy.watch import Watch, memory_of
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,16 @@ class Place:
     """A call before which the model may be cut."""
 
     module: str
+    number: int
+    """Which call of the layer in a forward, from 1."""
+    label: str
+    """How it is called in messages and in `cut=`: the layer, and which call if there are several, as in "block:3"."""
     carried: tuple[int, ...]
-    """Which of the call's flattened arguments must be sent: those that depend on parameters."""
+    """Which of the call's flattened arguments must be sent: those that depend on parameters, each once."""
     event: int
+    is_narrow: bool = True
+    """Whether the call needs some of it last. Otherwise what is computed next needs all of it too (a branch, which another
+    step may not take)."""
 
 
 @dataclass(frozen=True)
@@ -46,229 +56,145 @@ class Trace:
 
     places: tuple[Place, ...]
     calls: tuple[Call, ...]
-    uses: Mapping[str, tuple[int, ...]]
-    """The events in which each parameter or written buffer was used, by name."""
+    parameters: Mapping[str, tuple[int, ...]]
+    """The events in which each parameter was used, by name."""
+    written: Mapping[str, tuple[int, ...]]
+    """The same of the buffers that were written."""
     constants: Mapping[str, tuple[int, ...]]
-    """The same of the buffers that were not written; for one that was not used, its layer's calls."""
+    """The same of the buffers that were not; for one that was not used, its layer's calls."""
     around: Mapping[str, str]
-    """Layers before which the model cannot be cut, with the reason."""
+    """Labels of calls before which the model cannot be cut, with the reason."""
+    cast_once: Mapping[str, tuple[int, ...]]
+    """When autocast made the copy of a parameter that several operations then used: it adds their gradients in its dtype."""
+    is_reentrant: bool = False
+    """Whether a part is checkpointed with use_reentrant=True: its backward goes through the graph of parameters apart."""
 
 
-def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of a call's arguments, in a fixed order."""
-    leaves: list[Any] = pytree.tree_leaves((args, dict(kwargs)))
-    return leaves
+@dataclass(frozen=True)
+class Traced:
+    """A watched forward: what it returned, what it showed, and what would be sent at each place."""
+
+    result: Any
+    trace: Trace
+    sent: tuple[tuple[Tensor, ...], ...]
+    end: int
+    """The last event."""
 
 
-def replace_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], replaced: Mapping[int, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with some leaves replaced, by number."""
-    leaves, form = pytree.tree_flatten((args, dict(kwargs)))
-    new_args, new_kwargs = pytree.tree_unflatten([replaced.get(n, leaf) for n, leaf in enumerate(leaves)], form)
-    return new_args, new_kwargs
+def traced(
+    model: nn.Module, forward: Callable[[], Any], clock: OperationClock, streams: Callable[[], Sequence[Tensor]]
+) -> Traced:
+    """Call `forward`, which calls the layers of `model` once, and watch; it is no different for it.
 
-
-@dataclass
-class _Life:
-    """A tensor that depends on parameters: when it was made and last used."""
-
-    tensor: Tensor
-    made: int
-    used: int
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of a forward, also those inside custom functions and checkpoints."""
-
-    def __init__(self, named: Mapping[int, str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._named = named
-        self.event = 0
-        self.lives: dict[int, _Life] = {}
-        self.uses: dict[str, list[int]] = {}
-        self.touched: dict[int, int] = {}
-        """The last event in which each tensor was used, by identity."""
-        self._tainted: dict[int, int] = {}
-        """Memory that holds what was computed from parameters, since which event."""
-        self._kept: list[Any] = []
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.event += 1
-        depends = self.touch(_tensors((args, kwargs or {})))
-        for tensor in _tensors(result):
-            self._kept.append(tensor)  # so that no identity is used again
-            if depends and id(tensor) not in self._named:
-                self._tainted.setdefault(_memory(tensor), self.event)
-                self.lives.setdefault(id(tensor), _Life(tensor, self.event, self.event))
-        return result
-
-    def touch(self, inputs: Sequence[Tensor]) -> bool:
-        """These are used now; whether any of them depends on parameters."""
-        depends = False
-        for tensor in inputs:
-            self.touched[id(tensor)] = self.event
-            if (name := self._named.get(id(tensor))) is not None:
-                self.uses.setdefault(name, []).append(self.event)
-                depends = depends or isinstance(tensor, nn.Parameter)
-            elif (life := self.life(tensor)) is not None:
-                life.used = self.event
-                depends = True
-        return depends
-
-    def life(self, tensor: Tensor) -> _Life | None:
-        """What is known of a tensor; None when it does not depend on parameters."""
-        since = self._tainted.get(_memory(tensor))
-        if id(tensor) not in self.lives and since is not None:
-            self._kept.append(tensor)
-            self.lives[id(tensor)] = _Life(tensor, since, since)
-        return self.lives.get(id(tensor))
-
-    def alive(self, event: int) -> Iterator[_Life]:
-        """What was made before `event` and is used after it."""
-        return (life for life in self.lives.values() if life.made < event < life.used)
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _memory(tensor: Tensor) -> int:
-    pointer: int = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)  # noqa: SLF001
-    return pointer
-
-
-@dataclass
-class _Entered:
-    module: str
-    begin: int
-    leaves: list[Any]
-    is_again: bool
-    """Whether it is inside of a checkpointed part, and not its first layer."""
-    end: int = -1
-    depends: bool = False
-    made: list[Tensor] = field(default_factory=list)
-
-
-@dataclass
-class _Recorder:
-    """The calls of layers, by hooks."""
-
-    watch: _Watch
-    entered: list[_Entered] = field(default_factory=list)
-    _open: list[_Entered] = field(default_factory=list)
-    _checkpoints: list[Any] = field(default_factory=lambda: [_saves_by()])
-    """What saved tensors for backward so far; activation checkpointing does it by a new pair of hooks each time."""
-
-    def hooks(self, model: nn.Module) -> list[Any]:
-        handles = []
-        for name, module in model.named_modules():
-            if name:
-                handles.append(module.register_forward_pre_hook(self._before(name), with_kwargs=True, prepend=True))
-                handles.append(module.register_forward_hook(self._after))
-        return handles
-
-    def _before(self, name: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.watch.event += 1
-            saves = _saves_by()
-            is_known = any(saves is other for other in self._checkpoints)
-            call = _Entered(
-                name, self.watch.event, arguments(args, kwargs), is_known and saves is not self._checkpoints[0]
-            )
-            if not is_known:
-                self._checkpoints.append(saves)
-            self.entered.append(call)
-            self._open.append(call)
-            own = [tensor for tensor in module._parameters.values() if tensor is not None]  # noqa: SLF001
-            call.depends = self.watch.touch(own)
-
-        return enter
-
-    def _after(self, _module: nn.Module, _args: Any, result: Any) -> None:
-        self.watch.event += 1
-        call = self._open.pop()
-        call.end = self.watch.event
-        call.made = _tensors(result)
-        call.depends = call.depends or any(self.watch.life(tensor) is not None for tensor in call.made)
-
-
-def _saves_by() -> Any:
-    """The innermost hooks for what autograd saves; None without any."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
-    return hooks and hooks[0]
-
-
-def trace(model: nn.Module, forward: Callable[[], Any]) -> Trace:
-    """Call `forward`, which calls the layers of `model` once, and watch. Side effects are the caller's concern.
+    Args:
+        model: the layers.
+        forward: calls them.
+        clock: times the operations.
+        streams: where torch's random streams stand.
 
     Raises: whatever the model raises.
     """
-    named: dict[int, str] = {id(tensor): name for name, tensor in model.named_parameters()}
+    parameters = {id(tensor): name for name, tensor in model.named_parameters()}
     buffers = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
-    watch = _Watch(named | {id(tensor): name for name, (tensor, _) in buffers.items()})
-    recorder = _Recorder(watch)
-    handles = recorder.hooks(model)
+    named = parameters | {id(tensor): name for name, (tensor, _) in buffers.items()}
+    watch = Watch(named, clock, streams)
+    calls = CallsOfLayers(watch)
+    end = calls.collect(model)
     try:
         with watch:
             result = forward()
     finally:
-        for handle in handles:
-            handle.remove()
+        end()
     watch.event += 1
-    watch.touch(_tensors(result))
-    now = dict(model.named_buffers())
-    constant = {name for name, (old, value) in buffers.items() if now[name] is old and _equal(old, value)}
+    watch.touch(tensors_of(result))
+    return _conclude(model, result, watch, calls.entered, buffers)
+
+
+def _conclude(
+    model: nn.Module,
+    result: Any,
+    watch: Watch,
+    entered: Sequence[Entered],
+    buffers: Mapping[str, tuple[Tensor, Tensor]],
+) -> Traced:
+    uses = {name: tuple(events) for name, events in watch.uses.items()}
+    constant = {name: uses.pop(name, ()) for name in _constants(model, buffers)}
     for name, (old, _) in buffers.items():
-        if now[name] is not old and id(now[name]) in watch.touched:  # the module made itself a new one, and used it
-            watch.uses.setdefault(name, []).append(watch.touched[id(now[name])])
-    calls: dict[str, list[int]] = {}
-    for call in recorder.entered:
-        calls.setdefault(call.module, []).extend((call.begin, call.end))
-    places, around = _places(recorder.entered, watch)
-    return Trace(
+        now = dict(model.named_buffers())[name]
+        if now is not old and id(now) in watch.touched:  # the module made itself a new one, and used it
+            uses[name] = (*uses.get(name, ()), watch.touched[id(now)])
+    own: dict[str, list[int]] = {}
+    for call in entered:
+        own.setdefault(call.module, []).extend((call.begin, call.end))
+    places, around, sent = _places(entered, watch)
+    casts = [life for life in watch.lives.values() if life.cast_of and life.num_uses > 1]
+    trace = Trace(
         places=tuple(places),
-        calls=tuple(Call(call.module, call.begin, call.end, call.depends) for call in recorder.entered),
-        uses={name: tuple(events) for name, events in watch.uses.items() if name not in constant},
+        calls=tuple(Call(call.module, call.begin, call.end, call.depends) for call in entered),
+        parameters={name: events for name, events in uses.items() if name not in buffers},
+        written={name: events for name, events in uses.items() if name in buffers},
         constants={
-            name: tuple(watch.uses.get(name) or calls.get(name.rpartition(".")[0]) or ()) for name in sorted(constant)
+            name: events or tuple(own.get(name.rpartition(".")[0], ())) for name, events in sorted(constant.items())
         },
         around=around,
+        cast_once={name: tuple(c.made for c in casts if c.cast_of == name) for name in {c.cast_of for c in casts}},
     )
+    return Traced(result, trace, tuple(sent), watch.event)
 
 
-def _equal(left: Tensor, right: Tensor) -> bool:
-    """Whether a buffer was not written to; sparse ones are constants, such as the adjacency of a graph."""
-    return left.layout is not torch.strided or torch.equal(left, right)
+def _constants(model: nn.Module, buffers: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
+    """The buffers that were not written to; sparse ones are constants, such as the adjacency of a graph."""
+    now = dict(model.named_buffers())
+    return [
+        name
+        for name, (old, value) in buffers.items()
+        if now[name] is old and (old.layout is not torch.strided or torch.equal(old, value))
+    ]
 
 
-def _places(entered: Sequence[_Entered], watch: _Watch) -> tuple[list[Place], dict[str, str]]:
-    """Where a cut is possible (of calls that begin with the same values only the outermost), and why not elsewhere."""
+def _places(entered: Sequence[Entered], watch: Watch) -> tuple[list[Place], dict[str, str], list[tuple[Tensor, ...]]]:
+    """Where a cut is possible (of calls that begin with the same values only the outermost), why not elsewhere, and what
+    would be sent.
+    """
     counts = Counter(call.module for call in entered)
     places: list[Place] = []
+    sent: list[tuple[Tensor, ...]] = []
     around: dict[str, str] = {}
     for call in entered:
-        carried = tuple(n for n, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor) and watch.life(leaf))
-        inside = {id(call.leaves[number]) for number in carried}
-        kept = {id(tensor) for tensor in call.made}  # changed in place: who goes on has it from the call
-        past = [
-            life
-            for life in watch.alive(call.begin)
-            if id(life.tensor) not in inside or (life.used > call.end and id(life.tensor) not in kept)
-        ]
-        if counts[call.module] > 1:
-            around[call.module] = "it is called several times in a forward"
-        elif call.is_again:
-            around[call.module] = "it is inside of a checkpointed part of the model"
-        elif past:
-            around[call.module] = f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
-        elif not carried:
-            around[call.module] = "nothing that was computed from parameters goes into it"
-        elif places and not any(places[-1].event < life.made < call.begin for life in watch.lives.values()):
-            around[call.module] = f"{places[-1].module} begins with the same values"
-        else:
-            places.append(Place(call.module, carried, call.begin))
-    return places, around
+        label = call.module if counts[call.module] == 1 else f"{call.module}:{call.number}"
+        leaves = {
+            id(leaf): n
+            for n, leaf in reversed(list(enumerate(call.leaves)))
+            if isinstance(leaf, Tensor) and watch.life(leaf)
+        }
+        carried = tuple(sorted(leaves.values()))
+        around[label] = _objection(call, [call.leaves[n] for n in carried], watch)
+        if not around[label] and places and not _made_between(watch, places[-1].event, call.begin):
+            around[label] = f"{places[-1].label} begins with the same values"
+        if not around[label]:
+            into = tuple(call.leaves[number] for number in carried)
+            is_narrow = any(life.used <= call.end for tensor in into if (life := watch.life(tensor)) is not None)
+            places.append(Place(call.module, call.number, label, carried, call.begin, is_narrow))
+            sent.append(into)
+    return places, {label: why for label, why in around.items() if why}, sent
+
+
+def _made_between(watch: Watch, begin: int, end: int) -> bool:
+    return any(begin < life.made < end for life in watch.lives.values())
+
+
+def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
+    """Why the model cannot be cut before a call; empty when it can."""
+    inside = set(map(id, carried))
+    past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
+    if call.objection:
+        return call.objection
+    if past:
+        return f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
+    if not carried:
+        return "nothing that was computed from parameters goes into it"
+    if len(set(map(memory_of, carried))) < len(carried):
+        return "two of its arguments share memory"
+    if any(tensor._is_view() and watch.written.get(memory_of(tensor), 0) > call.begin for tensor in carried):  # noqa: SLF001
+        return "what goes into it is a view that is written to later, whose gradients autograd adds in another order"
+    return ""

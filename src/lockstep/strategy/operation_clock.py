@@ -1,0 +1,119 @@
+"""How long operations take, measured while they are made for real: one run of a lane must do.
+
+A first run is a bad measurement: kernels are compiled, loaded and chosen. So operations that are known to be pure and
+took some time are run again on the same inputs, and the least counts.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+REPEATS = 2
+"""So many further runs."""
+WORTH_REPEATING_S = 20e-6
+
+_PURE = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "convolution",
+        "convolution_backward",
+        "embedding",
+        "embedding_dense_backward",
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "_softmax",
+        "_softmax_backward_data",
+        "_log_softmax",
+        "_log_softmax_backward_data",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "clone",
+        "cat",
+    )
+)
+"""Operations that read their inputs and make new outputs, and that kernels are chosen for. Schemas do not tell: that of
+`native_batch_norm` says nothing of the statistics that it writes."""
+
+
+class OperationClock:
+    """Runs operations and notes how long they took, each at a position.
+
+    Args:
+        device: where the operations run; a GPU is waited for around each of them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._noted: list[tuple[int, float]] = []
+
+    def run(self, position: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `func` returns."""
+        began = self._now()
+        result = func(*args, **kwargs)
+        least = self._now() - began
+        if least > WORTH_REPEATING_S and (func in _PURE or _is_pointwise(func)):
+            for _ in range(REPEATS):
+                began = self._now()
+                func(*args, **kwargs)
+                least = min(least, self._now() - began)
+        self._noted.append((position, least))
+        return result
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            return time.perf_counter()
+        return time.thread_time()  # others on the machine do not count
+
+    def between(self, bounds: Sequence[int]) -> list[float]:
+        """Seconds before the first of the rising positions `bounds`, between them, and from the last one on."""
+        parts = [0.0] * (len(bounds) + 1)
+        for position, seconds in self._noted:
+            parts[bisect_right(bounds, position)] += seconds
+        return parts
+
+
+class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Times the operations of a backward at the positions of the forward that they belong to.
+
+    Args:
+        clock: notes them.
+    """
+
+    def __init__(self, clock: OperationClock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._clock = clock
+        self._position = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self._clock.run(self._position, func, args, kwargs or {})
+
+    def reached(self, position: int) -> None:
+        """The gradient of what existed at `position` is complete: what comes now belongs before it."""
+        self._position = min(self._position, position - 1)
+
+    @contextmanager
+    def going_back(self, end: int) -> Iterator[None]:
+        """Around a backward of what existed at the position `end`."""
+        self._position = end
+        with self:
+            yield
+
+
+def _is_pointwise(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    tags = getattr(func, "tags", ())
+    is_pure = schema is not None and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in tags
+    return is_pure and torch.Tag.pointwise in tags

@@ -1,0 +1,60 @@
+"""What a model returns, as a tree of tensors: tuples, lists, dicts, NamedTuples, dataclasses, and an object of its own class.
+
+Other objects inside of it (a cache of keys and values) are left alone: what a stage has of them stays there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """All tensors, in a fixed order; one that occurs twice comes twice."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _map(result, note, True)
+    return found
+
+
+def with_tensors(result: Any, new: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with other tensors: containers are new ones, as far as something in them is."""
+    return _map(result, new, True)
+
+
+def _map(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any:
+    if isinstance(value, Tensor):
+        return new(value)
+    if not pytree.tree_is_leaf(value):
+        children, form = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
+        made = [_map(child, new, False) for child in children]
+        same = all(one is other for one, other in zip(children, made, strict=True))
+        return value if same else pytree.tree_unflatten(made, form)
+    return _with_attributes(value, new, is_outermost)
+
+
+def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any:
+    """Of a dataclass its fields, of the model's own result object its attributes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if hasattr(value, field.name)]
+    elif is_outermost and hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):
+        names = list(vars(value))
+    else:
+        return value
+    made = {name: _map(getattr(value, name), new, False) for name in names}
+    changed = {name: one for name, one in made.items() if one is not getattr(value, name)}
+    if not changed:
+        return value
+    other = copy.copy(value)
+    for name, one in changed.items():
+        object.__setattr__(other, name, one)  # frozen dataclasses too
+    return other

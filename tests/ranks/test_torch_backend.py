@@ -289,9 +289,9 @@ def groups_that_differ(folder, patience_s):
     elif rank < 2:
         text = raised(CollectiveFailed, lambda: dist.new_group([0, 1, 2]))
         assert text.startswith("Rank 2 did not come to make the group: nothing after 2 s. ")
-        dist.distributed_c10d._get_default_store().set(f"gave up {rank}", "")
+        dist.group.WORLD.get_group_store().set(f"gave up {rank}", "")
     else:  # a rank that lives and does something else
-        dist.distributed_c10d._get_default_store().wait(["gave up 0", "gave up 1"], dt.timedelta(seconds=25))
+        dist.group.WORLD.get_group_store().wait(["gave up 0", "gave up 1"], dt.timedelta(seconds=25))
 
 
 @pytest.mark.parametrize("patience_s", [60, 2])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
-from torch.distributed import distributed_c10d
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch imports it there for everybody
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.layout.rank_environment import Position, RankEnvironment
@@ -121,7 +121,9 @@ def _say_slow(position: Position, reason: str) -> None:
 
 def _own_keys() -> Store:
     """The default group's store, with keys that nobody else uses."""
-    return PrefixStore(f"lockstep {_meetings}", distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public way
+    default = dist.group.WORLD
+    assert default is not None
+    return PrefixStore(f"lockstep {_meetings}", default.get_group_store())
 
 
 def leave() -> None:

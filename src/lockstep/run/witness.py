@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from lockstep.layout.run_folder import RunFolder
@@ -23,6 +22,7 @@ from lockstep.run.calm import autocast_dtypes
 from lockstep.run.holdings import Holdings
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.gradients import Slot
+from lockstep.torch_private import BatchNorm
 
 MAX_COMPARED = 2_000_000
 """Of gradients and values of more elements than this, every k-th element is written."""
@@ -93,7 +93,7 @@ class Witness:
         self._items[f"norm of all gradients{suffix}"] = norm.hex()
 
     def _write_lanes(self, models: Sequence[nn.Module]) -> None:
-        norms = [module for model in models for module in model.modules() if isinstance(module, _BatchNorm)]
+        norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
         told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
         (self._folder.path / "evidence" / "lanes.json").write_text(json.dumps(told))
 

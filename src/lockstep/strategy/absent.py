@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
+from lockstep.torch_private import DisableTorchFunctionSubclass, pytree
 
 _DRAW = frozenset(
     [
@@ -55,7 +55,7 @@ class Absent(Tensor):
         kwargs = kwargs or {}
         operation = getattr(func, "__name__", str(func))
         name = next(leaf.parameter_name for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Absent))
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
+        with DisableTorchFunctionSubclass():
             if operation in _DRAW:
                 raise UsageError(
                     f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages would "
@@ -96,7 +96,7 @@ class AbsentParameter(Absent, nn.Parameter):
 
 
 def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """The values that are computed with each other: lists go element by element through `torch._foreach_...`."""
+    """The values that are computed with each other: lists go element by element through torch's foreach functions."""
     if operation.startswith("_foreach_"):
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
         yield from (list(members) for members in zip_longest(*lists))

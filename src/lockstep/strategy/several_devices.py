@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.model_cut import ModelCut
+from lockstep.torch_private import pytree
 from lockstep.transport.contract import Transport
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
 from lockstep.strategy.carried_streams import CarriedStreams
@@ -24,6 +23,7 @@ from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.result_form import built, form_of
 from lockstep.strategy.trace import arguments, replace_arguments
+from lockstep.torch_private import pytree
 
 
 class HandedOver(BaseException):

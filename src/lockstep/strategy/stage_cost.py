@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.strategy.trace import Place, arguments
+from lockstep.torch_private import pytree
 
 REPEATS = 3
 """The least of so many measurements counts; others on the machine only ever make one longer."""

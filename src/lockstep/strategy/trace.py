@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from lockstep.torch_private import TorchDispatchMode, pytree, saved_tensors_hooks
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Recorder:
 
 def _saves_by() -> Any:
     """The innermost hooks for what autograd saves; None without any."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
+    hooks = saved_tensors_hooks(True)
     return hooks and hooks[0]
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.transport.caller import where
@@ -58,5 +58,5 @@ def _meeting_number(store: Store, size: int) -> int:
 
 def register() -> None:
     """Make the name known to torch.distributed; twice does no harm."""
-    if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no public way to ask
+    if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d as c10d
 
+from lockstep.torch_private import AllgatherOptions
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import check_count, check_list, check_same_dtype, only, only_list
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
 
-_BROADCAST, _ALL_GATHER = c10d.BroadcastOptions(), c10d.AllgatherOptions()
+_BROADCAST, _ALL_GATHER = c10d.BroadcastOptions(), AllgatherOptions()
 _GATHER, _SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
 
 
@@ -34,7 +35,7 @@ class Movements(Membership):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = _ALL_GATHER) -> Any:
         """`outputs[0][r]` becomes rank r's `inputs[0]`; the ranks' tensors may have different sizes."""
-        if not isinstance(opts, c10d.AllgatherOptions):
+        if not isinstance(opts, AllgatherOptions):
             opts = _ALL_GATHER
         target, tensor = only_list(outputs), only(inputs)
         return self._all_gather(target, tensor, opts.asyncOp)

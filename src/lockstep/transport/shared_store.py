@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import Store
 
 from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
 from lockstep.layout.rank_environment import decode_place

@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Variable
 from torch.futures import Future
 
+from lockstep.torch_private import autograd_node, graph_task_id, queue_callback
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.native import compiled
 
@@ -201,15 +200,15 @@ _promised: WeakValueDictionary[int, Promised] = WeakValueDictionary()
 
 def complete_after_backward(work: Transfer) -> bool:
     """Have the work's future completed at the end of the backward pass of this thread; False when there is none."""
-    number = torch._C._current_graph_task_id()  # noqa: SLF001 - -1 outside of a backward pass; torch has no public name
+    number = graph_task_id()  # -1 outside of a backward pass
     # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++: nobody would come any more.
-    if number == -1 or torch._C._current_autograd_node() is None:  # noqa: SLF001
+    if number == -1 or autograd_node() is None:
         return False
     promised = _promised.get(number)
     if promised is None:
         promised = _promised[number] = Promised()
         # Before the callback of DDP, which waits in C++ for futures that it got before.
-        Variable._execution_engine.queue_callback(partial(_keep_promises, promised))  # noqa: SLF001
+        queue_callback(partial(_keep_promises, promised))
     promised.append(work)
     return True
 

@@ -195,6 +195,11 @@ def missing(*, compiler: bool = False) -> list[Missing]:
     return places + attributes
 
 
+def count() -> int:
+    """How many names are listed."""
+    return len(PLACES) + sum(len(each.names.split()) for each in ATTRIBUTES)
+
+
 def _of_compiler(name: str) -> bool:
     return name.startswith((COMPILER, "torch._inductor"))
 

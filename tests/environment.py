@@ -48,10 +48,10 @@ class Environment:
         subprocess.run([*command, "-c", str(lines), *requirements], check=True)
 
 
-def requirements(extra: str, project: Path = ROOT / "pyproject.toml") -> list[str]:
-    """What this project needs with one of its extras, and with those that the extra names; torch left out."""
+def requirements(extra: str = "", project: Path = ROOT / "pyproject.toml") -> list[str]:
+    """What this project needs, with one of its extras and those that the extra names; torch left out."""
     told = tomllib.loads(project.read_text())["project"]
-    lines = [*told["dependencies"], f"{told['name']}[{extra}]"]
+    lines = [*told["dependencies"], *([f"{told['name']}[{extra}]"] if extra else [])]
     found = []
     for line in lines:  # which grows
         if own := re.fullmatch(rf"{told['name']}\[([\w,]+)\]", line):

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from lockstep.torch_versions import TESTED
 from tests.environment import ROOT, Environment, pinned, requirements
@@ -101,7 +101,7 @@ def _said(place: Environment, *arguments: str) -> str:
 
 def counts(report: str) -> tuple[int, int, int]:
     """Passed, failed (errors too) and skipped, from pytest's report in JUnit's form."""
-    suites = list(ElementTree.fromstring(report).iter("testsuite"))
+    suites = list(ET.fromstring(report).iter("testsuite"))
     tests, failures, errors, skipped = (
         sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
     )

@@ -1,22 +1,17 @@
-"""Lightning's Fabric with FSDP: `fabric_fsdp.py 1` for FullyShardedDataParallel, `2` for `fully_shard`."""
+"""Lightning's Fabric with `fully_shard`; its older FSDPStrategy is for GPUs only."""
 
 import json
-import sys
 import warnings
 
 import lightning
 import torch
 import torch.distributed as dist
-from lightning.fabric.strategies import FSDPStrategy, ModelParallelStrategy
+from lightning.fabric.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 warnings.filterwarnings("ignore")
-
-
-class OnTheCpu(FSDPStrategy):
-    """Fabric refuses FSDPStrategy itself where there are no GPUs, though torch's FSDP works there."""
 
 
 class Net(nn.Module):
@@ -34,11 +29,8 @@ def sharded(model: nn.Module, mesh: object) -> nn.Module:
     return fully_shard(model, mesh=mesh["data_parallel"])
 
 
-def main(generation: str) -> None:
-    if generation == "1":
-        strategy = OnTheCpu(auto_wrap_policy={nn.Linear}, state_dict_type="full")
-    else:
-        strategy = ModelParallelStrategy(parallelize_fn=sharded, data_parallel_size=2, tensor_parallel_size=1)
+def main() -> None:
+    strategy = ModelParallelStrategy(parallelize_fn=sharded, data_parallel_size=2, tensor_parallel_size=1)
     fabric = lightning.Fabric(accelerator="cpu", devices=2, strategy=strategy)
     fabric.launch()
     fabric.seed_everything(0, verbose=False)
@@ -66,4 +58,4 @@ def main(generation: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

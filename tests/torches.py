@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,8 @@ CORE = (
 """What depends on torch most: arithmetic, transports, equal bits, the back end, stages, shares, precision, files."""
 
 ENOUGH_S = 3600
+TEST_S = 600
+"""For one test: torch's compiler looks at the machine's instructions anew in each process of torch 2.11, for a minute."""
 NAMES = (
     "import json; from lockstep.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
 )
@@ -80,9 +83,10 @@ def try_version(version: str, tests: Sequence[str], keep: bool) -> Result:
 
 def _tested(place: Environment, tests: Sequence[str]) -> tuple[int, int, int]:
     report = place.folder / "report.xml"
-    how = ["-n", "2", "--dist", "worksteal", "-m", "not thorough", "--tb", "short", f"--junitxml={report}"]
+    how = ["-n", "2", "--dist", "worksteal", "-m", "not thorough", "--tb", "short", "-q", f"--junitxml={report}"]
     command = [place.python, "-m", "pytest", *how, *tests]
-    done = subprocess.run(command, cwd=ROOT, timeout=ENOUGH_S, check=False, stdin=subprocess.DEVNULL)
+    variables = {**os.environ, "LOCKSTEP_TEST_LIMIT_S": str(TEST_S)}
+    done = subprocess.run(command, cwd=ROOT, timeout=ENOUGH_S, check=False, stdin=subprocess.DEVNULL, env=variables)
     if done.returncode not in (0, 1):
         raise ValueError(f"pytest ended with exit code {done.returncode}")
     return counts(report.read_text())

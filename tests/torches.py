@@ -21,14 +21,12 @@ from lockstep.torch_versions import TESTED
 from tests.environment import ROOT, Environment, pinned, requirements
 
 CORE = (
-    "tests/architecture", "tests/contract", "tests/unit",
+    "tests/architecture/test_torch_private.py", "tests/contract", "tests/unit",
     *(f"tests/ranks/test_{name}.py" for name in (
-        "compile", "doctor", "dp", "hogwild", "joining", "launch_torchrun_scripts", "meetings", "no_port", "numerics",
-        "precision", "prepared_objects", "resume", "same_bits", "scenarios_in_stages", "spawn", "staged", "torch_backend",
-        "torch_backend_libraries", "torch_backend_odd_tensors", "torch_that_does_not_fit", "zero1",
+        "compile", "same_bits", "staged", "torch_backend", "torch_backend_libraries", "torch_that_does_not_fit", "zero1",
     )),
 )  # fmt: skip
-"""What depends on torch most: arithmetic, transports, equal bits, the back end, stages, shares, precision, files."""
+"""What depends on torch most: arithmetic, transports, equal bits, the compiler, the back end, stages and shares."""
 
 ENOUGH_S = 3600
 TEST_S = 600

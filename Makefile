@@ -26,7 +26,7 @@ test-thorough: lint native
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The suite's core with every torch that lockstep says it works with, each in an environment that is made for it and removed
-# (TORCHES="2.14.1 2.15.0" for some of them). 20 minutes and up to 6 GB for each.
+# (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
 test-torches: native
 	$(BIN)/python -m tests.torches $(TORCHES)
 

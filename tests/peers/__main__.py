@@ -1,4 +1,4 @@
-"""`make test-peers`, or `python -m tests.peers [WORDS...] [--keep]`: all programs, or those whose title has one of the words.
+"""`make test-peers`, or `python -m tests.peers [WORD...]`: all programs, or those whose title has one of the words.
 
 An environment is made in `build/peers/` with the versions of `tests/peers/constraints.txt`, never with torchvision. Each
 program runs on two ranks under torchrun, `lockstep run` and `lockstep run --backend lockstep`, in a folder of its own, and
@@ -58,10 +58,19 @@ def run(program: Program, launcher: Sequence[str], place: Environment) -> Outcom
         try:
             out, err = process.communicate(timeout=ENOUGH_S)
         except subprocess.TimeoutExpired:
-            process.terminate()  # both launchers end their ranks
-            process.communicate()
+            _end(process)
             return Outcome(time.monotonic() - began, trouble=f"not at its end after {ENOUGH_S:.0f} s")
     return read(process.returncode, out, err, time.monotonic() - began, program.tells)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Both launchers end their ranks when they are asked to end; what is killed after a minute may leave some."""
+    process.terminate()
+    try:
+        process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def versions(place: Environment) -> str:
@@ -79,17 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     words = parser.parse_args(arguments).words
     chosen = [each for each in PROGRAMS if not words or any(word.lower() in each.title.lower() for word in words)]
     if not chosen:
-        parser.error(
-            f"no program has any of these in its title: {', '.join(words)}. There are: {', '.join(each.title for each in PROGRAMS)}."
-        )
+        titles = "; ".join(each.title for each in PROGRAMS)
+        parser.error(f"no title has any of these words: {' '.join(words)}. There are: {titles}.")
     place = environment()
     rows = {}
     for program in chosen:
+        print(f"--- {program.title}", flush=True)
         rows[program.title] = {name: run(program, words, place) for name, words in LAUNCHERS.items()}
-        print(
-            f"--- {program.title}: {', '.join(each.word(next(iter(rows[program.title].values()))) for each in rows[program.title].values())}",
-            flush=True,
-        )
     print(versions(place))
     print(table(rows, tuple(LAUNCHERS)))
     return 0 if all_good(rows, next(iter(LAUNCHERS))) else 1

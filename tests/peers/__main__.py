@@ -22,7 +22,7 @@ from tests.peers.outcome import Outcome, all_good, read, table
 from tests.peers.programs import PROGRAMS, Program
 
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
-PEERS = ("accelerate", "lightning", "transformers")
+PEERS = ("accelerate", "lightning", "torchdata", "transformers")
 LAUNCHERS = {
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
     "lockstep run": ("lockstep", "run", "-n", "2", "-q"),

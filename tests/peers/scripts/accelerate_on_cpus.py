@@ -11,27 +11,26 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import accelerate
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-join_uneven_inputs = Accelerator.join_uneven_inputs
+begin, join = Accelerator.__init__, Accelerator.join_uneven_inputs
 
 
-class OnCpus(Accelerator):
-    def __init__(self, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
-        super().__init__(*args, fsdp_plugin=fsdp_plugin, **more)
-        if fsdp_plugin is not None:
-            self.state.distributed_type, self.state.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
-            self.state.device = torch.device("cpu")  # FSDP does not know cpu:0
-
-    @contextmanager
-    def join_uneven_inputs(self, *args: Any, **more: Any) -> Iterator[None]:
-        on_cpus = self.distributed_type is DistributedType.MULTI_CPU
-        with mock.patch.object(Accelerator, "multi_device", on_cpus), join_uneven_inputs(self, *args, **more):
-            yield
+def begin_with_fsdp(self: Accelerator, *args: Any, fsdp_plugin: Any = None, **more: Any) -> None:
+    begin(self, *args, fsdp_plugin=fsdp_plugin, **more)
+    if fsdp_plugin is not None:
+        self.state.distributed_type, self.state.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        self.state.device = torch.device("cpu")  # FSDP does not know cpu:0
 
 
-accelerate.Accelerator = accelerate.accelerator.Accelerator = OnCpus
+@contextmanager
+def join_on_cpus(self: Accelerator, *args: Any, **more: Any) -> Iterator[None]:
+    on_cpus = self.distributed_type is DistributedType.MULTI_CPU
+    with mock.patch.object(Accelerator, "multi_device", on_cpus), join(self, *args, **more):
+        yield
+
+
+Accelerator.__init__, Accelerator.join_uneven_inputs = begin_with_fsdp, join_on_cpus
 runpy.run_module(f"accelerate.test_utils.scripts.{sys.argv[1]}", run_name="__main__", alter_sys=True)

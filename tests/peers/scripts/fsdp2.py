@@ -4,6 +4,7 @@ Made on the meta device, sharded layer by layer, with prefetching, mixed precisi
 DTensors and by torch.distributed.checkpoint's state-dict functions.
 """
 
+import copy
 import json
 
 import torch
@@ -99,7 +100,9 @@ def main() -> None:
         saved = full_of(model)
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         by_functions = get_model_state_dict(model, options=options)
-        state = get_optimizer_state_dict(model, optimizer, options=options)
+        state = copy.deepcopy(
+            get_optimizer_state_dict(model, optimizer, options=options)
+        )  # it has the step itself on CPUs
         assert (set(by_functions) == set(saved)) is (dist.get_rank() == 0)
         again = sharded(policy)
         reset(again)

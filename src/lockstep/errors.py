@@ -9,12 +9,18 @@ LockstepError
 └── PromiseBroken   lockstep broke a promise of its own: please report it
 ```
 
-A user's mistake, the world's failure and ours are different classes, because a person reacts differently to each.
+A user's mistake, the world's failure and ours are different classes, because a person reacts differently to each. Messages
+quote names and texts from elsewhere; control characters in them are shown, so that no traceback acts on a terminal.
 """
+
+from lockstep.visible import visible_lines
 
 
 class LockstepError(Exception):
     """Root of everything that lockstep raises on purpose."""
+
+    def __str__(self) -> str:
+        return visible_lines(super().__str__())
 
 
 class UsageError(LockstepError):

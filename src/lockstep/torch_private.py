@@ -118,6 +118,10 @@ ATTRIBUTES = (
     Attributes("torch.optim.SGD", "_init_group", "zero1: own optimizers"),
     Attributes("torch.optim.SGD", "_optimizer_step_pre_hooks _optimizer_step_post_hooks", "the engine: hooks of steps"),
     Attributes("torch.autocast", "_enabled", "lockstep verify: the row plain under autocast"),
+    Attributes("torch._ops.OpOverload", "_schema", "noticing what lanes write to; lockstep verify"),
+    Attributes(
+        "torch.distributed.ProcessGroup", "_get_sequence_number_for_group", "noticing a script's own collectives"
+    ),
     Attributes("torch.utils.data.DataLoader", "_get_iterator", "refusing loaders that cannot be cut"),
 )
 
@@ -223,6 +227,8 @@ def _examples(*, compiler: bool) -> dict[str, Any]:
         "torch.nn.Module": torch.nn.Linear(1, 1),
         "torch.nn.RNN": torch.nn.RNN(1, 1),
         "torch.optim.SGD": torch.optim.SGD,
+        "torch._ops.OpOverload": torch.ops.aten.add.Tensor,
+        "torch.distributed.ProcessGroup": torch.distributed.ProcessGroup,
         "torch.autocast": torch.autocast("cpu", enabled=False),
         "torch.utils.data.DataLoader": importlib.import_module("torch.utils.data").DataLoader([0]),
     }

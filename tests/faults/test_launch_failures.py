@@ -70,6 +70,18 @@ def test_the_exit_code_is_the_scripts_own(tmp_path: Path, text: str, code: int) 
     assert run_script(tmp_path, text, "-n", "1", "--fresh").code == code
 
 
+def test_a_keyboard_interrupt_of_the_scripts_own_keeps_its_traceback(tmp_path: Path) -> None:
+    script = """
+        def inner():
+            raise KeyboardInterrupt("mine")
+        inner()
+    """
+    ended = run_script(tmp_path, script, "-n", "1", "--fresh")
+    assert ended.code == 130
+    assert "FAILED    rank 0: KeyboardInterrupt: mine" in ended.err
+    assert 'script.py", line 3, in inner' in ended.err
+
+
 def test_exit_handlers_run_and_buffered_output_arrives(tmp_path: Path) -> None:
     script = """
         import atexit, sys, threading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -105,12 +106,83 @@ def test_a_killed_launcher_leaves_nothing(running: Running) -> None:
 
 
 def test_a_killed_nursery_ends_the_run(running: Running) -> None:
-    nursery = next(pid for pid in running.processes() if b"launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    kill(nursery)
+    kill(nursery_of(running))
     ended = running.finish()
     assert ended.code == 1
     assert ended.err.rstrip().endswith("was killed from outside, and the ranks with it.")
     nothing_left(running)
+
+
+WAITING = """
+    import signal, subprocess, sys
+    subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print("under way", flush=True)
+    signal.pause()
+"""
+
+
+def nursery_of(run: Running) -> int:
+    return next(pid for pid in run.processes() if b"launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_nursery_that_is_stopped_does_not_keep_a_run_from_ending(tmp_path: Path, number: signal.Signals) -> None:
+    run = start(tmp_path, "-n", "2", "--fresh", write_script(tmp_path, WAITING))
+    try:
+        run.wait_for("under way")
+        until(lambda: len(run.processes()) == 2 + 2 * 2, "launcher, nursery, ranks and their children")
+        os.kill(nursery_of(run), signal.SIGSTOP)
+        run.process.send_signal(number)
+        began = time.monotonic()
+        code = run.process.wait(10)
+        nothing_left(run, 2.0 - (time.monotonic() - began))
+        print(f"all gone {time.monotonic() - began:.2f} s after {number.name}")
+    finally:
+        run.clean_up()
+        for process in run.processes():
+            kill(process)
+    assert code == (128 + signal.SIGINT if number == signal.SIGINT else -signal.SIGKILL)
+    assert "Traceback" not in run.err
+
+
+def test_a_nursery_that_is_stopped_does_not_keep_a_failure_from_being_told(tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        nursery = os.getppid()
+        if os.environ["RANK"] == "1":
+            os.kill(nursery, signal.SIGSTOP)
+            raise ValueError("told in spite of it")
+        signal.pause()
+    """
+    run = start(tmp_path, "-n", "2", "--fresh", write_script(tmp_path, script))
+    try:
+        ended = run.finish()
+        nothing_left(run)
+    finally:
+        for process in run.processes():
+            kill(process)
+    assert ended.code == 1
+    assert "FAILED    rank 1: ValueError: told in spite of it" in ended.err
+
+
+def test_a_rank_killed_among_64_is_told_within_two_seconds(tmp_path: Path) -> None:
+    script = """
+        import os, signal, time
+        from pathlib import Path
+        import torch, torch.distributed as dist
+        dist.init_process_group("lockstep")
+        for number in range(10**9):
+            dist.all_reduce(torch.ones(100))
+            if number == 3 and dist.get_rank() == 40:
+                Path("killed").write_text(str(time.monotonic()))
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ended = start(tmp_path, "-n", "64", "--threads", "1", "-q", write_script(tmp_path, script)).finish()
+    took = time.monotonic() - float((tmp_path / "killed").read_text())
+    print(f"told {took:.2f} s after the kill")
+    assert ended.code == 128 + signal.SIGKILL
+    assert ended.err.startswith("FAILED    rank 40: killed by signal 9 (SIGKILL)")
+    assert took < stretched(2.0)
 
 
 def test_a_stray_grandchild_ends_with_the_run(tmp_path: Path) -> None:

@@ -170,3 +170,52 @@ class Scaled(torch.utils.data.Dataset):
 
 def tuples_as_indices():
     return train(mlp, loader=lambda: DataLoader(Scaled(), batch_size=16, sampler=Scales()), epochs=1)
+
+
+def closures(make, epochs=2):
+    run = lockstep.init(seed=3, lanes=4)
+    model = mlp()
+    optimizer = make(model.parameters())
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=64, shuffle=True))
+    losses = []
+    for _ in run.epochs(epochs):
+        for step in run.steps(loader):
+
+            def closure(step=step):
+                optimizer.zero_grad()
+                for images, labels in step:
+                    run.backward(F.cross_entropy(model(images), labels))
+                return step.loss
+
+            losses.append(float(optimizer.step(closure)))
+    assert losses[0] > losses[-1]
+    return {"model": digest_of(model), "optimizer": digest_of(optimizer), "losses": [loss.hex() for loss in losses]}
+
+
+def lbfgs():
+    """The lanes are gone through again in each evaluation of a line search."""
+    return closures(lambda parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=4, line_search_fn="strong_wolfe"))
+
+
+class Sam(torch.optim.SGD):
+    """Sharpness-aware minimisation: the gradient at the worst point nearby."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        own = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in own]).norm()
+        moves = [p.grad * (0.05 / (norm + 1e-12)) for p in own]
+        for p, move in zip(own, moves, strict=True):
+            p.add_(move)
+        with torch.enable_grad():
+            closure()
+        for p, move in zip(own, moves, strict=True):
+            p.sub_(move)
+        super().step()
+        return loss
+
+
+def sharpness_aware():
+    return closures(lambda parameters: Sam(parameters, lr=0.1, momentum=0.9))

@@ -160,13 +160,16 @@ def unprepared_loader():
     loop(prepare=False)
 
 
-def closure():
-    loop(after=lambda run, model, optimizer, step, loader: optimizer.step(lambda: 1.0))
+def closure_without_lanes():
+    def after(run, model, optimizer, step, loader):
+        def closure():
+            loss = model(torch.ones(1, 64)).sum()
+            loss.backward()
+            return loss
 
+        optimizer.step(closure)
 
-def lbfgs():
-    run, model, _, loader = parts()
-    run.prepare(model, torch.optim.LBFGS(model.parameters()), loader)
+    loop(after=after)
 
 
 def foreign_optimizer():
@@ -466,8 +469,7 @@ MISTAKES = {
     twice: "the same Linear twice",
     nested_steps: "run.steps was called inside another step",
     unprepared_loader: "run.steps needs the loader that run.prepare returned",
-    closure: "optimizer.step(closure) calls the model again",
-    lbfgs: "LBFGS calls the model again",
+    closure_without_lanes: "loss.backward() was called on a prepared model",
     foreign_optimizer: "SGD updates no parameter of the prepared model",
     half_foreign_optimizer: "SGD updates 2 tensors that belong to no prepared model",
     no_length: "NoLength has no length",

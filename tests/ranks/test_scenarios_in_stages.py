@@ -21,6 +21,8 @@ REFUSED = {
     "shared_and_odd_buffers": "cannot be followed without the layers",
     "hooks_that_fire_twice": "called several times",
     "lanes_without_items": "can be cut nowhere",
+    "lbfgs": "has to prepare before",
+    "sharpness_aware": "has to prepare before",
 }
 LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps"}
 """Which of its results a scenario reads from gradients that another stage has."""

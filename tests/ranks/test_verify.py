@@ -2,108 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 
-from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.prove.evidence import Kind
-from lockstep.prove.findings import Findings
 from lockstep.prove.plain import Finding, sentence
-from lockstep.prove.trials import PRELOADED, Program, Trials
-from lockstep.prove.verify import Proof, verify
 
 pytestmark = pytest.mark.ranks
-
-SCRIPT = """
-import copy
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
-import lockstep
-
-run = lockstep.init(seed=0, lanes={lanes})
-inputs = torch.randn(44, 6)
-targets = inputs[:, :3].argmax(1)
-model = nn.Sequential(nn.Linear(6, 8), {norm}, nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
-optimizer = torch.optim.AdamW(model.parameters(), lr={lr})
-loader = DataLoader(TensorDataset(inputs, targets), batch_size=22, {order})
-test_loader = DataLoader(TensorDataset(inputs[:5], targets[:5]), batch_size=5)
-model, optimizer, loader, test_loader = run.prepare(model, optimizer, loader, test_loader)
-{before}
-for epoch in run.epochs({epochs}):
-    for step in run.steps(loader):
-        for x, y in step:
-            {lane}
-            run.backward({loss})
-        optimizer.step()
-        optimizer.zero_grad()
-        run.log(loss=step.loss)
-        {after}
-    {epoch_end}
-"""
-HONEST = {
-    "lanes": 2,
-    "norm": "nn.BatchNorm1d(8)",
-    "lr": "1e-2",
-    "order": "shuffle=True",
-    "before": "",
-    "epochs": 2,
-    "lane": "run.log(mean=float(x.mean()))",
-    "loss": "F.cross_entropy(model(x), y)",
-    "after": "pass",
-    "epoch_end": "pass",
-}
-TOKENS = """
-def mean_of_tokens(logits, tokens):
-    keep = tokens != 0
-    return F.cross_entropy(logits[keep], tokens[keep])
-lengths = torch.arange(1, 45) % 7 + 1
-"""
-"""A batch of padded sentences: the mean runs over tokens that are no padding, of which lanes have different numbers."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[NurseryHandle]:
-    with NurseryHandle(1, PRELOADED) as nursery:
-        yield nursery
-
-
-class Verifier:
-    def __init__(self, folder: Path, nursery: NurseryHandle) -> None:
-        self.folder, self.nursery = folder, nursery
-
-    def __call__(self, *, ranks: tuple[int, ...] = (1, 2), steps: int = 3, **slots: object) -> Findings:
-        script = self.folder / "train.py"
-        script.write_text(SCRIPT.format(**HONEST | slots))
-        return self.of(script, ranks, steps)
-
-    def of(self, script: Path, ranks: tuple[int, ...] = (1, 2), steps: int = 3) -> Findings:
-        program = Program(script, None, (), threads=1, device="cpu")
-        with Trials(program, lambda *_: None, self.nursery) as trials:
-            try:
-                return verify(Proof(program, ranks, None, steps), trials)
-            finally:
-                trials.remove()
-
-
-@pytest.fixture
-def verified(tmp_path: Path, nursery: NurseryHandle) -> Verifier:
-    return Verifier(tmp_path, nursery)
-
-
-def named(findings: Findings) -> tuple[str, int, str]:
-    """Item, step and usual cause of the first difference."""
-    assert findings.failed is None, findings.failed
-    assert findings.exit_code == 1
-    assert findings.difference is not None
-    place = findings.difference.difference.place
-    return place.item, place.step, findings.difference.cause
+__all__ = ["nursery", "verified"]
 
 
 def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path: Path) -> None:
@@ -299,7 +211,7 @@ def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -
     findings = verified(lanes=None)
     assert findings.proved
     assert findings.lanes == 2
-    assert all(any(row.kind is kind for row in findings.rows) for kind in (Kind.BUFFER, Kind.VALUE))
+    assert all(any(row.key == kind for row in findings.rows) for kind in (Kind.BUFFER, Kind.VALUE))
 
 
 def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
@@ -315,6 +227,8 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.stderr.readline().startswith("plain … ")
     assert process.stderr.readline().startswith("plain, 1 lane … ")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 130
+    last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
+    assert re.fullmatch(last, said.splitlines()[-1])
     assert not list(temporary.glob("lockstep-verify-*"))

@@ -68,7 +68,7 @@ def test_a_strategy_that_is_not_exact_is_no_fault_of_the_script(tmp_path: Path, 
     assert "Usual cause" not in text
     assert "First difference" not in text
     assert findings.as_json()["not_exact"] == why_not_exact(strategy)
-    findings.difference = None
+    findings.difference, findings.rows = None, []
     assert "They were equal here; another run may give others." in text_of(findings)
 
 

@@ -44,8 +44,14 @@ def test_ranks_that_share_no_memory_hand_the_parameters_around(script):
     assert run_ranks(over_gloo, Started(3, form=ZERO1), script) == [alone] * 3
 
 
+CLOSURES = ("lbfgs", "sharpness_aware")
+"""Scenarios whose optimizers ask for gradients inside their step."""
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.__name__ not in CLOSURES], ids=lambda scenario: scenario.__name__
+)
 def test_a_scenario_has_the_bits_of_one_rank(scenario):
     [alone] = run_ranks(scenario, Started(1))
     for ranks in (2, 3):

@@ -151,13 +151,49 @@ def random_numbers_in_the_step():
         def step(self, closure=None):
             for group in self.param_groups:
                 for parameter in group["params"]:
-                    parameter.grad.add_(torch.randn_like(parameter))
+                    if parameter.grad is not None:
+                        parameter.grad.add_(torch.randn_like(parameter))
             return super().step(closure)
 
     mistake(make=lambda model: Noisy(model.parameters(), 0.1), updates_by="element")
 
 
+class Trusting(optim.Optimizer):
+    """Takes it that there is a gradient."""
+
+    def __init__(self, parameters, state):
+        super().__init__(parameters, {"lr": 0.1})
+        self.keeps_state = state
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if self.keeps_state:
+                    self.state[parameter]["calls"] = 1
+                else:
+                    parameter.sub_(parameter.grad * group["lr"])
+
+
+def closure_in_the_step():
+    run, model, optimizer, loader = prepared(adamw)
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+        optimizer.step(lambda: 1.0)
+
+
+def needs_every_gradient():
+    mistake(make=lambda model: Trusting(model.parameters(), False), updates_by="element")
+
+
+def keeps_a_state_without_a_gradient():
+    mistake(make=lambda model: Trusting(model.parameters(), True), updates_by="element")
+
+
 MISTAKES = {
+    closure_in_the_step: "which zero1 has to prepare before",
+    needs_every_gradient: "must leave a parameter whose grad is None alone",
+    keeps_a_state_without_a_gradient: "made a state for a parameter",
     state_on_one_rank: "The ranks are not at the same place",
     state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
     state_of_one_parameter: "Call optimizer.state_dict() on every rank",

@@ -143,9 +143,35 @@ class Zeroing(optim.SGD):
         self.zero_grad()
 
 
+class ByIdentity(optim.Optimizer):
+    """Knows its parameters by what they are: identity, class, attributes, and places in the group."""
+
+    def __init__(self, parameters, lr):
+        parameters = list(parameters)
+        super().__init__(parameters, {"lr": lr})
+        self.scale = {id(parameter): 1.0 + 0.1 * number for number, parameter in enumerate(parameters)}
+        self.start = [parameter.detach().clone() for parameter in parameters]
+        for number, parameter in enumerate(parameters):
+            parameter.decay = 0.001 * number
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter, start in zip(group["params"], self.start, strict=True):
+                if parameter.grad is None or not isinstance(parameter, nn.Parameter) or id(parameter) not in self.scale:
+                    continue
+                moment = self.state[parameter].setdefault("moment", torch.zeros_like(parameter))
+                assert parameter in self.state
+                moment.mul_(0.9).add_(parameter.grad)
+                parameter.sub_(group["lr"] * self.scale[id(parameter)] * moment)
+                parameter.sub_(getattr(parameter, "decay", 0.0) * (parameter - start))
+
+
 def own_optimizers():
     told = []
     for make, by in (
+        (lambda model: ByIdentity(model.parameters(), 0.02), "element"),
+        (lambda model: ByIdentity(model.parameters(), 0.02), "parameter"),
         (lambda model: Lamb(model.parameters(), 0.01), "parameter"),
         (lambda model: Sign(model.parameters(), 0.01, momentum=0.9), "element"),
         (lambda model: Keeps(model.parameters(), 0.05), "element"),

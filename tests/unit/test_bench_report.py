@@ -12,7 +12,7 @@ from lockstep.prove.bench_measures import PARTS, Interval, Memory, Round, StepTi
 from lockstep.prove.bench_picture import draw, kind_of
 from lockstep.prove.bench_plan import Amount, Bench, Configuration, configurations, parse_strategies
 from lockstep.prove.bench_report import show
-from lockstep.prove.bench_results import Measured, Results
+from lockstep.prove.bench_results import Measured, Results, is_faster
 from lockstep.prove.bench_stages import Stage
 from lockstep.prove.trials import Program
 
@@ -175,3 +175,52 @@ def test_a_picture_is_drawn_of_bars_and_of_one_step(tmp_path: Path) -> None:
         assert f"<!-- {said}" in drawn or said in drawn
     assert kind_of(Interval("compute", "backward 3", 0, 1)) == "backward"
     assert kind_of(Interval("exchange", "gradients", 0, 1)) == "exchange"
+
+
+def rounds(strategy: str, *step_ms: float, ranks: int = 2, **more: object) -> Measured:
+    """A configuration whose rounds differ."""
+    found = [measured(strategy, ms, ranks=ranks, **more) for ms in step_ms]  # type: ignore[arg-type]
+    found[0].rounds = [one.rounds[0] for one in found]
+    return found[0]
+
+
+def wandering(*found: Measured) -> Results:
+    """One rank took 100 ms in each of five rounds."""
+    return Results("train.py", "cpu", 4, Amount(10, 5), [rounds("single", *[100.0] * 5, ranks=1), *found])
+
+
+def test_what_is_within_the_noise_gets_no_reason_and_no_praise() -> None:
+    slightly_slower = rounds("ddp", 96.0, 103.0, 104.0, 98.0, 105.0)
+    said = words(wandering(slightly_slower))
+    assert "is slower" not in said
+    assert "exchange of gradients" not in said
+    slightly_faster = rounds("ddp", 90.0, 103.0, 94.0, 102.0, 96.0)
+    said = words(wandering(slightly_faster))
+    assert "Fastest" not in said
+    assert "Nothing can be told to be faster than one rank: ddp on 2 took 0.96 times as long" in said
+    assert "Nothing is faster than one rank" in words(wandering(slightly_slower))
+    clear = rounds("ddp", 110.0, 112.0, 111.0, 109.0, 112.0)
+    assert "ddp on 2 is slower than one rank: 30% of a step is the exchange" in words(wandering(clear))
+
+
+def test_configurations_that_cannot_be_told_from_the_fastest_are_named_beside_it() -> None:
+    first = rounds("ddp", 50.0, 52.0, 51.0, 50.0, 49.0)
+    second = rounds("zero1", 51.0, 50.0, 51.5, 51.0, 49.5)
+    third = rounds("pipeline", 80.0, 81.0, 80.0, 82.0, 80.0)
+    said = words(wandering(first, second, third))
+    assert "Fastest: ddp on 2, 2.00 times one rank; zero1 on 2 cannot be told from it." in said
+    equal = rounds("single", 50.0, 51.0, 50.5, 50.0, 49.5, ranks=1, threads=4, all_cores=True)
+    assert "One process with all" not in words(wandering(first, equal))
+
+
+def test_a_single_round_is_believed_only_beyond_what_its_steps_wander() -> None:
+    base, near, far = (rounds("single", 100.0, ranks=1), rounds("ddp", 96.0), rounds("ddp", 70.0, ranks=4))
+    assert not is_faster(near, base)
+    assert is_faster(far, base)
+    assert not is_faster(base, far)
+
+
+def test_hogwild_is_blamed_for_no_exchange() -> None:
+    said = words(wandering(rounds("hogwild", 150.0, 151.0, 152.0, 150.0, 149.0)))
+    assert "hogwild on 2 is slower than one rank: it exchanges no gradients" in said
+    assert "of a step is the exchange" not in said

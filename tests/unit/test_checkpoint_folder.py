@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,16 +38,18 @@ def read(path):
     return (place / "a.json").read_bytes()
 
 
-def test_a_state_is_readable_after_every_move_and_can_be_replaced_again(tmp_path):
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_state_is_readable_after_every_move_and_can_be_replaced_again(tmp_path, exchanges):
     for count in range(6):
         path = tmp_path / str(count) / "state"
         save(path, b"old")
         folder = StateFolder(path)
         stage(folder, b"new")
-        steps = moves(target_exists=True, previous_exists=False)
+        folder.unmark()
+        steps = moves(target_exists=True, previous_exists=False, exchanges=exchanges)
         for move in steps[:count]:
-            folder.carry_out(move)
-        installed = Move.INSTALL in steps[:count]
+            assert folder.carry_out(move)
+        installed = {Move.INSTALL, Move.EXCHANGE} & set(steps[:count])
         assert read(path) == (b"new" if installed else b"old")
         folder._unlock()  # as the kernel does when the program ends
         save(path, b"newest")
@@ -53,10 +58,31 @@ def test_a_state_is_readable_after_every_move_and_can_be_replaced_again(tmp_path
     assert Move.SYNC in steps
 
 
-@given(st.booleans(), st.booleans())
-def test_no_move_leaves_nothing_complete(target, previous):
+def test_where_folders_cannot_be_exchanged_they_are_moved(tmp_path, monkeypatch):
+    monkeypatch.setattr("lockstep.checkpoint.folder.exchange", lambda *_: False)
+    for text in (b"1", b"2", b"3"):
+        save(tmp_path / "state", text)
+        assert read(tmp_path / "state") == text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / ".state.previous").symlink_to(elsewhere)
+    save(tmp_path / "state", b"4")
+    folder = StateFolder(tmp_path / "state")
+    folder.carry_out(Move.RETIRE)  # and the program ends
+    assert folder.find() == tmp_path / ".state.lockstep-previous"
+    assert read(tmp_path / "state") == b"4"
+    save(tmp_path / "state", b"5")
+    (tmp_path / ".state.lockstep-previous").write_text("mine")
+    with pytest.raises(WorldError, match=r"but \.state\.previous and \.state\.lockstep-previous beside it are taken"):
+        save(tmp_path / "state", b"6")
+    assert read(tmp_path / "state") == b"5"
+
+
+@given(st.booleans(), st.booleans(), st.booleans())
+def test_no_move_leaves_nothing_complete(target, previous, exchanges):
     there = {"target": target, "previous": previous}
-    for move in moves(target, previous):
+    for move in moves(target, previous, exchanges):
         match move:
             case Move.REMOVE_PREVIOUS:
                 there["previous"] = False
@@ -66,7 +92,10 @@ def test_no_move_leaves_nothing_complete(target, previous):
             case Move.INSTALL:
                 assert not there["target"]
                 there["target"] = True
+            case Move.EXCHANGE:
+                assert there["target"]
         assert any(there.values()) or not (target or previous)
+        assert there["target"] or not exchanges or not target
     assert there == {"target": True, "previous": False}
 
 
@@ -82,13 +111,26 @@ def test_a_stage_that_was_not_finished_is_no_state(tmp_path):
         refused.begin()
     refused.abandon()
     assert (folder.stage / "a.json").read_bytes() == b"half", "what another program writes is left alone"
-    folder.stage.rename(tmp_path / "state")  # as when it was put in place, and another program began
+    folder.abandon()
     following = StateFolder(tmp_path / "state")
     following.begin()
     folder.abandon()
     assert following.stage.exists()
     following.abandon()
-    assert [file.name for file in tmp_path.iterdir()] == ["state"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_saves_beside_a_program_that_is_putting_a_state_in_place(tmp_path):
+    save(tmp_path / "state", b"old")
+    folder = StateFolder(tmp_path / "state")
+    stage(folder, b"new")
+    folder.unmark()
+    for move in (Move.EXCHANGE, Move.SYNC, Move.REMOVE_REPLACED):
+        folder.carry_out(move)
+        with pytest.raises(WorldError, match="Another program is saving to"):
+            StateFolder(tmp_path / "state").begin()
+    folder._unlock()
+    save(tmp_path / "state", b"newest")
 
 
 def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
@@ -96,21 +138,114 @@ def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     folder = StateFolder(tmp_path / "state")
     folder.stage.symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match="symbolic link"):
+    assert "was not made by lockstep" in folder.refusal()
+    with pytest.raises(OSError, match="Not a directory"):
         folder.begin()
     folder.abandon()
     assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert folder.stage.is_symlink()
+
+
+def foreign_things(place):
+    """Makes something of somebody else's at `place`, one after the other."""
+    place.write_text("mine")
+    yield place
+    place.unlink()
+    os.mkfifo(place)
+    yield place
+    place.unlink()
+    place.mkdir()
+    for name in ("thesis.tex", "model.safetensors", "config.json", "manifest.json"):
+        (place / name).write_text("mine")
+        yield place / name
+        (place / name).unlink()
+    (place / "folder.json").mkdir()
+    yield place / "folder.json"
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr("lockstep.checkpoint.folder.exchange", lambda *_: False)
+    for thing in foreign_things(tmp_path / ".mine.previous"):
+        save(tmp_path / "mine", b"one")
+        save(tmp_path / "mine", b"two")
+        assert os.path.lexists(thing)
+        assert StateFolder(tmp_path / "mine").refusal() == ""
+    for thing in foreign_things(tmp_path / ".other.saving"):
+        folder = StateFolder(tmp_path / "other")
+        assert "was not made by lockstep. Move it away, or save under another name." in folder.refusal()
+        with pytest.raises((WorldError, OSError)):
+            folder.begin()
+        folder.abandon()
+        assert os.path.lexists(thing)
+
+
+def test_what_somebody_puts_into_a_stage_or_a_state_stays(tmp_path):
+    save(tmp_path / "mine", b"one")
+    (tmp_path / "mine" / "config.json").write_text("mine")
+    assert "is a folder with other things in it" in StateFolder(tmp_path / "mine").refusal()
+    (tmp_path / "mine" / "config.json").unlink()
+    folder = StateFolder(tmp_path / "mine")
+    stage(folder, b"two")
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    (folder.stage / "notes.txt").write_text("mine")
+    with pytest.raises(WorldError, match="with other things in it"):
+        folder.install()
+    folder.abandon()
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert (folder.stage / "notes.txt").exists()
+
+
+def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
+    """Each save is made, or says that the other one is saving; a reader always finds a complete state."""
+    save(tmp_path / "state", b"first")
+    program = (
+        "import sys\n"
+        "from lockstep.checkpoint.folder import StateFolder, write_synced\n"
+        "from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile\n"
+        "from lockstep.errors import WorldError\n"
+        "saved = 0\n"
+        "for number in range(150):\n"
+        "    folder = StateFolder(sys.argv[1])\n"
+        "    try:\n"
+        "        if problem := folder.refusal():\n"
+        "            raise WorldError(problem)\n"
+        "        folder.begin()\n"
+        "        text = b'%d ' % number * 3000\n"
+        "        write_synced(folder.stage / 'a.json', text)\n"
+        "        write_synced(folder.stage / NAME, Manifest({'a.json': SavedFile.of(text)}, {}).encode())\n"
+        "        folder.install()\n"
+        "        saved += 1\n"
+        "    except WorldError as error:\n"
+        "        folder.abandon()\n"
+        "        assert 'Another program is saving to' in str(error), error\n"
+        "print(saved)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "state")]
+    savers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    looks = 0
+    while any(saver.poll() is None for saver in savers):
+        assert StateFolder(tmp_path / "state").find() is not None
+        looks += 1
+    saved = [int(saver.communicate()[0] or 0) for saver in savers]
+    print(f"{saved} of 300 saves made, {looks} looks")
+    assert [saver.returncode for saver in savers] == [0, 0]
+    assert sum(saved) > 0
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_state_that_is_replaced_while_it_is_looked_for_is_found(tmp_path):
     folder = StateFolder(tmp_path / "state")
 
-    class Replaced(type(folder.previous)):
-        def __truediv__(self, name):  # between the first two looks, the program that replaces it ends its work
-            save(tmp_path / "state", b"new")
+    class Target(type(folder.target)):
+        def __truediv__(self, name):  # after the first look, the program that replaces it ends its work
+            if not os.path.lexists(tmp_path / "state"):
+                save(tmp_path / "state", b"new")
+                return super().__truediv__("nothing yet")
             return super().__truediv__(name)
 
-    folder.previous = Replaced(folder.previous)
+    folder.target = Target(folder.target)
     assert folder.find() == folder.target
 
 
@@ -123,7 +258,7 @@ def test_an_empty_folder_does_not_cost_the_state_that_was_left_over(tmp_path):
     stage(folder, b"new")
     kept = []
     carry_out = folder.carry_out
-    folder.carry_out = lambda move: (carry_out(move), kept.append(read(path)))
+    folder.carry_out = lambda move: (carry_out(move), kept.append(read(path)))[0]
     folder.install()
     assert kept[0] == b"new"
     assert set(kept) <= {b"old", b"new"}

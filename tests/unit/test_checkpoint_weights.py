@@ -1,6 +1,7 @@
 """Anybody's weight file into a model: all of it or nothing, and nothing in a file is executed."""
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -17,7 +18,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import lockstep
+from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 from lockstep.checkpoint.model_state import ModelState
+from lockstep.errors import WorldError
 from lockstep.testing.digests import digest_of
 
 
@@ -329,6 +332,107 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(lockstep.UsageError, match="no regular file"):
         lockstep.load_weights(Net(), tmp_path / "pipe")
+
+
+def write_state(folder, model, name="model.safetensors", **facts):
+    """A state as `run.save_state` writes it, of a model alone."""
+    folder.mkdir(exist_ok=True)
+    save_file(model.state_dict(), folder / name)
+    text = (folder / name).read_bytes()
+    files = {name: SavedFile(len(text), hashlib.sha256(text).hexdigest(), tuple(model.state_dict()))}
+    (folder / NAME).write_bytes(Manifest(files, facts).encode())
+
+
+def test_a_bit_that_flips_in_the_weights_of_a_state_is_found(tmp_path):
+    source, target = Net(), Net()
+    write_state(tmp_path / "state", source)
+    file = tmp_path / "state" / "model.safetensors"
+    lockstep.load_weights(target, tmp_path / "state")
+    lockstep.load_weights(target, file)
+    assert digest_of(target) == digest_of(source)
+    whole, kept = file.read_bytes(), digest_of(target)
+    for place in range(0, len(whole), max(len(whole) // 30, 1)):
+        harmed = bytearray(whole)
+        harmed[place] ^= 1 << place % 8
+        file.write_bytes(harmed)
+        for path in (tmp_path / "state", file):
+            with pytest.raises(lockstep.UsageError, match=r"its content is not what was written \(SHA-256\)"):
+                lockstep.load_weights(target, path)
+    assert digest_of(target) == kept
+    file.write_bytes(whole)
+    manifest = (tmp_path / "state" / NAME).read_bytes()
+    (tmp_path / "state" / NAME).write_bytes(manifest.replace(b"lockstep-state", b"lockstep-stats"))
+    with pytest.raises(lockstep.UsageError, match=r"manifest\.json is damaged"):
+        lockstep.load_weights(target, file)
+
+
+def test_another_programs_manifest_beside_a_file_is_left_alone(tmp_path):
+    save_file(Net().state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / NAME).write_text('{"name": "a web page"}')
+    lockstep.load_weights(Net(), tmp_path / "model.safetensors")
+    with pytest.raises(lockstep.UsageError, match=r"is a folder\. Name the weight file inside it"):
+        lockstep.load_weights(Net(), tmp_path)
+
+
+def test_what_is_no_regular_file_in_a_state_is_one_sentence_at_once(tmp_path):
+    write_state(tmp_path / "state", Net())
+    for name in (NAME, "model.safetensors"):
+        path, target = tmp_path / "state" / name, Net()
+        whole, kept = path.read_bytes(), digest_of(target)
+        (tmp_path / "whole").write_bytes(whole)
+        for make, what in ((os.mkfifo, "a FIFO"), (to_zeros, "a link"), (to_whole, "a link"), (os.mkdir, "a folder")):
+            path.unlink()
+            make(path)
+            with pytest.raises((lockstep.UsageError, WorldError), match=f"it is {what}, no regular file"):
+                lockstep.load_weights(target, tmp_path / "state")
+            path.rmdir() if path.is_dir() else path.unlink()
+            path.write_bytes(whole)
+        assert digest_of(target) == kept
+
+
+def to_zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+def to_whole(path):
+    path.symlink_to(path.parent.parent / "whole")
+
+
+def test_a_link_to_a_weight_file_is_followed(tmp_path):
+    save_file(Net().state_dict(), tmp_path / "blob")  # as the cache of a model hub keeps them
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
+    lockstep.load_weights(Net(), tmp_path / "model.safetensors")
+
+
+def test_several_models_of_a_state_are_named(tmp_path):
+    source, target = Net(), Net()
+    write_state(tmp_path, source, "model2.safetensors")
+    text = (tmp_path / "model2.safetensors").read_bytes()
+    (tmp_path / "model1.safetensors").write_bytes(text)
+    saved = SavedFile(len(text), hashlib.sha256(text).hexdigest(), ())
+    files = {"model1.safetensors": saved, "model2.safetensors": saved}
+    (tmp_path / NAME).write_bytes(Manifest(files, {}).encode())
+    with pytest.raises(
+        lockstep.UsageError, match=r"holds 2 models. Name one of them: .*/model1.safetensors, .*/model2"
+    ):
+        lockstep.load_weights(target, tmp_path)
+    lockstep.load_weights(target, tmp_path / "model2.safetensors")
+    assert digest_of(target) == digest_of(source)
+
+
+def test_weights_of_a_state_that_was_left_between_two_renames_are_found(tmp_path, capsys):
+    source, target = Net(), Net()
+    write_state(tmp_path / ".state.previous", source)
+    lockstep.load_weights(target, tmp_path / "state")
+    assert digest_of(target) == digest_of(source)
+    assert "which is complete" in capsys.readouterr().err
+
+
+def test_a_name_in_a_file_does_not_act_on_the_terminal(tmp_path):
+    save_file({"\x1b[2Jw\n": torch.ones(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(lockstep.UsageError) as caught:
+        lockstep.load_weights(Net(), tmp_path / "w.safetensors")
+    assert r"unexpected: \x1b[2Jw" in str(caught.value)
 
 
 def test_names_are_those_of_a_single_device_however_a_model_is_wrapped():

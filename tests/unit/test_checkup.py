@@ -19,6 +19,7 @@ from lockstep.checkup.examination import Report
 from lockstep.checkup.leftovers import leftover_row
 from lockstep.checkup.limits import open_files_row
 from lockstep.checkup.places import folder_row, loopback_row, read_folder, try_loopback
+from lockstep.checkup.private_files import private_files_row
 from lockstep.checkup.row import Row, State, note, ok, problem
 from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row, size_text
 from lockstep.checkup.table import show
@@ -27,6 +28,7 @@ from lockstep.checkup.versions import names_row, version_rows
 from lockstep.launch.cores import Cores
 from lockstep.launch.gpus import gpu_names
 from lockstep.launch.leftovers import orphaned_processes, orphaned_shared_memory
+from lockstep.launch.private_view import ViewReport
 from lockstep.launch.report import device_names
 from lockstep.launch.sizing import Machine
 
@@ -247,3 +249,14 @@ def test_the_report_lines_up_in_80_columns_without_colours() -> None:
         "A run would not work here: see torch.",
     ]
     assert report.as_json()["ok"] is False
+
+
+def test_a_system_without_private_views_is_told_what_happens_then() -> None:
+    assert private_files_row(ViewReport()).state is State.OK
+    refused = private_files_row(ViewReport("unshare: Operation not permitted"))
+    assert refused.state is State.NOTE
+    assert "unshare: Operation not permitted" in refused.text
+    assert "copies of the folder" in refused.way_out
+    partly = private_files_row(ViewReport(real=("/mnt/usb (Invalid argument)",)))
+    assert partly.state is State.NOTE
+    assert "not /mnt/usb (Invalid argument)" in partly.text

@@ -35,6 +35,10 @@ def test_a_progress_bar_is_one_line_as_on_a_terminal() -> None:
     assert cutter.feed(b"windows\r\n") == ["windows"]
 
 
+def test_colours_of_a_log_library_are_left_out_and_the_same_line_is_still_the_same() -> None:
+    assert LineCutter().feed(b"\x1b[32m\x1b[1mINFO\x1b[0m ready \x1b[2J\n") == ["INFO ready \x1b[2J"]
+
+
 def test_a_bar_without_an_end_does_not_grow_for_ever() -> None:
     cutter = LineCutter()
     for percent in range(10_000):

@@ -142,6 +142,25 @@ def test_the_journals_last_work_is_in_the_headline() -> None:
     ]
 
 
+def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() -> None:
+    text = "bad \x1b[2J\rthing\nFAILED    rank 0: forged"
+    failed = Failure(1, FailureKind.SCRIPT, text, f"ValueError: {text}\n", "/a\ndone      \x1b[H.py", 3, "\x1b[1m7", 5)
+    block = blamed(RankEnd(1, 1, 0, 9, False, failed), Evidence([], Path("l\nog"), "", ""))
+    assert block.splitlines() == [
+        r"FAILED    rank 1: bad \x1b[2J\rthing\nFAILED    rank 0: forged",
+        r"  at /a\ndone      \x1b[H.py:3",
+        "",
+        r"  ValueError: bad \x1b[2J\rthing",
+        "  FAILED    rank 0: forged",
+        "",
+        r"  sample: number \x1b[1m7 of the data set",
+        "  2 other ranks stopped because of this",
+        r"  log: l\nog",
+    ]
+    misused = replace(failed, kind=FailureKind.USAGE, error="UsageError: no\ndone      all is well\x1b[8m")
+    assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == "error: no\n  done      all is well\\x1b[8m"
+
+
 def test_a_kill_for_lack_of_memory_is_told_from_another() -> None:
     before = MemoryPressure(4, 10**9)
     assert "lack of memory (the host has 0.4 GB free)" in explain_kill(before, MemoryPressure(5, 400_000_000))
@@ -164,7 +183,7 @@ def test_a_run_folder_is_named_by_time_and_script_and_never_taken_twice(tmp_path
     assert reserve_run_folder(tmp_path / "new", "mine", "train.py", now) == tmp_path / "new" / "mine"
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nlockstep  forged", "\x1b[2J"])
 def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--name must be a folder's name without a slash"):
         reserve_run_folder(tmp_path, name, "train.py", datetime(2026, 1, 1, tzinfo=UTC))

@@ -112,8 +112,8 @@ def test_a_subclass_is_known_when_it_changes_nothing_of_the_update():
     for kind in (OwnStep, OwnGroups):
         with pytest.raises(UsageError, match=f"does not know whether {kind.__name__}"):
             updates_by(kind(parameters), None)
-        assert updates_by(kind(parameters), "parameter") is UpdatesBy.PARAMETER
-        assert updates_by(kind(parameters), "element") is UpdatesBy.ELEMENT
+        assert updates_by(kind(parameters), "parameter") is UpdatesBy.ITSELF
+        assert updates_by(kind(parameters), "element") is UpdatesBy.ITSELF
 
 
 def test_forms_whose_bits_depend_on_the_sharing_are_refused():

@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.cli.verify import parse_ranks, proof_from
-from lockstep.cli.words import own_first
+from lockstep.cli.words import own_first, strays
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Form, on_ranks
 
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
-OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics")) | {
+OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {
     "ranks": "1,2",
     "steps": 20,
     "threads": 1,
     "device": "cpu",
     "module": False,
     "args": (),
+    "accept": (),
 }
 
 
@@ -64,6 +65,12 @@ def test_other_ranks_are_refused(text: str) -> None:
         ({"lanes": 1}, "Verify with --lanes 2, or with --ranks 1"),
         ({"threads": 0}, "--threads must be at least 1"),
         ({"script": "missing.py"}, "There is no script missing.py"),
+        ({"accept": ("plain", "plane")}, "--accept plane: there is nothing of this name to accept. Try --accept plain"),
+        ({"accept": ("script",)}, "--accept script is about the file of --against"),
+        ({"ranks": "1"}, r"or a file \(--save, --against\)"),
+        ({"ranks": "1", "save": "/no/such/folder/bits.json"}, "--save /no/such/folder/bits.json cannot be written"),
+        ({"save": "a.json", "against": "./a.json"}, "--save and --against name the same file"),
+        ({"against": "missing.json"}, "missing.json cannot be read: No such file or directory. Write it first: --save"),
         ({"ranks": "none"}, "--ranks must be numbers"),
     ],
 )
@@ -93,3 +100,41 @@ def test_the_strategy_of_the_command_line_is_that_of_every_run(tmp_path: Path) -
     assert on_ranks(Form(mesh="dp=1"), 1) == Form(mesh="dp=1")
     assert on_ranks(Form("pipeline", "pipeline=2"), 1) == Form()
     assert on_ranks(Form("pipeline"), 2) == Form("pipeline")
+
+
+OURS = ("--ranks", "--steps", "--schedule", "--json", "-m", "--module")
+SOURCE = """
+parser.add_argument("--scheduler"); parser.add_argument("-m"); parser.add_argument("--batch_size")
+for step in run.steps(loader): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--stesp 5", ["--stesp goes to the script; did you mean --steps?"]),
+        ("--rank=1", ["--rank goes to the script; did you mean --ranks?"]),
+        (
+            "data --steps 3 --steps 4",
+            ["--steps stands behind the script and what belongs to it, so it goes to the script"],
+        ),
+        ("--scheduler cosine -m 3 --lr 0.1 -x --batch-size 4", []),
+        ("-- steps ranks 5 --", []),
+    ],
+)
+def test_words_that_look_like_ours_are_noted_unless_the_script_knows_them(words: str, said: list[str]) -> None:
+    assert strays(words.split(), OURS, SOURCE) == said
+    assert strays(words.split(), OURS, None) == said or "scheduler" in words
+
+
+def test_a_typo_is_noted_before_anything_starts_unless_two_dashes_say_that_it_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+
+    def said(*words: str) -> str:
+        command = [sys.executable, "-m", "lockstep", "verify", "--lanes", "0", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
+
+    assert said("train.py", "--stesp", "5").startswith(
+        "note: --stesp goes to the script; did you mean --steps?\nerror: "
+    )
+    assert said("train.py", "--", "--stesp", "5").startswith("error: ")

@@ -1,13 +1,26 @@
 """Where recordings differ first, and what a kind's cell says."""
 
 import json
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.layout.recording import AT_END
 from lockstep.layout.run_folder import RunFolder
-from lockstep.prove.comparison import Side, cell, first_difference
-from lockstep.prove.evidence import Evidence, Kind, Place, number_of, parse, read_evidence
+from lockstep.prove.comparison import Side, cell, comparable, first_difference
+from lockstep.prove.evidence import (
+    End,
+    Evidence,
+    Kind,
+    Place,
+    is_hash,
+    number_of,
+    parse,
+    read_evidence,
+    with_samples_of_all,
+)
+from lockstep.prove.rows import rows_of
 
 ITEMS = (
     "loss",
@@ -24,6 +37,10 @@ ITEMS = (
 def recorded(steps: int = 3, items: tuple[str, ...] = ITEMS, **changed: str) -> dict[Place, str]:
     """Every value is "0" but those in `changed`, by f"{item}@{step}"."""
     return {Place(step, item): changed.get(f"{item}@{step}", "0") for step in range(1, steps + 1) for item in items}
+
+
+def of(kind: Kind) -> Callable[[Place], bool]:
+    return lambda place: place.kind is kind
 
 
 def one(**changed: str) -> Evidence:
@@ -78,15 +95,15 @@ def test_fewer_steps_are_a_difference() -> None:
 
 def test_a_cell_hashes_all_steps_of_its_kind_only() -> None:
     reference, other = one(), one(**{"loss@3": "1"})
-    assert cell(Kind.LOSS, other, reference).digest != cell(Kind.LOSS, reference, reference).digest
-    assert cell(Kind.BUFFER, other, reference) == cell(Kind.BUFFER, reference, reference)
-    assert cell(Kind.LOSS, other, reference).differs_at == 3
-    assert cell(Kind.BUFFER, other, reference).num_items == 1
+    assert cell(of(Kind.LOSS), other, reference).digest != cell(of(Kind.LOSS), reference, reference).digest
+    assert cell(of(Kind.BUFFER), other, reference) == cell(of(Kind.BUFFER), reference, reference)
+    assert cell(of(Kind.LOSS), other, reference).differs_at == 3
+    assert cell(of(Kind.BUFFER), other, reference).num_items == 1
 
 
 def test_a_cell_names_the_rank_that_differs_in_its_own_run() -> None:
     split = Evidence((recorded(), recorded(), recorded(**{"loss@2": "1"})))
-    found = cell(Kind.LOSS, split, one())
+    found = cell(of(Kind.LOSS), split, one())
     assert (found.differs_at, found.rank) == (2, 2)
 
 
@@ -113,5 +130,66 @@ def test_recordings_are_read_in_order_and_the_first_of_two_counts(tmp_path) -> N
 def test_numbers_are_told_from_hashes_and_texts(number: float) -> None:
     assert number_of(number.hex()) == number
     assert number_of("0" * 32) is None
+    assert number_of("0" * 32 + " nan") is None
+    assert is_hash("0f" * 16 + " nan")
+    assert not any(is_hash(text) for text in (number.hex(), "nan", "'" + "0" * 30 + "'", "0" * 31))
     assert number_of("True") is None
     assert number_of("12") == 12.0
+
+
+def test_the_samples_of_all_lanes_stand_in_front_of_every_ranks_step() -> None:
+    first = {Place(1, "samples of lane 10"): "a", Place(1, "loss"): "0", Place(AT_END, "parameter a"): "1"}
+    second = {Place(1, "samples of lane 2"): "b", Place(1, "loss"): "0", Place(AT_END, "again lane 2"): "c"}
+    for recorded in with_samples_of_all([first, second]):
+        assert [place.item for place in recorded if place.step == 1] == [
+            "samples of lane 2",
+            "samples of lane 10",
+            "loss",
+        ]
+        assert recorded[Place(AT_END, "again lane 2")] == "c"
+    assert with_samples_of_all([first, {}])[1] == {}
+    stages = [{Place(1, "samples of lane 0"): value} for value in "ab"]
+    assert with_samples_of_all(stages) == stages, "stages that carry one lane must have the same samples"
+
+
+def test_what_some_run_did_not_come_to_is_compared_by_nobody() -> None:
+    at_end = {Place(AT_END, "value x"): "1", Place(AT_END, "again lane 0"): "2"}
+    more = {Place(AT_END, "parameter a"): "3"}
+    whole = Evidence((recorded() | at_end | more,), End(over=True, reached=True))
+    part = Evidence((recorded() | at_end,), End(over=True))
+    assert comparable([whole, whole]) == [whole, whole]
+    left, right = comparable([whole, part])
+    assert left.ranks == right.ranks == part.ranks
+    assert first_difference([left, right]) is None
+
+
+def test_the_rows_of_steps_do_not_look_at_the_end_which_has_rows_of_its_own() -> None:
+    at_end = {Place(AT_END, item): "1" for item in ("parameter a", "script s", "again lane 0")}
+    start = {Place(0, "initial a"): "1"}
+    bare, more = rows_of([one()]), rows_of([Evidence((start | recorded() | at_end,))])
+    assert [row.title for row in more] == [
+        "initial values (1)",
+        *(row.title for row in bare),
+        "at the end (2)",
+        "samples again (1)",
+    ]
+    assert [row.cells for row in more[1:-2]] == [row.cells for row in bare]
+    assert sum(row.num_items for row in more if row.in_each_step) == len(ITEMS)
+
+
+def test_a_layer_is_known_by_the_name_of_its_tensor() -> None:
+    layers = {
+        item: Place(1, item).layer
+        for item in ("gradient a.b.weight (pass 2)", "parameter weight", "loss", "optimizer lr of group 0")
+    }
+    assert list(layers.values()) == ["a.b", "", "", ""]
+    assert [
+        Place(1, item).layer for item in ("optimizer exp_avg of fc.bias", "optimizer betas.0", "script s.fc.bias")
+    ] == ["fc", "", ""]
+    assert str(Place(AT_END, "loss")) == "at the end, loss"
+    assert str(Place(0, "initial a")) == "before the first step, initial a"
+
+
+def test_a_recording_tells_where_a_nan_stands_first() -> None:
+    assert one().first_nan is None
+    assert one(**{"gradient a@2": "0" * 32 + " nan", "loss@3": "nan"}).first_nan == Place(2, "gradient a")

@@ -133,3 +133,18 @@ def test_lanes_are_read_with_their_weights_and_the_coarsest_dtype(tmp_path: Path
     assert [list(gradient) for gradient in read.gradients] == [[0.0, 2.0], [2.0, 2.0]]
     assert read.shares == [0.75, 0.25]
     assert (read.explicit, read.batch_norms, read.dtype) == (True, 2, "bfloat16")
+
+
+@pytest.mark.parametrize("size", [60, 3000])
+def test_lanes_that_all_have_one_gradient_show_nothing(size: int) -> None:
+    one, other = vectors(2, size)
+    almost = [value * (1 + 1e-7) for value in one]
+    assert verdict([2.0, 1.0], one, [one, almost]) is Finding.SAME_LANES
+    late = [*one[:-1], one[-1] + 1.0]
+    mean = [(a + b) / 2 for a, b in zip(one, late, strict=True)]
+    assert verdict([1.0, 1.0], mean, [one, late]) is Finding.AGREES
+    assert verdict([1.0, 1.0], [2 * value for value in one], [one, one]) is Finding.SUM
+    found = judge(Lanes([one, almost], [1.0, 1.0]), Lanes([one], [1.0]))
+    assert not found.agrees
+    assert "--accept plain" in sentence(found)
+    assert verdict([1.0], other, [other]) is Finding.AGREES

@@ -58,3 +58,53 @@ def test_outside_of_lanes_nothing_is_changed() -> None:
     torch.manual_seed(0)
     with RepeatedNoise(Place(Region.SCRIPT)):
         assert torch.equal(torch.randn(4, 3), expected)
+
+
+def attention(samples: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """Causal attention of each sample with itself; `mask` by keyword, as models of the ecosystem call it."""
+    heads = samples[:, None, :, None].repeat(1, 2, 1, 4).requires_grad_()
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask, dropout_p=dropout)
+
+
+@pytest.mark.parametrize("length", [3, 6])
+def test_attention_with_a_mask_for_each_sample_is_that_of_the_whole_batch(length: int) -> None:
+    samples = torch.randn(6, length, generator=torch.Generator().manual_seed(1))
+    mask = torch.rand(6, 1, length, length, generator=torch.Generator().manual_seed(2)) < 0.7
+    mask |= torch.eye(length, dtype=torch.bool)
+    noise = RepeatedNoise(Place(Region.LANE))
+    with noise:
+        whole = attention(samples, mask)
+        parts = [attention(samples[:4], mask[:4]), attention(samples[4:], mask[4:])]
+        shared = attention(samples, mask[0, 0])
+    assert torch.equal(whole, attention(samples, mask))
+    assert torch.equal(torch.cat(parts), whole)
+    assert torch.equal(shared, attention(samples, mask[0, 0])), (
+        "a mask for all samples is cut, where it has their number"
+    )
+
+
+def test_arguments_by_keyword_are_cut_into_samples_where_an_operation_draws() -> None:
+    draws: list[tuple[int, ...]] = []
+
+    def noisy(x: Tensor, *, scale: Tensor) -> Tensor:
+        draws.append((len(x), len(scale)))
+        return x + scale * torch.randn(x.shape)
+
+    library = torch.library.Library("lockstep_tests", "DEF")
+    library.define("noisy(Tensor x, *, Tensor scale) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("noisy", noisy, "CPU")
+    scale = torch.arange(6.0)[:, None]
+    with RepeatedNoise(Place(Region.LANE)):
+        whole = torch.ops.lockstep_tests.noisy(SAMPLES, scale=scale)
+    assert set(draws[1:]) == {(1, 1)}
+    difference = (whole - SAMPLES)[1:] / scale[1:]
+    assert torch.allclose(difference, difference[:1].expand_as(difference), atol=1e-5)
+
+
+def test_an_operation_in_place_that_drew_is_undone_before_it_is_made_again_by_samples() -> None:
+    with RepeatedNoise(Place(Region.LANE)):
+        drawn_rows = torch.nn.functional.rrelu_(SAMPLES[:1].expand(4, 3).clone(), training=True)
+    assert torch.equal(drawn_rows, drawn_rows[:1].expand(4, 3))
+    positive = SAMPLES[:1] > 0
+    assert torch.equal(drawn_rows[:1][positive], SAMPLES[:1][positive])
+    assert bool((drawn_rows[:1][~positive] / SAMPLES[:1][~positive] > 1 / 8 - 1e-6).all())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -45,12 +46,18 @@ _LEAVES: dict[str, Callable[[Mapping[str, Any], Take], Any]] = {
     "int": lambda value, _: int(value["hex"], 16),
     "bytes": lambda value, _: bytes.fromhex(value["hex"]),
     "device": lambda value, _: torch.device(value["name"]),
-    "numpy": lambda value, _: np.frombuffer(bytes.fromhex(value["hex"]), np.dtype(value["dtype"]))[0],
+    "numpy": lambda value, _: np.frombuffer(bytes.fromhex(value["hex"]), _number_type(value["dtype"]))[0],
     "dtype": lambda value, _: _DTYPES[value["name"]],
 }
 _DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
+
+
+def _number_type(name: str) -> np.dtype[Any]:
+    if not re.fullmatch(r"[<>=|][biufc]\d+", name):
+        raise ValueError(f"{name!r} is no type of numbers")
+    return np.dtype(name)
 
 
 def encode(value: Any, path: str, keep: Keep) -> Any:
@@ -163,10 +170,17 @@ def decode(value: Any, take: Take) -> Any:
     """
     try:
         return _decode(value, take)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error, RuntimeError) as error:
         raise UsageError(
-            f"The saved state holds {str(value)[:60]!r}, which lockstep does not write ({error})."
+            f"The saved state holds {_beginning(value)!r}, which lockstep does not write ({error})."
         ) from None
+
+
+def _beginning(value: Any) -> str:
+    try:
+        return str(value)[:60]
+    except RecursionError:
+        return "something nested too deeply"
 
 
 def _decode(value: Any, take: Take) -> Any:

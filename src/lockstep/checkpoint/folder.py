@@ -1,7 +1,9 @@
 """A state folder on disk, replaced as a whole: at every instant there is a complete one.
 
-`PATH` is written as `.PATH.saving` beside it and renamed at the end. Where `PATH` is there already, it moves to
-`.PATH.previous` first; a program that ends between the two renames leaves that one, and reading finds it.
+`PATH` is written as `.PATH.saving` beside it. Then the two change places in one step, and what was replaced is removed;
+where the file system has no such step, `PATH` moves to `.PATH.previous` first, and a program that ends between the two
+renames leaves that one, which reading finds. What somebody else has put at one of these places is never touched
+(`own_folder`). Whoever writes holds locks on the stage and on the state that it replaces until all is done.
 """
 
 from __future__ import annotations
@@ -10,29 +12,42 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 from enum import Enum
 from pathlib import Path
 
-from lockstep.checkpoint.manifest import FORMAT, NAME, Manifest
+from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest
+from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
+from lockstep.checkpoint.rename_exchange import exchange
 from lockstep.errors import UsageError, WorldError
+from lockstep.layout.regular_file import read_regular
+
+_PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
+"""Where PATH moves when it cannot be exchanged; the second where the first is somebody else's."""
+TRIES = 20
+"""Looks at a place that another program keeps replacing."""
 
 
 class Move(Enum):
     """One step of putting a new folder in place."""
 
+    EXCHANGE = "let .PATH.saving and PATH change places"
     REMOVE_PREVIOUS = "remove .PATH.previous"
     RETIRE = "rename PATH to .PATH.previous"
     INSTALL = "rename .PATH.saving to PATH"
     SYNC = "flush the parent folder to the disk"
+    REMOVE_REPLACED = "remove what is at .PATH.saving now"
 
 
-def moves(target_exists: bool, previous_exists: bool) -> list[Move]:
-    """How to put the new folder in place. Invariant: after each move, PATH or .PATH.previous is complete if one was."""
+def moves(target_exists: bool, previous_exists: bool, exchanges: bool) -> list[Move]:
+    """How to put the new folder in place. Invariant: after each move, PATH or .PATH.previous is complete if one was; and
+    PATH always, where the file system exchanges.
+    """
+    after = [Move.REMOVE_PREVIOUS] if previous_exists else []
     if not target_exists:
-        return [Move.INSTALL, Move.SYNC, *([Move.REMOVE_PREVIOUS] if previous_exists else [])]
-    before = [Move.REMOVE_PREVIOUS] if previous_exists else []
-    return [*before, Move.RETIRE, Move.INSTALL, Move.SYNC, Move.REMOVE_PREVIOUS]
+        return [Move.INSTALL, Move.SYNC, *after]
+    if exchanges:
+        return [Move.EXCHANGE, Move.SYNC, Move.REMOVE_REPLACED, *after]
+    return [*after, Move.RETIRE, Move.INSTALL, Move.SYNC, Move.REMOVE_PREVIOUS]
 
 
 class StateFolder:
@@ -41,17 +56,35 @@ class StateFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a link and replace its target
         self.stage = self.target.parent / f".{self.target.name}.saving"
-        self.previous = self.target.parent / f".{self.target.name}.previous"
-        self._lock: int | None = None
+        self._locks: list[int] = []
+        """Of the target, if it was there, and of the stage: whoever holds them writes, and nobody else."""
+
+    @property
+    def previous(self) -> Path | None:
+        """Where PATH is moved to, and looked for: the first place that is free or ours."""
+        for name in _PREVIOUS:
+            place = self.target.parent / name.format(self.target.name)
+            try:
+                if is_ours(place):
+                    return place
+            except (FileNotFoundError, NotADirectoryError, ValueError):
+                return place
+            except OSError:  # it cannot be looked at
+                continue
+        return None
 
     def refusal(self) -> str:
         """Why nothing may be written here; empty when it may."""
-        try:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self.stage.lstat()  # the longest name of all
-            return self._refusal()
-        except (OSError, ValueError) as error:
-            return f"A state cannot be saved to {str(self.target)!r}: {error}."
+        for _ in range(TRIES):
+            try:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    self.stage.lstat()  # the longest name of all
+                return self._refusal()
+            except FileNotFoundError:  # another program has just replaced what was looked at
+                continue
+            except (OSError, ValueError) as error:
+                return f"A state cannot be saved to {str(self.target)!r}: {error}."
+        return _another(self.target)
 
     def _refusal(self) -> str:
         if not self.target.name:
@@ -60,62 +93,126 @@ class StateFolder:
             return f"{self.target} is a link. Save to the folder that it points to."
         if self.target.exists() and not self.target.is_dir():
             return f"{self.target} is a file; a state is a folder. Save it under another name."
-        if self.target.is_dir() and not _is_ours(self.target):
+        if self.target.is_dir() and not is_ours(self.target):
             return f"{self.target} is a folder with other things in it. Save the state to a folder of its own below it."
+        if os.path.lexists(self.stage) and not is_ours(self.stage):
+            return (
+                f"{self.stage}, where a state is written before it becomes {self.target}, is there and was not made by "
+                f"lockstep. Move it away, or save under another name."
+            )
         return ""
 
     def begin(self) -> None:
         """Make an empty stage. Raises `WorldError` when another program is saving here."""
-        self.stage.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.stage, os.O_RDONLY | os.O_NOFOLLOW)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_alone = self._is_mine()
-        except OSError as error:
-            # a file system without locks: two runs that save to one place are found by the SHA-256 in the manifest
-            is_alone = error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT)
-        if not is_alone:  # locked by another program, or put in place by it just now
+            self._lock_existing_target()
+            self._lock_new_stage()
+            self._require_own()  # what was looked at before may have changed since
+            empty(self.stage)
+            mark(self.stage)
+        except (OSError, WorldError):
+            with contextlib.suppress(OSError):
+                if self._is_mine(self.stage):
+                    self.stage.rmdir()  # if it is empty
             self._unlock()
-            raise WorldError(f"Another program is saving to {self.target}. Give each run a folder of its own.")
-        for left in self.stage.iterdir():
-            left.unlink()
+            raise
+
+    def _require_own(self) -> None:
+        if problem := self._refusal():
+            raise WorldError(problem)
+
+    def _lock_existing_target(self) -> None:
+        for _ in range(TRIES):
+            if not self.target.is_dir() or self._lock(self.target):
+                return
+        raise WorldError(_another(self.target))
+
+    def _lock_new_stage(self) -> None:
+        for _ in range(TRIES):
+            with contextlib.suppress(FileExistsError):
+                self.stage.mkdir(parents=True)
+            if self._lock(self.stage):
+                return
+        raise WorldError(_another(self.target))
+
+    def _lock(self, folder: Path) -> bool:
+        """Lock it; False when another folder is there by now. Raises `WorldError` when another program has locked it."""
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # on a file system without locks two runs that save to one place are found by the SHA-256 in the manifest
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                os.close(lock)
+                raise WorldError(_another(self.target)) from None
+        if _is_at(lock, folder):
+            self._locks.append(lock)
+            return True
+        os.close(lock)
+        return False
+
+    def unmark(self) -> None:
+        """The stage is complete, and may become a state."""
+        (self.stage / MARK).unlink()
+        sync(self.stage)
 
     def install(self) -> None:
-        """The stage is complete: put it in place."""
-        sync(self.stage)
+        """The stage is complete: put it in place. Raises `WorldError` when somebody has changed what is at the place."""
+        if not self._is_mine(self.stage):
+            raise WorldError(_another(self.target))
+        self._require_own()
+        self.unmark()
         # an empty folder is replaced by the rename itself: it is not worth a complete .PATH.previous
         replaced = self.target.exists() and any(self.target.iterdir())
-        for move in moves(replaced, self.previous.exists()):
+        if replaced and not self._is_mine(self.target) and not self._lock(self.target):
+            raise WorldError(_another(self.target))
+        previous = self.previous is not None and self.previous.exists()
+        if replaced and self.carry_out(Move.EXCHANGE):
+            left = moves(replaced, previous, exchanges=True)[1:]
+        else:
+            left = moves(replaced, previous, exchanges=False)
+        for move in left:
             self.carry_out(move)
         self._unlock()
 
-    def carry_out(self, move: Move) -> None:
-        """One move."""
+    def carry_out(self, move: Move) -> bool:
+        """One move; whether the file system can make it, which for all but EXCHANGE it can."""
+        previous = self.previous
         match move:
-            case Move.REMOVE_PREVIOUS:
-                shutil.rmtree(self.previous)
+            case Move.EXCHANGE:
+                return exchange(self.stage, self.target)
+            case Move.REMOVE_PREVIOUS if previous is not None:
+                remove(previous)
+            case Move.RETIRE if previous is not None:
+                self.target.rename(previous)
             case Move.RETIRE:
-                self.target.rename(self.previous)
+                names = " and ".join(name.format(self.target.name) for name in _PREVIOUS)
+                raise WorldError(f"{self.target} must be moved aside, but {names} beside it are taken. Move them away.")
             case Move.INSTALL:
                 self.stage.rename(self.target)
             case Move.SYNC:
                 sync(self.target.parent)
+            case Move.REMOVE_REPLACED:
+                remove(self.stage)
+        return True
 
     def abandon(self) -> None:
         """Give up: nothing is left of the stage, unless it is another program's."""
         with contextlib.suppress(OSError):
-            if self._is_mine():
-                shutil.rmtree(self.stage, ignore_errors=True)
+            if self._is_mine(self.stage):
+                remove(self.stage)
         self._unlock()
 
-    def _is_mine(self) -> bool:
-        """Whether the stage is the folder that is locked here, and not a new one that another program made since."""
-        return self._lock is not None and os.path.samestat(os.fstat(self._lock), self.stage.stat())
+    def _is_mine(self, folder: Path) -> bool:
+        """Whether what is there is locked here, and not a new folder that another program has made since."""
+        return any(_is_at(lock, folder) for lock in self._locks)
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        while self._locks:
+            os.close(self._locks.pop())
 
     def find(self) -> Path | None:
         """The complete folder: PATH, or the one that a program left between two renames; None when there is none.
@@ -125,7 +222,7 @@ class StateFolder:
         """
         # once more at the end: another program may have put a new state in place between the first two looks
         for place in (self.target, self.previous, self.target):
-            if (place / NAME).is_file():
+            if place is not None and os.path.lexists(place / NAME):
                 return place
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
             what = "a folder without manifest.json" if self.target.is_dir() else "a file"
@@ -142,16 +239,34 @@ class StateFolder:
             if found is None:
                 return None
             place = found
-            return place, Manifest.decode((place / NAME).read_bytes(), place)
+            return place, Manifest.decode(read_regular(place / NAME, follow=False, most_bytes=MOST_BYTES), place)
         except OSError as error:
             raise WorldError(f"{place / NAME} cannot be read ({error.strerror}).") from error
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether a folder is empty, or a state (perhaps damaged) and nothing else: what may be replaced."""
-    entries = list(folder.iterdir())
-    known = all(entry.is_file() and entry.suffix in (".json", ".safetensors") for entry in entries)
-    return not entries or (known and (folder / NAME).exists() and FORMAT.encode() in (folder / NAME).read_bytes())
+def identity_of(place: Path) -> tuple[int, int] | None:
+    """Which folder is there now: another one after a program has replaced it; None where nothing is."""
+    try:
+        found = place.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def left_between(target: Path, loaded: Path) -> str:
+    """What to say when a program ended between two renames, and the folder that it left is loaded."""
+    return f"{target} is missing, because a program ended while it replaced it; loaded {loaded}, which is complete."
+
+
+def _another(target: Path) -> str:
+    return f"Another program is saving to {target}. Give each run a folder of its own."
+
+
+def _is_at(descriptor: int, place: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(place))
+    except FileNotFoundError:
+        return False
 
 
 def sync(folder: Path) -> None:

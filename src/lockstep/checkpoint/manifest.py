@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.layout.regular_file import open_regular
 
 NAME = "manifest.json"
 FORMAT = "lockstep-state"
 VERSION = 1
+MOST_BYTES = 1 << 28
+"""A manifest of a million tensors has a third of that."""
+_CHECKSUM = "sha256_of_the_rest"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -51,7 +56,7 @@ class Manifest:
             name: {"size": f.size, "sha256": f.sha256, "tensors": list(f.tensors)} for name, f in self.files.items()
         }
         body = {"format": FORMAT, "version": VERSION, **self.facts, "files": files}
-        return json.dumps({**body, "sha256_of_the_rest": _checksum(body)}, indent=1).encode()
+        return json.dumps({**body, _CHECKSUM: _checksum(body)}, indent=1).encode()
 
     @classmethod
     def decode(cls, text: bytes, folder: Path) -> Manifest:
@@ -63,24 +68,39 @@ class Manifest:
         damaged = f"{folder / NAME} is damaged; the state in this folder cannot be trusted. Use an older one."
         try:
             body = json.loads(text)
-            checksum = body.pop("sha256_of_the_rest")
+            checksum = body.pop(_CHECKSUM)
             if body.pop("format") != FORMAT or checksum != _checksum({"format": FORMAT, **body}):
                 raise UsageError(damaged)
-            version = body.pop("version")
+            version = _whole(body.pop("version"))
             if version > VERSION:
                 raise UsageError(
                     f"{folder} was written by a newer lockstep ({body.get('lockstep')}, format {version}; this one reads "
                     f"format {VERSION}). Install that version."
                 )
-            files = {
-                name: SavedFile(int(one["size"]), str(one["sha256"]), tuple(map(str, one["tensors"])))
-                for name, one in body.pop("files").items()
-            }
+            files = {name: _saved_file(one) for name, one in body.pop("files").items()}
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             raise UsageError(damaged) from None
         if strange := [name for name in files if not _PLAIN_NAME.fullmatch(name)]:
             raise UsageError(f"{folder / NAME} names the file {strange[0]!r}, which lockstep does not write.")
         return cls(files, body)
+
+
+def is_manifest(text: bytes) -> bool:
+    """Whether this is one of ours, perhaps damaged, and not a file of another program that has the same name."""
+    return FORMAT.encode() in text or _CHECKSUM.encode() in text
+
+
+def _saved_file(told: Any) -> SavedFile:
+    sha256, tensors = told["sha256"], told["tensors"]
+    if not isinstance(sha256, str) or not isinstance(tensors, list) or not all(type(name) is str for name in tensors):
+        raise TypeError("another type")
+    return SavedFile(_whole(told["size"]), sha256, tuple(tensors))
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise TypeError("another type")
+    return number
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
@@ -89,15 +109,18 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 def damage(folder: Path, manifest: Manifest) -> str:
     """A sentence that names the first file that is missing, of another size or of other content; empty when none is."""
-    for name, expected in manifest.files.items():
-        path = folder / name
-        try:
-            size = path.stat().st_size
+    return next(filter(None, (damage_of(folder / name, file) for name, file in manifest.files.items())), "")
+
+
+def damage_of(path: Path, expected: SavedFile) -> str:
+    """The same for one file, every byte of which is read."""
+    try:
+        with open_regular(path, follow=False) as file:
+            size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 return f"{path} is damaged: it has {size} bytes instead of {expected.size}. Use an older state."
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
-                    return f"{path} is damaged: its content is not what was written (SHA-256). Use an older state."
-        except OSError as error:
-            return f"{path} cannot be read ({error.strerror}). Use an older state."
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+                return f"{path} is damaged: its content is not what was written (SHA-256). Use an older state."
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror}). Use an older state."
     return ""

@@ -5,6 +5,7 @@ Numbers are torch's own way, and they move when a layer is added or groups are m
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 
 from lockstep.checkpoint.contents import Contents, TensorSet
 from lockstep.checkpoint.exact_json import Take, decode, encode
+from lockstep.checkpoint.likeness import unlike
 from lockstep.checkpoint.model_state import single_device_name, unwrapped
 from lockstep.errors import UsageError
 
@@ -127,6 +129,31 @@ class OptimizerPlan:
         group: Mapping[str, Any] = same[0]
         return group
 
+    def check(self, take: Take, *, element_wise: bool) -> None:
+        """Decode everything, and compare it with what the optimizer has.
+
+        Args:
+            take: gives the tensors by name.
+            element_wise: whether it is one of torch's that keep for each parameter tensors like it, or single numbers.
+
+        Raises:
+            UsageError: for what is of another kind.
+        """
+        kind = type(self._optimizer).__name__
+        groups = zip(self._optimizer.param_groups, self._names, self._groups, strict=True)
+        for number, (own, names, saved) in enumerate(groups):
+            options = decode(saved["options"], take)
+            problem = unlike({key: value for key, value in own.items() if key != "params"}, options, f"group {number}")
+            states = [decode(self._entries.get(name, {}), take) for name in names]
+            if element_wise and not problem:
+                problem = _wrong_states(states, names, own["params"], kind) or _wrong_options(
+                    type(self._optimizer), options
+                )
+            if problem:
+                raise UsageError(f"{problem}.")
+        if any(isinstance(key, int) for key in decode(self._document["others"], take)):
+            raise UsageError("it holds a state of a parameter that has no name.")
+
     def carry_out(self, take: Take) -> None:
         """Load; parameters on the meta device get no state. `take` gives the tensors by name."""
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
@@ -157,6 +184,44 @@ class OptimizerPlan:
                     state[key] = exact.copy_(value)
                 elif present.dtype != value.dtype:
                     state[key] = value.to(present.device)
+
+
+def _wrong_states(
+    states: Sequence[Mapping[str, Any]], names: Sequence[str], parameters: Sequence[Tensor], kind: str
+) -> str:
+    """What an element-wise optimizer does not keep for the parameters of a group, in words; empty when all is well."""
+    keys = {frozenset(state) for state in states if state}
+    if len(keys) > 1:
+        return f"the parameters of a group have states of different kinds: {kind} keeps the same of each"
+    for name, parameter, state in zip(names, parameters, states, strict=True):
+        for key, value in state.items():
+            if not _belongs_to(key, value, parameter):
+                return f"{key} of {name} in the state is not what {kind} keeps"
+    return ""
+
+
+def _belongs_to(key: str, value: Any, parameter: Tensor) -> bool:
+    if key == "step":
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        return type(number) in (int, float) and number >= 0
+    if not isinstance(value, Tensor):
+        return value is None and key == "momentum_buffer"
+    if value.shape == parameter.shape:
+        return (value.is_floating_point(), value.is_complex()) == (
+            parameter.is_floating_point(),
+            parameter.is_complex(),
+        )
+    return value.numel() == 1 and value.is_floating_point()
+
+
+def _wrong_options(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
+    """Why the optimizer itself would not be made with these; empty when it would."""
+    known = inspect.signature(kind).parameters
+    try:
+        kind([torch.zeros(1)], **{key: value for key, value in options.items() if key in known and key != "params"})
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"{kind.__name__} refuses the options of a group ({error})"
+    return ""
 
 
 def _on_device_of(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:

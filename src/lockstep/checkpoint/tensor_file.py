@@ -79,7 +79,7 @@ def order_of(described: Mapping[str, Described]) -> list[str]:
 
 
 class TensorFileWriter:
-    """Writes a new file; every tensor of `described`, in `order_of` it, then `finish`. May raise OSError anywhere."""
+    """Writes a file that must not be there yet; every tensor of `described`, in `order_of` it, then `finish`. May raise OSError anywhere."""
 
     def __init__(self, path: Path, described: Mapping[str, Described]) -> None:
         self._described = described
@@ -94,7 +94,7 @@ class TensorFileWriter:
             header[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGNMENT)
-        self._file = path.open("wb")
+        self._file = path.open("xb")
         self._write(struct.pack("<Q", len(text)) + text)
 
     def write(self, tensor: Tensor) -> None:

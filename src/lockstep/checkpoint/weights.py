@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.checkpoint.elsewhere import found_at
-from lockstep.checkpoint.manifest import NAME
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.torch_file import read_weight_file
+from lockstep.checkpoint.weight_source import checked_source
 from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_of
 from lockstep.errors import UsageError
 
@@ -40,7 +39,8 @@ def load_weights(
 
     The file is safetensors or was written by `torch.save`, decided by its content; flat, or nested under a key; its
     names with or without `module.` and `_orig_mod.`, and `model` too may be wrapped in DDP or compiled. A folder of
-    `run.save_state` works as well. Nothing in a file is executed. When it raises, the model is as it was.
+    `run.save_state` works as well; its file is compared with the SHA-256 beside it. Nothing in a file is executed. When it
+    raises, the model is as it was.
 
     Args:
         model: its tensors on the meta device are skipped.
@@ -54,7 +54,7 @@ def load_weights(
     Raises:
         UsageError: when the file is missing, damaged, hostile, or of another model.
     """
-    file = _inside_state(found_at(path))
+    file = checked_source(found_at(path))
     state = ModelState.of(model)
     if state.tensors and all(tensor.is_meta for tensor in state.tensors.values()):
         raise UsageError("The model is on the meta device. Call model.to_empty(device=...) before load_weights.")
@@ -67,12 +67,6 @@ def load_weights(
     cast = _check_values(values, wanted, str(file))
     state.place(values, {name: fit.values[name] for name in wanted.others if name in fit.values})
     return LoadedWeights(fit.key, list(fit.missing), list(fit.unexpected), cast)
-
-
-def _inside_state(path: Path) -> Path:
-    """The weights inside a folder that `run.save_state` wrote; any other path as it is."""
-    inside = path / "model.safetensors"
-    return inside if os.path.isfile(path / NAME) and os.path.isfile(inside) else path  # noqa: PTH113 - of any name
 
 
 def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[str]:

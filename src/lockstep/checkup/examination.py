@@ -17,6 +17,7 @@ from lockstep.checkup.driver import driver_row, read_driver
 from lockstep.checkup.leftovers import leftover_row
 from lockstep.checkup.limits import open_files_row
 from lockstep.checkup.places import folder_row, loopback_row, read_folder, try_loopback
+from lockstep.checkup.private_files import private_files_row, try_view
 from lockstep.checkup.row import Row, State
 from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row
 from lockstep.checkup.torch_facts import TorchFacts, ask_torch
@@ -69,6 +70,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         open_files_row(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         loopback_row(try_loopback()),
         folder_row(base, *read_folder(base)),
+        private_files_row(try_view()),
         leftover_row(orphaned_processes(), orphaned_shared_memory()),
     ]
     return Report(tuple(rows), facts)

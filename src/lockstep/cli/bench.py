@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
+from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.cli.program_options import program_from
+from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
+from lockstep.layout.regular_file import other_kind
 from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_picture import FORMATS, draw
 from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
 from lockstep.prove.bench_reasons import sentences
 from lockstep.prove.bench_report import show
 from lockstep.prove.bench_results import Results
-from lockstep.prove.trials import Trials
+from lockstep.prove.trials import Files, Trials
+from lockstep.visible import visible
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5
@@ -71,6 +74,7 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @accept_arithmetic_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@accept_in_place
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -82,25 +86,26 @@ def bench(**options: Any) -> None:
     wanted = bench_from(options)
     if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
         _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
-    results = _measure(wanted)
+    results = _measure(wanted, options["in_place"])
     if results.interrupted_by:
         _say("stopped; this is what was measured")
     if options["as_json"]:
         click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
-        show(results, Console(highlight=False))
+        show(results, screen())
     if plot is not None and results.base is not None:
         draw(results, plot)
     sys.exit(results.exit_code)
 
 
-def _measure(wanted: Bench) -> Results:
+def _measure(wanted: Bench, in_place: bool) -> Results:
     with ExitStack() as stack:
-        usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench"))
+        files = Files(in_place, _note)
+        usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench", files=files))
         trials = [usual]
         if wanted.program.device == "cpu" and wanted.program.threads < wanted.cores:
             program = with_all_threads(wanted.program, wanted.cores)
-            trials.append(stack.enter_context(Trials(program, _silent, purpose="bench")))
+            trials.append(stack.enter_context(Trials(program, _silent, purpose="bench", files=Files(in_place))))
         results = None
         try:
             results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say, _begin))
@@ -109,7 +114,7 @@ def _measure(wanted: Bench) -> Results:
             for each in trials[1:] if keep else trials:
                 each.remove()
         if keep:
-            results.folder = str(usual.base)
+            results.kept, results.folder = usual.keep(), str(usual.base)
         return results
 
 
@@ -166,7 +171,7 @@ def check_plot(text: str | None) -> Path | None:
         ) from None
     if path.suffix not in FORMATS:
         raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
         raise UsageError(f"--plot {text} cannot be written. Choose a file in a folder that exists and is yours.")
     return path
 
@@ -181,5 +186,10 @@ def _begin(text: str) -> None:
         click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
 
 
+def _note(sentence: str) -> None:
+    _say(f"note: {sentence}")
+
+
 def _say(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, err=True)
+    shown = visible(line)
+    click.echo(f"\r\x1b[K{shown}" if sys.stderr.isatty() else shown, err=True)

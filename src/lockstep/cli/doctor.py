@@ -7,10 +7,10 @@ import os
 import sys
 
 import click
-from rich.console import Console
 
 from lockstep.checkup.examination import examine
 from lockstep.checkup.table import show
+from lockstep.cli.screen import screen
 from lockstep.cli.version import version
 
 EPILOG = """\b
@@ -29,5 +29,5 @@ def doctor(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
-        show(report, Console(highlight=False))
+        show(report, screen())
     sys.exit(0 if report.healthy else 1)

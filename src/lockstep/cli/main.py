@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
+from contextlib import suppress
 
 import click
 
 from lockstep.cli.version import version
 from lockstep.errors import LockstepError, UsageError
+from lockstep.visible import hung
 
 COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
@@ -65,31 +69,50 @@ def commands() -> None:
 def main() -> None:
     """The entrance of `lockstep` and `python -m lockstep`. A mistake is one sentence and exit code 2."""
     try:
-        code = commands.main(prog_name="lockstep", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = 2
-    except click.ClickException as error:
-        code = _say(_sentence(error), 2)
-    except UsageError as error:
-        code = _say(str(error), 2)
-    except LockstepError as error:
-        code = _say(str(error), 1)
+        code = _run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (click.ClickException, LockstepError, OSError) as error:
+        code = _say(error)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     sys.exit(code)
 
 
-def _sentence(error: click.ClickException) -> str:
-    """Click's message, with the way to the options if it has none."""
+def _run() -> int:
+    try:
+        return commands.main(prog_name="lockstep", standalone_mode=False) or 0
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+
+
+def _say(error: click.ClickException | LockstepError | OSError) -> int:
+    """One sentence on standard error; the exit code. A reader of the output that has gone away wants to hear nothing."""
+    if not isinstance(error, BrokenPipeError):
+        with suppress(OSError):  # where standard error cannot be written, the exit code has to say it
+            click.echo(f"error: {hung(_sentence(error))}", err=True)
+    if isinstance(error, OSError):
+        with suppress(OSError, ValueError):  # the interpreter would try again to write what is left, and say so
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    too_many_files = isinstance(error, OSError) and error.errno == errno.EMFILE
+    return 2 if too_many_files or isinstance(error, (click.ClickException, UsageError)) else 1
+
+
+def _sentence(error: click.ClickException | LockstepError | OSError) -> str:
+    """Click's message, with the way to the options if it has none; ours as it is; the system's with its object."""
+    if isinstance(error, LockstepError):
+        return str(error)
+    if isinstance(error, OSError):
+        if error.errno == errno.EMFILE:
+            return "This takes more open files than a process may have here. Raise the limit with `ulimit -n 1024`."
+        what = repr(error.filename) if error.filename else "the output"
+        return f"{what} cannot be used: {error.strerror}."
     message = error.format_message()
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{message} See `{context.command_path} --help`." if context is not None else message
-
-
-def _say(sentence: str, code: int) -> int:
-    click.echo(f"error: {sentence}", err=True)
-    return code
 
 
 if __name__ == "__main__":

@@ -7,21 +7,32 @@ import os
 from pathlib import Path
 
 from lockstep.errors import UsageError
+from lockstep.layout.regular_file import other_kind
+from lockstep.visible import visible
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:
     """Raise `UsageError` when there is no such script or module; `command` is named in the way out."""
-    if is_module:
-        _check_module(script)
-        return
-    path = Path(script)
-    if path.is_dir():
-        raise UsageError(f"{script} is a folder. Give the script in it, or -m for a package.")
+    try:
+        if is_module:
+            _check_module(script)
+        else:
+            _check_script(script, command)
+    except OSError as error:  # a name that no file can have, a folder that may not be looked into
+        raise UsageError(f"{visible(script)} cannot be read: {error.strerror}. Check the path.") from None
+
+
+def _check_script(script: str, command: str) -> None:
+    path, kind, name = Path(script), other_kind(script), visible(script)
+    if kind == "a folder":
+        raise UsageError(f"{name} is a folder. Give the script in it, or -m for a package.")
+    if kind:
+        raise UsageError(f"{name} is {kind} and no script. Every rank reads the script: write it to a file.")
     if not path.is_file():
-        hint = f" A module needs -m: lockstep {command} -m {script}." if _is_module(script) else " Check the path."
-        raise UsageError(f"There is no script {script}.{hint}")
+        hint = f" A module needs -m: lockstep {command} -m {name}." if _is_module(script) else " Check the path."
+        raise UsageError(f"There is no script {name}.{hint}")
     if not os.access(path, os.R_OK):
-        raise UsageError(f"The script {script} cannot be read. Check its permissions.")
+        raise UsageError(f"The script {name} cannot be read. Check its permissions.")
 
 
 def _check_module(module: str) -> None:

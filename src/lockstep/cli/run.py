@@ -17,6 +17,7 @@ from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.machine import machine_for
 from lockstep.cli.program import check_program
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, without_meaning
+from lockstep.cli.words import strays
 from lockstep.errors import UsageError
 from lockstep.launch.backend_rules import BACKENDS, check_backend
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
@@ -90,8 +91,9 @@ def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
-    if misplaced := [word for word in request.args if word in MISPLACED]:
-        Saying(terminal).line(Line("note", f"{' '.join(misplaced)} stands after the script, so it goes to the script"))
+    source = source_of(request.title, request.module is not None) if request.args else None
+    for sentence in strays(request.args, MISPLACED, source):
+        Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
     sys.exit(launch(request, terminal).exit_code)

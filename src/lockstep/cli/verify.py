@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
+from lockstep.cli.files_options import accept_in_place, note
 from lockstep.cli.form_options import accept_form_options, check_form, form_from
 from lockstep.cli.machine import machine_for
 from lockstep.cli.options_around_script import OptionsAroundScript
 from lockstep.cli.program import check_program
 from lockstep.cli.program_options import program_from
+from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
+from lockstep.prove.findings import ACCEPTABLE, SCRIPT
 from lockstep.prove.report import show
-from lockstep.prove.trials import Trials
+from lockstep.prove.saved_bits import SavedBits, read_saved
+from lockstep.prove.trials import Files, Trials
 from lockstep.prove.verify import Proof
 from lockstep.prove.verify import verify as prove
 
@@ -29,6 +37,8 @@ Examples:
   lockstep verify train.py --lr 0.1                  20 steps on 1, 2 and 4 ranks
   lockstep verify --ranks 1,2,3 --steps 5 train.py   5 steps on 1, 2 and 3 ranks
   lockstep verify --json -m package.train            a module; the result as JSON
+  lockstep verify --ranks 1 --save bits.json train.py      the bits of this commit
+  lockstep verify --ranks 1 --against bits.json train.py   are they still the same?
 
 \b
 Options stand before SCRIPT or right behind it; the first word that is none of
@@ -36,8 +46,8 @@ them, or --, begins the script's own.
 
 \b
 Exit code: 0 when every bit is the same and the lanes give the gradient of the
-whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
-in the use of lockstep."""
+whole batch; 1 when not, or when a run fails; 2 for a mistake in the options, a
+file that cannot be trusted, or in the use of lockstep; 130 for Ctrl-C."""
 
 
 @click.command(
@@ -53,9 +63,18 @@ in the use of lockstep."""
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
 @accept_form_options
 @accept_arithmetic_options
-@click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Steps to compare. [default: {DEFAULT_STEPS}]")
+@click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {DEFAULT_STEPS}, or the file's]")
+@click.option("--save", default=None, metavar="FILE.json", help="Write the bits, if all ranks have the same.")
+@click.option("--against", default=None, metavar="FILE.json", help="Compare with bits that --save wrote.")
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="NAME",
+    help=f"Accept a finding: {', '.join(f'{n}, {t}' for n, t in ACCEPTABLE.items())}.",
+)
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
+@accept_in_place
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
@@ -63,19 +82,24 @@ in the use of lockstep."""
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else say where they part."""
     proof = proof_from(options)
-    with Trials(proof.program, _watch) as trials:
+    progress = Progress()
+    with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
         findings = None
         try:
             findings = prove(proof, trials)
+        except (KeyboardInterrupt, SystemExit) as ending:
+            code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
+            progress.say_stopped(int(code or 1))
+            sys.exit(code)
         finally:
             if findings is None or findings.exit_code == 0:
                 trials.remove()
-    if findings.exit_code:
-        findings.folder = str(trials.base)
+        if findings.exit_code:
+            findings.kept, findings.folder = trials.keep(), str(trials.base)
     if options["as_json"]:
         click.echo(json.dumps(findings.as_json(), allow_nan=False))
     else:
-        show(findings, Console(highlight=False))
+        show(findings, screen())
     sys.exit(findings.exit_code)
 
 
@@ -85,24 +109,61 @@ def proof_from(options: dict[str, Any]) -> Proof:
     Raises:
         UsageError: one sentence with the way out.
     """
-    ranks = parse_ranks(options["ranks"])
-    if options["steps"] < 1:
-        raise UsageError(f"--steps must be at least 1, but is {options['steps']}. Leave it out for {DEFAULT_STEPS}.")
+    ranks = parse_ranks(options["ranks"], alone=bool(options["save"] or options["against"]))
+    for name in ("steps", "lanes"):
+        if options[name] is not None and options[name] < 1:
+            raise UsageError(f"--{name} must be at least 1, but is {options[name]}. Leave it out for the default.")
     check_program(options["script"], options["module"], "verify")
     program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
-    if options["lanes"] is not None and options["lanes"] < 1:
-        raise UsageError(
-            f"--lanes must be at least 1, but is {options['lanes']}. Leave it out to let the script choose."
-        )
-    proof = Proof(program, ranks, options["lanes"], options["steps"])
+    save, against = bits_files(options["save"], options["against"])
+    if against is not None and not program.threads_given:
+        program = replace(program, threads=int(against[1].facts["threads"]))
+    steps = options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS)
+    accepted = accepted_from(options["accept"])
+    if SCRIPT in accepted and against is None:
+        raise UsageError(f"--accept {SCRIPT} is about the file of --against. Give one, or leave it out.")
+    proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against)
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, proof.lanes, program.device)
     return proof
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers, in the given order.
+def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
+    """The names behind --accept, given several times or with commas.
+
+    Raises:
+        UsageError: for a name that is none.
+    """
+    names = tuple(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
+    for name in names:
+        if name not in ACCEPTABLE:
+            raise UsageError(
+                f"--accept {name}: there is nothing of this name to accept. Try --accept {' or '.join(ACCEPTABLE)}."
+            )
+    return names
+
+
+def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tuple[Path, SavedBits] | None]:
+    """The file to write, and the file to compare with and what it holds.
+
+    Raises:
+        UsageError: when the one could not be written in the end, or the other cannot be trusted.
+    """
+    if save is not None:
+        path = Path(save)
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
+            raise UsageError(f"--save {save} cannot be written. Choose a file in a folder that exists and is yours.")
+        if against is not None and path.resolve() == Path(against).resolve():
+            raise UsageError(
+                f"--save and --against name the same file {save}, which would hide a difference. Name two."
+            )
+    read = (Path(against), read_saved(Path(against))) if against is not None else None
+    return (Path(save) if save is not None else None), read
+
+
+def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
+    """`1,2,4` as numbers, in the given order; one number only where it is `alone` something to compare.
 
     Raises:
         UsageError: for anything but numbers of at least 1 with commas between them.
@@ -115,15 +176,35 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         ) from None
     if min(ranks) < 1:
         raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}. Try --ranks 1,2.")
-    if len(set(ranks)) == 1:
-        raise UsageError(f"--ranks {text} has nothing to be compared with. Give two numbers or more: --ranks 1,2.")
+    if len(set(ranks)) == 1 and not alone:
+        raise UsageError(
+            f"--ranks {text} has nothing to be compared with. Give two numbers or more (--ranks 1,2), or a file (--save, "
+            f"--against)."
+        )
     return ranks
 
 
-def _watch(label: str, seconds: float | None) -> None:
+class Progress:
     """A line for each run on standard error: begun where a line can be finished later, else when it has ended."""
-    later = sys.stderr.isatty()
-    if seconds is None and later:
-        click.echo(f"{label} … ", err=True, nl=False)
-    elif seconds is not None:
-        click.echo(f"{seconds:.1f} s" if later else f"{label} … {seconds:.1f} s", err=True)
+
+    def __init__(self) -> None:
+        self._later = sys.stderr.isatty()
+        self._present = ""
+
+    def watch(self, label: str, seconds: float | None) -> None:
+        """A run begins, or has ended after so many seconds."""
+        self._present = label if seconds is None else ""
+        if seconds is None and self._later:
+            click.echo(f"{label} … ", err=True, nl=False)
+        elif seconds is not None:
+            click.echo(f"{seconds:.1f} s" if self._later else f"{label} … {seconds:.1f} s", err=True)
+
+    def say_stopped(self, code: int) -> None:
+        """A signal, 128 less than `code`, has ended everything."""
+        name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
+        where = f' in the run "{self._present}"' if self._present else ""
+        newline = "\n" if self._later and self._present else ""
+        click.echo(
+            f"{newline}stopped by {name}{where}: nothing is proved; no process and no file of the runs is left",
+            err=True,
+        )

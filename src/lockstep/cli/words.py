@@ -1,8 +1,10 @@
-"""Which words of a command line are the command's own, and which are the script's."""
+"""Which words of a command line are the command's own, which are the script's, and which are where nobody meant them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 
 def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
@@ -38,3 +40,36 @@ def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[s
         own += rest[:taken]
         del rest[:taken]
     return [*own, *script, *rest]
+
+
+CLOSE = 0.8
+"""A word that is as close as this to an option is probably meant to be it: --stesp, --rank."""
+
+
+def strays(words: Sequence[str], options: Collection[str], source: str | None) -> list[str]:
+    """What to say about the script's words that look like the command's own: one sentence for each.
+
+    Args:
+        words: that go to the script.
+        options: the command's, in all spellings.
+        source: the script's text; what it names itself is its own. None: nothing is known of it.
+    """
+    text = source or ""
+    said: dict[str, str] = {}
+    for name in (word.partition("=")[0] for word in words):
+        if name in options and not _declares(text, name):
+            said[name] = f"{name} stands behind the script and what belongs to it, so it goes to the script"
+        elif name.startswith("--") and name not in options and not _has_word(text, name[2:]):
+            for meant in get_close_matches(name, [option for option in options if option.startswith("--")], 1, CLOSE):
+                said[name] = f"{name} goes to the script; did you mean {meant}?"
+    return list(said.values())
+
+
+def _declares(source: str, option: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(option)}\b", source) is not None
+
+
+def _has_word(source: str, name: str) -> bool:
+    """Whether the script has a variable or an option of this name, as some libraries make the one of the other."""
+    spelt = "[-_]".join(map(re.escape, re.split("[-_]", name)))
+    return re.search(rf"\b{spelt}\b", source) is not None

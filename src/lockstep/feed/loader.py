@@ -1,7 +1,7 @@
 """The loader that `run.prepare` gives back: the user's DataLoader, fetched lane by lane.
 
-It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it;
-iterating it evaluates: each sample once over all ranks. The samples themselves come from a stock DataLoader inside, one
+It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it, lane by
+lane; iterating it evaluates: whole batches, each on one rank, so that one rank sees `len(loader)` of them. The samples themselves come from a stock DataLoader inside, one
 for training and one for evaluation, so that worker processes, pinning and prefetching are torch's own.
 """
 
@@ -112,15 +112,24 @@ class PreparedLoader(DataLoader[Any]):
         standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
         return plan_epoch(self)
 
-    def parts(self, plan: EpochPlan, first_step: int, evaluation: bool) -> list[LanePart]:
-        """What this rank fetches for `plan`, in order; empty lanes are left out."""
+    def parts(self, plan: EpochPlan, first_step: int) -> list[LanePart]:
+        """What this rank trains on, in order: of each step its lanes' parts; empty lanes are left out."""
         cut = Cut(plan.batch_size, self.standing.num_lanes)
         return [
-            LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation))
+            LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation=False))
             for step, samples in enumerate(plan.steps)
             for lanes in [cut.lanes_of(samples)]
             for lane in self.standing.lanes
             if lanes[lane]
+        ]
+
+    def share(self, plan: EpochPlan) -> list[LanePart]:
+        """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. One rank has all of them."""
+        dealt = ((batch, batch % self.standing.num_lanes, samples) for batch, samples in enumerate(plan.steps))
+        return [
+            LanePart(batch, lane, self._tagged(samples, batch, lane, evaluation=True))
+            for batch, lane, samples in dealt
+            if lane in self.standing.lanes and samples
         ]
 
     def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:
@@ -139,6 +148,10 @@ class PreparedLoader(DataLoader[Any]):
             return Batches(iter(inner))
         self._copies = self._copies or CopyStream(self.standing.device)
         return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0)
+
+    def has_fetched(self, purpose: str) -> bool:
+        """Whether batches were fetched for "training" or "evaluation", by whichever rank."""
+        return purpose in self._inner
 
     def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
         if purpose not in self._inner:

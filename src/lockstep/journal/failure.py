@@ -10,13 +10,15 @@ import json
 import re
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lockstep.errors import PeerLost, UsageError
 from lockstep.journal.private_file import write_private
+from lockstep.layout.regular_file import read_regular
 from lockstep.layout.sample_note import SAMPLE_NOTE
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
@@ -71,7 +73,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     user = [frame for frame in traceback.extract_tb(shown) if Path(frame.filename).parent == script.parent]
     sample = _SAMPLE.search(text)
     only = traceback.format_exception_only(error)
-    summary = next(words for words in only if not words.startswith(" ")).strip().splitlines()
+    summary = next(words for words in only if not words.startswith(" ")).strip().split("\n")
     file, line = (user[-1].filename, user[-1].lineno or 0) if user else ("", 0)
     if _WORKER.search(summary[0]):
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
@@ -79,7 +81,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
     return Failure(
         rank=rank,
-        kind=_kind(error),
+        kind=kind_of(error),
         error=f"UsageError: {error}" if isinstance(error, UsageError) else summary[0],
         traceback=text,
         file=file,
@@ -89,7 +91,8 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     )
 
 
-def _kind(error: BaseException) -> FailureKind:
+def kind_of(error: BaseException) -> FailureKind:
+    """Who has to act on `error`."""
     if isinstance(error, UsageError):
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):
@@ -107,15 +110,33 @@ def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
     return "<frozen" in str(file) or any(file.is_relative_to(folder) for folder in hidden)
 
 
-def write_failure(path: Path, failure: Failure) -> None:
-    """Write atomically: a reader sees the whole record or none. A full disk loses the record, not the exit code."""
+def write_failure(path: Path, failure: Failure) -> bool:
+    """Write atomically: a reader sees the whole record or none. Whether it could be written."""
     with contextlib.suppress(OSError):
         write_private(path, json.dumps(asdict(failure)))
+        return True
+    return False
 
 
 def read_failure(path: Path) -> Failure | None:
-    """The record, or None when the rank wrote none (a signal killed it)."""
-    if not path.exists():
+    """The record, or None when the rank wrote none (a signal killed it, the disk was full)."""
+    with contextlib.suppress(OSError, ValueError):
+        return decode_failure(json.loads(read_regular(path)))
+    return None
+
+
+def decode_failure(told: Any) -> Failure | None:
+    """A record from its JSON; None for what is none."""
+    try:
+        return Failure(**{**told, "kind": FailureKind(told["kind"])})
+    except (TypeError, KeyError, ValueError):
         return None
-    data = json.loads(path.read_text())
-    return Failure(**{**data, "kind": FailureKind(data["kind"])})
+
+
+def shortened(failure: Failure, most_bytes: int) -> Failure:
+    """The record with its texts cut, so that its JSON has about `most_bytes` bytes at most: the ends of traceback and error."""
+    size = most_bytes // 2
+    while len(json.dumps(asdict(failure))) > most_bytes and size > 1:
+        failure = replace(failure, traceback=failure.traceback[-size:], error=failure.error[:size])
+        size = size * 3 // 4
+    return failure

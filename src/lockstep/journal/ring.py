@@ -4,7 +4,7 @@ The page cache keeps what a killed process wrote, so the launcher reads the last
 record costs well under a microsecond beside the clock (`tests/unit/test_journal.py` prints it); nothing is flushed to
 the disk on purpose.
 
-Layout: header (4 KiB: magic, capacity, rank, pid, gauges, note), 255 texts of 128 bytes, records of 64 bytes.
+Layout: header (4 KiB: magic, capacity, rank, pid, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from typing import Any
 from lockstep.journal import gauges as gauge_format
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import FORMAT, Phase, Record
+from lockstep.visible import visible
 
 MAGIC = b"lkstpJ01"
 HEADER = struct.Struct("<8sIIIIQ")
 """magic, capacity, rank, pid, number of texts, last sequence"""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
+LOST_OFFSET, LOST_BYTES = 400, 600
 TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 4096, 128, 255
 RECORDS = TEXT_TABLE + (MAX_TEXTS + 1) * TEXT_BYTES
 CAPACITY = 1024
@@ -60,6 +62,7 @@ class JournalWriter:
         self._texts = {_text(self._ring, number): number for number in range(HEADER.unpack_from(self._ring)[4] + 1)}
         self._gauges_version = 0
         self._note_version = 0
+        self._lost = _lost(self._ring)
         _U32.pack_into(self._ring, PID_OFFSET, os.getpid())
 
     def write(  # noqa: PLR0917 - the hottest call of the package; keywords cost
@@ -99,6 +102,13 @@ class JournalWriter:
         if len(text) + 4 <= NOTE_BYTES:
             data = _U32.pack(len(text)) + text
             self._note_version = _publish(self._ring, NOTE_OFFSET, self._note_version, data)
+
+    def lost(self, sentence: str) -> None:
+        """Tell the launcher that something could not be written; the ring has its room, however full the disk is."""
+        if (sentence := visible(sentence)) not in self._lost:
+            self._lost.append(sentence)
+            text = "\n".join(self._lost).encode()[: LOST_BYTES - 4]
+            _publish(self._ring, LOST_OFFSET, 2 * len(self._lost), _U32.pack(len(text)) + text)
 
     def _intern(self, text: str) -> int:
         number = len(self._texts)
@@ -147,6 +157,10 @@ class JournalReader:
         note: dict[str, Any] = json.loads(data[4 : 4 + size]) if size else {}
         return note
 
+    def lost(self) -> list[str]:
+        """What could not be written, a sentence each."""
+        return _lost(self._ring)
+
     def _read(self, sequence: int) -> Record | None:
         offset = RECORDS + (sequence - 1) % self._capacity * FORMAT.size
         first, time_ns, step, epoch, phase, operation, file, line, again = FORMAT.unpack_from(self._ring, offset)
@@ -160,6 +174,13 @@ class JournalReader:
 def _text(ring: mmap.mmap, number: int) -> str:
     offset = TEXT_TABLE + number * TEXT_BYTES
     return ring[offset : offset + TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
+
+
+def _lost(ring: mmap.mmap) -> list[str]:
+    if not _U64.unpack_from(ring, LOST_OFFSET)[0]:
+        return []
+    data = _consistent(ring, LOST_OFFSET, LOST_BYTES)
+    return data[4 : 4 + _U32.unpack_from(data)[0]].decode(errors="replace").split("\n")
 
 
 def _publish(ring: mmap.mmap, offset: int, version: int, data: bytes) -> int:

@@ -4,6 +4,7 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 
 | launcher → nursery | descriptors |
 |---|---|
+| {"do": "view", "folder": path}: the ranks to come are to have a private view of the file system (`private_view`) | |
 | {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news, table, socket of the port |
 | {"do": "store", "port": p, "world_size": n} | socket of the port |
 | {"do": "signal", "signal": s, "ranks": [...]} | |
@@ -12,8 +13,10 @@ A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the oth
 | nursery → launcher | |
 |---|---|
 | {"is": "ready", "import_ns": t, "tasks": n} or {"is": "broken", "module": name, "error": text} | |
+| {"is": "view", "problem": text, "real": [...]} | |
 | {"is": "spawned", "rank": r, "pid": p, "time_ns": t} | |
 | {"is": "exited", "rank": r, "code": c, "signal": s, "time_ns": t} | |
+| {"is": "signalled"}: a signal was sent | |
 | {"is": "swept", "processes": n} | |
 """
 
@@ -22,11 +25,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 MAX_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
+FULL_S = 5
+"""So many seconds the launcher waits for room in the socket of a nursery that does not read."""
 
 Message = dict[str, Any]
 
@@ -49,11 +55,11 @@ class Channel:
         """Send one message; the descriptors are duplicated, the sender's stay open.
 
         Raises:
-            ChannelClosed: when the other side is gone.
+            ChannelClosed: when the other side is gone, or has not read for `FULL_S`.
         """
         try:
             socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> tuple[Message, list[int]]:
@@ -81,4 +87,5 @@ class Channel:
 def channel_pair() -> tuple[Channel, socket.socket]:
     """The launcher's end, and the nursery's end as a socket to hand over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", FULL_S, 0))
     return Channel(ours), theirs

@@ -11,6 +11,7 @@ from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.report import ranks_text
 from lockstep.launch.verdict import RankEnd, Verdict, signal_name
+from lockstep.visible import hung, visible
 
 INDENT = "  "
 MAX_STACK_BYTES = 1 << 16
@@ -50,7 +51,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     if end is None:
         return ""
     if end.failure is not None and end.failure.kind is FailureKind.USAGE:
-        return f"error: {_message(end.failure)}"
+        return f"error: {hung(_message(end.failure))}"
     doing = _last_work(evidence.tail)
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
@@ -59,7 +60,15 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     lines += _body(end, evidence)
     lines += _consequences(verdict)
     lines.append(f"{INDENT}log: {evidence.log}")
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
+
+
+def lost_block(lost: Sequence[str]) -> str:
+    """The same for a run whose script ended well, of which something could not be written; empty when nothing is lost."""
+    if not lost:
+        return ""
+    lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
+    return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
 
 
 def _message(failure: Failure) -> str:
@@ -124,7 +133,7 @@ def _body(end: RankEnd, evidence: Evidence) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    return [f"{INDENT}{line}" if line else "" for line in text.rstrip().splitlines()]
+    return [f"{INDENT}{line}" if line else "" for line in text.rstrip().split("\n")]
 
 
 def _consequences(verdict: Verdict) -> list[str]:

@@ -15,6 +15,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.run_folder import RunFolder
+from lockstep.visible import visible
 
 DEFAULT_BASE = "lockstep-runs"
 
@@ -31,8 +32,10 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
     Raises:
         UsageError: when the chosen name is taken or is no name of a folder, or nothing can be made in `base`.
     """
-    if name is not None and (name in ("", ".", "..") or "/" in name or "\0" in name):
-        raise UsageError(f"--name must be a folder's name without a slash, but is {name!r}. Try --name first-run.")
+    if name is not None and (name in ("", ".", "..") or "/" in name or visible(name) != name):
+        raise UsageError(
+            f"--name must be a folder's name without a slash or a control character, but is {name!r}. Try --name first-run."
+        )
     try:
         base.mkdir(parents=True, exist_ok=True)
         for path in [base / name] if name is not None else _names(base, title, now):
@@ -66,6 +69,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             path.mkdir(mode=0o700)
         for rank in range(request.ranks):
             make_ring(folder.journal(rank), rank)
+            write_private(folder.log(rank), "")
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         raise WorldError(f"The run folder {request.run_folder} cannot be made: {error.strerror}.") from None

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.launch.failure_block import Evidence, crash_stack, failure_block
+from lockstep.launch.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.folder import make_run_folder
+from lockstep.launch.losses import Losses
 from lockstep.launch.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 from lockstep.launch.nursery_handle import NurseryHandle
 from lockstep.launch.observer import Observer
@@ -67,21 +68,23 @@ def _launch(
     began_ns, signals = start
     pressure = read_memory_pressure()
     folder = RunFolder(request.run_folder)
-    observer = Observer(request, folder, saying)
+    losses = Losses(saying)
+    observer = Observer(request, folder, losses)
     with RunStore() as store:
-        ending = Supervisor(request, folder, nursery, saying, observer, store, began_ns, signals).run()
+        ending = Supervisor(request, folder, nursery, saying, losses, observer, store, began_ns, signals).run()
+    observer.last_words()
     verdict = judge(ending.ends, ending.interrupted_by)
+    lost = [*losses.sentences, *saying.lost()]
     outcome = Outcome(
-        exit_code=verdict.exit_code,
+        exit_code=verdict.exit_code or (1 if lost else 0),
         run_folder=request.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
-        block=failure_block(verdict, _evidence(verdict, folder, observer, pressure)),
+        block=failure_block(verdict, _evidence(verdict, folder, observer, pressure)) or lost_block(lost),
         joined=ending.joined or request.ranks == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
-    observer.last_words()
     _say_ending(request, saying, outcome, ending.interrupted_by, observer.result())
     return outcome
 
@@ -102,6 +105,7 @@ def _say_ending(
     request: LaunchRequest, saying: Saying, outcome: Outcome, interrupted_by: int, result: Mapping[str, Any]
 ) -> None:
     """The last lines; a failure block is the very last."""
+    saying.settle()
     if interrupted_by:
         text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
         if request.call is None or request.verbosity is not Verbosity.QUIET:
@@ -109,12 +113,11 @@ def _say_ending(
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(request.ranks))
-    if outcome.block:
-        if request.call is None:  # the caller of a function gets an exception instead
-            saying.block(outcome.block)
-    elif request.verbosity is not Verbosity.QUIET:
+    if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
         for line in done_lines(result, request.run_folder, outcome.duration_s):
             saying.line(line)
+    if outcome.block and request.call is None:  # the caller of a function gets an exception instead
+        saying.block(outcome.block)
 
 
 def _open_standard_streams() -> None:

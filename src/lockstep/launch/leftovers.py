@@ -32,12 +32,12 @@ _GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
 def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
     """All processes below `ancestor`, zombies left out."""
     children: dict[int, list[int]] = {}
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
+    for name in os.listdir(proc):  # noqa: PTH208 - a quarter of pathlib's time, while many ranks want the cores too
+        if name.isdigit():
             with suppress(OSError, ValueError):
-                state, parent = _state_and_parent((folder / "stat").read_text())
-                if state != "Z":
-                    children.setdefault(parent, []).append(int(folder.name))
+                state, parent = _state_and_parent(_stat(f"{proc}/{name}/stat"))
+                if state != b"Z":
+                    children.setdefault(parent, []).append(int(name))
     found, queue = [], [ancestor]
     while queue:
         below = children.get(queue.pop(), [])
@@ -46,10 +46,18 @@ def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
     return found
 
 
-def _state_and_parent(stat: str) -> tuple[str, int]:
+def _stat(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
+
+
+def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
     """From the text of /proc/PID/stat; the name in brackets may hold spaces and brackets itself."""
-    fields = stat.rpartition(")")[2].split()
-    return fields[0], int(fields[1])
+    state, parent, _ = stat.rpartition(b")")[2].split(None, 2)
+    return state, int(parent)
 
 
 def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
@@ -149,10 +157,11 @@ def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:
             paths[f"socket:[{fields[6]}]"] = Path(fields[7]).parent
     found: set[Path] = set()
     for process in processes if paths else ():
+        folder = f"{proc}/{process}/fd"
         with suppress(OSError):
-            for descriptor in (proc / str(process) / "fd").iterdir():
+            for descriptor in os.listdir(folder):  # noqa: PTH208 - as in `descendants`
                 with suppress(OSError):
-                    found.update({paths.get(descriptor.readlink().name, proc)} - {proc})
+                    found.update({paths.get(os.readlink(f"{folder}/{descriptor}"), proc)} - {proc})  # noqa: PTH115
     return found
 
 

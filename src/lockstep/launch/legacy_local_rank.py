@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.layout.regular_file import read_regular
+
 SPELLINGS = ("--local_rank", "--local-rank")
 
 
@@ -62,7 +64,7 @@ def source_of(script: str, is_module: bool) -> str | None:
     """The text of a script, or of a module or package with `__main__`; None when it cannot be read. Imports nothing."""
     path = _module_file(script) if is_module else Path(script)
     try:
-        return path.read_text(errors="replace") if path is not None else None
+        return read_regular(path).decode(errors="replace") if path is not None else None
     except OSError:
         return None
 

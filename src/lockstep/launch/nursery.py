@@ -2,7 +2,7 @@
 
 `python -P -m lockstep.launch.nursery SOCKET MODULES LAUNCHER`. It has a session of its own (Ctrl-C reaches the launcher only),
 adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket says so, and
-the nursery kills all its descendants and ends. Fork is safe because it has one thread and no CUDA context: it imports
+the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe because it has one thread and no CUDA context: it imports
 and does nothing else; if an import started a thread, it says so and new ranks become fresh interpreters.
 
 A forked child leaves the loop by returning to the top level, so that it ends like any interpreter: exit handlers,
@@ -20,8 +20,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +37,9 @@ from lockstep.launch.leftovers import (
     remove_unmarked_group_files,
     socket_folders,
 )
-from lockstep.launch.process_ties import adopt_orphans, die_with_parent
-from lockstep.launch.rank_order import apply_variables, read_order
+from lockstep.launch.private_view import PrivateView, make_view
+from lockstep.launch.process_ties import adopt_orphans, die_with_parent, go_on_without_parent
+from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.rank_process import run_rank
 from lockstep.launch.store_server import serve_store
 
@@ -60,6 +62,9 @@ class Nursery:
         """Descendants that were stopped or reaped here, loader workers too: after the sweep their shared memory goes."""
         self._sockets: set[Path] = set()
         """Folders of sockets that descendants have open, which go after the sweep too."""
+        self._looked = False
+        self._view: PrivateView | None = None
+        """Where the ranks of the present run see files, if not as they are."""
         self._wake, self._wakened = os.pipe()
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
@@ -88,7 +93,9 @@ class Nursery:
     def _serve(self) -> Task | None:
         message, descriptors = self._channel.receive()
         task: Task | None = None
-        if message["do"] == "spawn":
+        if message["do"] == "view":
+            self._make_view(message)
+        elif message["do"] == "spawn":
             task = self._spawn(message, descriptors)
         elif message["do"] == "store":
             task = self._store(message, descriptors)
@@ -100,6 +107,16 @@ class Nursery:
             for descriptor in descriptors:
                 os.close(descriptor)
         return task
+
+    def _make_view(self, message: Message) -> None:
+        self._close_view()
+        report, self._view = make_view(Path(message["folder"]))
+        self._channel.send({"is": "view", **asdict(report)})
+
+    def _close_view(self) -> None:
+        if self._view is not None:
+            self._view.close()
+        self._view = None
 
     def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
         parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
@@ -113,9 +130,13 @@ class Nursery:
         for target, descriptor in enumerate((stdin, stdout, stderr)):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        if message["fresh"]:
-            _become_interpreter((order, news, *place), parent)
         told = read_order(order)
+        if self._view is not None:
+            self._view.join()
+        if told.folder != str(Path.cwd()):
+            os.chdir(told.folder)
+        if message["fresh"]:
+            _become_interpreter(told, (order, news, *place), parent)
         os.close(order)
         return partial(run_rank, told, news, parent, place)
 
@@ -138,14 +159,25 @@ class Nursery:
         gc.enable()
 
     def _signal(self, message: Message) -> None:
+        ranks = set(message["ranks"])
+        chosen = [process for process, rank in self._children.items() if rank in ranks]
+        if not self._looked:
+            self._look(chosen if len(chosen) > 1 else [])
+        _send(message["signal"], chosen)
+        self._channel.send({"is": "signalled"})
+
+    def _look(self, busy: Sequence[int]) -> None:
+        """Remember who is below the ranks, once before they end: what a rank has reaped itself is not seen afterwards.
+
+        Args:
+            busy: ranks that all want the cores now (they have lost a peer, say); stopped, they leave them to this look.
+        """
+        self._looked = True
+        _send(signal.SIGSTOP, busy)
         below = descendants(os.getpid())
         self._known.update(below)
         self._sockets |= socket_folders(below)
-        ranks = set(message["ranks"])
-        for process, rank in self._children.items():
-            if rank in ranks:
-                with suppress(ProcessLookupError):
-                    os.kill(process, message["signal"])
+        _send(signal.SIGCONT, busy)
 
     def _reap(self) -> None:
         """Report the ranks that have ended."""
@@ -177,12 +209,20 @@ class Nursery:
                 self._reap()
         with suppress(ChannelClosed):
             self._reap()
+        self._close_view()
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
         remove_sockets(self._sockets)
+        self._looked = False
         self._known.clear()
         self._sockets.clear()
         return len(killed)
+
+
+def _send(number: int, processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def _exited(rank: int, status: int) -> Message:
@@ -191,9 +231,8 @@ def _exited(rank: int, status: int) -> Message:
     return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
 
 
-def _become_interpreter(handed: Sequence[int], parent: int) -> None:
+def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> None:
     """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
-    told = read_order(handed[0])
     apply_variables(told.variables)
     for descriptor in handed:
         os.set_inheritable(descriptor, True)
@@ -226,7 +265,7 @@ def main() -> int:
     task: Task | None = None
     with suppress(ChannelClosed):
         channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
-        die_with_parent(None)
+        go_on_without_parent()
         task = nursery.run()
     if task is None:
         os._exit(0)

@@ -10,10 +10,11 @@ from typing import Any
 
 from lockstep.journal.record import Phase, Record
 from lockstep.journal.ring import JournalReader
+from lockstep.launch.losses import Losses
 from lockstep.launch.progress import Progress, Snapshot
 from lockstep.launch.report import lanes_line, numerics_line
 from lockstep.launch.request import LaunchRequest, Verbosity
-from lockstep.launch.saying import Saying
+from lockstep.layout.regular_file import read_regular
 from lockstep.layout.run_folder import RunFolder
 
 UPDATE_S = 0.25
@@ -27,10 +28,10 @@ WAIT_FOR_BATCH_S = 5.0
 class Observer:
     """Looks into the run folder now and then."""
 
-    def __init__(self, request: LaunchRequest, folder: RunFolder, saying: Saying) -> None:
+    def __init__(self, request: LaunchRequest, folder: RunFolder, losses: Losses) -> None:
         self._request = request
         self._folder = folder
-        self._saying = saying
+        self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
         self._progress = Progress()
         self._decided_said = False
@@ -39,6 +40,7 @@ class Observer:
 
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
+        self._look_for_losses()
         if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
         if not self._decided_said:
@@ -52,6 +54,11 @@ class Observer:
             self._saying.terminal.progress(self._progress.line(note, self._saying.terminal.width))
         elif line := self._progress.line(note):
             self._say_plainly(line, now)
+
+    def _look_for_losses(self) -> None:
+        for journal in self._journals:
+            for sentence in journal.lost():
+                self._losses.add(sentence)
 
     def _say_plainly(self, line: str, now: float) -> None:
         if self._next_plain is None:
@@ -68,7 +75,8 @@ class Observer:
                 self._say_lanes(decided)
 
     def last_words(self) -> None:
-        """Say what a short run decided and nobody has looked at yet."""
+        """Say what a short run decided or lost and nobody has looked at yet."""
+        self._look_for_losses()
         decided = self.decided()
         if decided and not self._decided_said and self._request.verbosity is not Verbosity.QUIET:
             self._say_lanes(decided)
@@ -105,6 +113,6 @@ class Observer:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     with suppress(OSError, ValueError):
-        data = json.loads(path.read_text())
+        data = json.loads(read_regular(path))
         return data if isinstance(data, dict) else {}
     return {}

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from lockstep.launch.request import LaunchRequest
+from lockstep.layout.regular_file import read_regular
 from lockstep.torch_private import COMPILER
 
 TORCH = ("torch",)
@@ -32,8 +33,7 @@ def _text(request: LaunchRequest) -> str:
     paths = [request.script] if request.script is not None else _paths_of(request.module or "")
     for path in paths:
         try:
-            with path.open("rb") as file:
-                return file.read(READ_BYTES).decode("utf-8", "replace")
+            return read_regular(path, most_bytes=READ_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
     return ""

@@ -16,15 +16,20 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
-def die_with_parent(parent: int | None) -> None:
-    """Get SIGKILL when the parent ends; None undoes it.
+def die_with_parent(parent: int) -> None:
+    """Get SIGKILL when the parent ends.
 
     Args:
         parent: the process that must be the parent now; if it has ended already, this process ends here.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if parent is not None else 0)
-    if parent is not None and os.getppid() != parent:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
+
+
+def go_on_without_parent() -> None:
+    """Be continued when the parent ends, and not killed: a process that was stopped then sees that it is alone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def adopt_orphans() -> None:

@@ -1,5 +1,5 @@
-"""What of the ranks' output reaches the terminal: rank 0's as it is, the others' line by line, limited, and a line
-that another rank printed too only once. Pure: bytes and times in, lines out.
+"""What of the ranks' output reaches the terminal: rank 0's as it is, the others' line by line, limited, without colours, and
+a line that another rank printed too only once. Pure: bytes and times in, lines out.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from lockstep.visible import without_colours
 
 MAX_LINE_BYTES = 4096
 HOLD_S = 0.5
@@ -41,8 +43,8 @@ class LineCutter:
 
 
 def _shown(line: bytes) -> str:
-    visible = line.rstrip(b"\r").rpartition(b"\r")[2]
-    return visible[:MAX_LINE_BYTES].decode(errors="replace").rstrip()
+    left = line.rstrip(b"\r").rpartition(b"\r")[2]
+    return without_colours(left[:MAX_LINE_BYTES].decode(errors="replace")).rstrip()
 
 
 @dataclass

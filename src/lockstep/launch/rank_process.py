@@ -12,17 +12,18 @@ import importlib
 import io
 import json
 import os
+import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.journal.failure import describe, write_failure
+from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, write_failure
 from lockstep.launch.backend_guard import guard_backends
 from lockstep.launch.device_guard import guard_devices
 from lockstep.launch.equal_streams import start_equal_streams
@@ -32,10 +33,14 @@ from lockstep.launch.nested_guard import guard_nested_ranks
 from lockstep.launch.process_ties import die_with_parent
 from lockstep.launch.rank_order import RankOrder, apply_variables, read_order
 from lockstep.launch.script_main import Program, module_program, script_program
+from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.layout.late_settings import remember
 from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
 from lockstep.layout.rank_environment import decode, encode_place
 from lockstep.layout.run_folder import RunFolder
+
+MOST_NEWS_BYTES = 3500
+"""The kernel keeps a message of up to 4096 bytes together, whoever else writes into the same pipe."""
 
 
 def run_rank(order: RankOrder, news: int, parent: int, place: Sequence[int]) -> int:
@@ -107,8 +112,8 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
             sys.last_value = ending  # exit handlers see that the script did not end well
             _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
         return code
-    except KeyboardInterrupt:
-        os.write(log, traceback.format_exc().encode(errors="backslashreplace"))
+    except KeyboardInterrupt as error:  # told only when it was not the person at the launcher who meant it
+        _failed(order, error, news, log)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
         return _failed(order, error, news, log)
@@ -133,14 +138,29 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
+    sys.last_value = error  # exit handlers see that the script did not end well
+    is_peer = kind_of(error) is FailureKind.PEER
+    if is_peer:
+        # Usually the cause is told meanwhile, and the launcher stops this rank. If all wrote records and took torch down, on
+        # cores that they share, nobody would be told the cause: with 64 ranks on 2 cores for ten seconds and more.
+        _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parent, Path("<frozen runpy>")))
-    write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
-    _tell_event(news, order.rank, "failed")
+    told: dict[str, object] = {"rank": order.rank, "event": "failed"}
+    if not write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure):
+        told["failure"] = asdict(shortened(failure, MOST_NEWS_BYTES))
+    _tell(news, told)
     with suppress(OSError):
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
+    if is_peer:
+        _rest(STOPPED_WITHIN_S)
     return 2 if isinstance(error, UsageError) else 1
+
+
+def _rest(seconds: float) -> None:
+    with suppress(KeyboardInterrupt):
+        select.select([], [], [], seconds)
 
 
 def _call_hook(error: BaseException) -> None:

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockstep.launch.losses import Losses
+from lockstep.launch.rank_log import RankLog
 from lockstep.launch.rank_output import LineCutter, OtherRanks
 from lockstep.launch.terminal import ERR, OUT, Terminal
 
 CHUNK_BYTES = 1 << 16
+_NAMES = {OUT: "standard output", ERR: "standard error"}
 
 
 @dataclass
@@ -22,17 +25,18 @@ class _Stream:
     rank: int
     target: int
     descriptor: int
-    log: int
     cutter: LineCutter = field(default_factory=LineCutter)
 
 
 class RankStreams:
     """All pipes of a run. The launcher's loop calls the readers; `end` when every rank and its children are gone."""
 
-    def __init__(self, selector: selectors.BaseSelector, logs: dict[int, Path], terminal: Terminal | None) -> None:
+    def __init__(self, selector: selectors.BaseSelector, logs: dict[int, Path], losses: Losses) -> None:
         self._selector = selector
-        self._terminal = terminal
-        self._logs = {rank: _open_log(path) for rank, path in logs.items()}
+        self._losses = losses
+        self._terminal: Terminal | None = losses.saying.terminal
+        self._paths = logs
+        self._logs = {rank: RankLog(path) for rank, path in logs.items()}
         self._open: set[int] = set()
         self._streams: list[_Stream] = []
         self._others = OtherRanks(logs)
@@ -42,7 +46,7 @@ class RankStreams:
         ends = []
         for target in (OUT, ERR):
             reading, writing = os.pipe()
-            stream = _Stream(rank, target, reading, self._logs[rank])
+            stream = _Stream(rank, target, reading)
             self._streams.append(stream)
             self._open.add(reading)
             self._selector.register(reading, selectors.EVENT_READ, self._reader(stream))
@@ -60,11 +64,14 @@ class RankStreams:
         return read
 
     def _take(self, stream: _Stream, data: bytes) -> None:
-        _write_all(stream.log, data)
+        if reason := self._logs[stream.rank].write(data):
+            log = self._paths[stream.rank]
+            self._losses.add(f"{log} cannot be written ({reason}): what rank {stream.rank} says from here is not in it")
         if self._terminal is None:
             return
-        if stream.rank == 0:
-            self._terminal.pass_through(stream.target, data)
+        if stream.rank == 0 and (reason := self._terminal.pass_through(stream.target, data)):
+            name, log = _NAMES[stream.target], self._paths[0]
+            self._losses.add(f"{name} cannot be written ({reason}): what rank 0 says there from here is only in {log}")
         self._sort(stream.rank, stream.cutter.feed(data))
 
     def _sort(self, rank: int, lines: list[str]) -> None:
@@ -102,17 +109,4 @@ class RankStreams:
             for line in self._others.end():
                 self._terminal.say(line)
         for log in self._logs.values():
-            os.close(log)
-
-
-def _open_log(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """A full disk loses the log, not the run."""
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        return
+            log.close()

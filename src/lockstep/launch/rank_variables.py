@@ -54,7 +54,7 @@ def rank_order(request: LaunchRequest, rank: int, port: int, changed: Mapping[st
         script=str(request.script) if request.script is not None else "",
         module=request.module or "",
         args=request.args_of(rank),
-        folder=str(Path.cwd()),
+        folder=str(request.folder or Path.cwd()),
         run_folder=str(request.run_folder.absolute()),
         variables={**changed, **rank_variables(request, rank, port, os.environ)},
         parcel=request.call.parcel if request.call is not None else "",

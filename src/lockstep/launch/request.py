@@ -69,6 +69,8 @@ class LaunchRequest:
     local_rank_option: str = ""
     """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
     call: FunctionCall | None = None
+    folder: Path | None = None
+    """The ranks' working directory; None: that of this process."""
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     started_ns: int | None = None

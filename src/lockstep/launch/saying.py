@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.launch.report import LABEL_WIDTH, Line
-from lockstep.launch.terminal import BOLD, DIM, RED, Terminal
+from lockstep.launch.terminal import BOLD, DIM, ERR, RED, Terminal
 
 _STYLES = {"lockstep": BOLD, "done": BOLD, "warning": RED}
 
@@ -19,8 +19,7 @@ class Saying:
     def line(self, line: Line) -> None:
         """One line with its label."""
         if self.terminal is not None:
-            label = self.terminal.style(line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
-            self.terminal.say(f"{label}{line.text}")
+            self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
 
     def plain(self, text: str) -> None:
         """Text without a label."""
@@ -30,5 +29,14 @@ class Saying:
     def block(self, text: str) -> None:
         """A failure block: its first word stands out."""
         if self.terminal is not None:
-            word, space, rest = text.partition(" ")
-            self.terminal.say(f"{self.terminal.style(word, RED)}{space}{rest}")
+            self.terminal.block(text, RED)
+
+    def lost(self) -> list[str]:
+        """What a person has not been told, because standard error could not be written; empty when it could."""
+        reason = self.terminal.lost.get(ERR) if self.terminal is not None else None
+        return [f"standard error cannot be written ({reason})"] if reason else []
+
+    def settle(self) -> None:
+        """No rank writes any more: what they left open on the terminal ends."""
+        if self.terminal is not None:
+            self.terminal.settle()

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from lockstep.errors import UsageError
+from lockstep.layout.regular_file import read_regular
 
 Program = Callable[[], None]
 
@@ -26,7 +27,7 @@ def script_program(script: str, args: tuple[str, ...]) -> Program:
     """
     path = str(Path(script).absolute())
     try:
-        source = Path(path).read_bytes()
+        source = read_regular(path)
     except OSError as error:
         raise UsageError(f"The script {script} cannot be read: {error.strerror}. Check the path.") from None
     sys.argv[:] = [script, *args]

@@ -14,13 +14,18 @@ from lockstep.journal.failure import FailureKind
 SAME_FAILURE_S = 0.1
 """Time for other ranks to fail by themselves in the same way."""
 CAUSE_S = 0.3
-"""Time for the cause to show itself when a rank only reports that a peer is gone."""
+"""So long a rank that lost a peer keeps that to itself: time for the cause to show itself."""
 TERM_GRACE_S = 0.3
 """Between SIGTERM and SIGKILL after a failure."""
 FAILED_RANK_GRACE_S = 5.0
 """Time for the exit handlers of the rank that failed."""
 INTERRUPT_GRACE_S = 0.5
 """Between a person's signal and SIGKILL."""
+ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
+"""Time for the nursery to answer an order, when a person waits and when nobody does; then it hangs, or somebody has stopped
+it, and it is killed with all below it."""
+STOPPED_WITHIN_S = 5.0
+"""So long a rank that lost a peer waits for the launcher to stop it, before it ends by itself."""
 
 
 @dataclass(frozen=True, order=True)
@@ -36,12 +41,15 @@ Plan = tuple[Send, ...]
 
 
 def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset[int]) -> Plan:
-    """A running rank reported that its script raised: the others stop; it may finish its exit handlers."""
-    wait = CAUSE_S if kind is FailureKind.PEER else SAME_FAILURE_S
+    """A running rank reported that its script raised: the others stop; it may finish its exit handlers. A rank that only
+    lost a peer waits to be stopped with the others.
+    """
+    if kind is FailureKind.PEER:
+        return after_bad_exit(now, running)
     others = running - {failed}
     return (
-        Send(now + wait, signal.SIGTERM, others),
-        Send(now + wait + TERM_GRACE_S, signal.SIGKILL, others),
+        Send(now + SAME_FAILURE_S, signal.SIGTERM, others),
+        Send(now + SAME_FAILURE_S + TERM_GRACE_S, signal.SIGKILL, others),
         Send(now + FAILED_RANK_GRACE_S, signal.SIGKILL, frozenset({failed})),
     )
 

@@ -10,25 +10,26 @@ import os
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lockstep.errors import WorldError
-from lockstep.journal.failure import FailureKind, read_failure
+from lockstep.journal.failure import Failure, FailureKind, decode_failure, read_failure
 from lockstep.launch import stopping
 from lockstep.launch.channel import ChannelClosed, Message
-from lockstep.launch.nursery_handle import NurseryHandle
+from lockstep.launch.losses import Losses
+from lockstep.launch.nursery_handle import NurseryHandle, broken_sentence
 from lockstep.launch.observer import UPDATE_S, Observer
-from lockstep.launch.rank_order import write_order
 from lockstep.launch.rank_streams import RankStreams
-from lockstep.launch.rank_variables import rank_order
-from lockstep.launch.report import Line, StartTimes, logs_line, plain_line, rank_lines, still_alone_line
+from lockstep.launch.report import plain_line, still_alone_line
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.run_store import RunStore
 from lockstep.launch.saying import Saying
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.verdict import RankEnd
+from lockstep.launch.starting import Start
+from lockstep.launch.verdict import RankEnd, was_stopped
 from lockstep.layout.run_folder import RunFolder
 
 STILL_ALONE_S = 60.0
@@ -41,7 +42,10 @@ DRAIN_S = 2.0
 @dataclass
 class _Rank:
     pid: int = 0
-    stopped: bool = False
+    sent: set[int] = field(default_factory=set)
+    """The signals that the launcher sent it."""
+    failure: Failure | None = None
+    """What it told because it could not write its record."""
     leaving: tuple[int, int] | None = None
     """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
     end: RankEnd | None = None
@@ -64,6 +68,7 @@ class Supervisor:
     folder: RunFolder
     nursery: NurseryHandle
     saying: Saying
+    losses: Losses
     observer: Observer
     store: RunStore
     began_ns: int
@@ -77,6 +82,9 @@ class Supervisor:
     _serves: bool = False
     _swept: bool = False
     _lost: bool = False
+    _asked: deque[float] = field(default_factory=deque)
+    """When each order was sent that the nursery has not answered."""
+    _gave_up: bool = False
 
     def run(self) -> Ending:
         """Start the ranks, watch until all have ended, sweep up.
@@ -85,7 +93,7 @@ class Supervisor:
             WorldError: when the nursery cannot import torch, or dies.
         """
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
-        self._streams = RankStreams(self._selector, logs, self.saying.terminal)
+        self._streams = RankStreams(self._selector, logs, self.losses)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -120,7 +128,14 @@ class Supervisor:
                 self.observer.look(now)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             warn_at = self._warn_alone(now, warn_at)
-            moments = [look_at, deadline, *(send.at_s for send in self._plan), *([next_line] if next_line else [])]
+            give_up_at = self._give_up_on_nursery(now)
+            moments = [
+                look_at,
+                deadline,
+                give_up_at,
+                *(send.at_s for send in self._plan),
+                *([next_line] if next_line else []),
+            ]
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
 
@@ -132,42 +147,12 @@ class Supervisor:
     def _running(self) -> frozenset[int]:
         return frozenset(number for number, rank in self._ranks.items() if rank.end is None)
 
-    # Starting
-
     def _start_ranks(self) -> None:
-        self._ready_ns = time.monotonic_ns()
-        self._fresh = self.request.fresh
-        ready = self.nursery.ready or {}
-        if ready["tasks"] != 1 and not self._fresh:
-            self._fresh = True
-            text = f"importing torch started {ready['tasks'] - 1} threads, so each rank starts its own interpreter (--fresh)"
-            self.saying.line(Line("note", text))
-        nothing = os.open(os.devnull, os.O_RDONLY)
+        start = Start(self.request, self.nursery, self.store, self.saying)
+        self._start = start
         for number in range(self.request.ranks):
             self._ranks[number] = _Rank()
-            stdin = 0 if number == 0 and self.saying.terminal is not None else nothing
-            stdout, stderr = self._streams.new_pipes(number)
-            order = write_order(rank_order(self.request, number, self.store.port, self.nursery.changed(os.environ)))
-            message = {"do": "spawn", "rank": number, "fresh": self._fresh}
-            self.nursery.send(message, (order, stdin, stdout, stderr, self._news_end, *self.store.descriptors))
-            for descriptor in (order, stdout, stderr):
-                os.close(descriptor)
-        os.close(nothing)
-
-    def _say_started(self) -> None:
-        if self.request.verbosity is Verbosity.QUIET or self.saying.terminal is None:
-            return
-        began, ready = self.request.started_ns or self.began_ns, self._ready_ns
-        times = StartTimes(
-            command_s=(self.began_ns - began) / 1e9,
-            import_s=(ready - self.began_ns) / 1e9,
-            fork_s=(time.monotonic_ns() - ready) / 1e9,
-        )
-        self.saying.line(logs_line(self.request.run_folder, times, self._fresh))
-        if self.request.verbosity is Verbosity.DETAILED:
-            pids = {number: rank.pid for number, rank in self._ranks.items()}
-            for line in rank_lines(pids, {number: self.folder.log(number) for number in pids}):
-                self.saying.line(line)
+            start.rank(number, self._streams.new_pipes(number), self._news_end)
 
     # Events
 
@@ -183,27 +168,30 @@ class Supervisor:
             if not self._interrupted_by:
                 self._start_ranks()
         elif kind == "broken":
-            raise WorldError(f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}")
+            raise WorldError(broken_sentence(message))
         elif kind == "spawned":
             self._ranks[message["rank"]].pid = message["pid"]
             if all(rank.pid for rank in self._ranks.values()):
-                self._say_started()
+                self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
         elif kind == "exited":
             self._on_exit(message)
+        elif kind == "signalled":
+            self._asked.popleft()
         elif kind == "swept":
             self._swept = True
 
     def _on_exit(self, message: Message) -> None:
         number, rank = message["rank"], self._ranks[message["rank"]]
-        failure = read_failure(self.folder.failure(number))
         self._on_news()
-        rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], rank.stopped, failure)
-        if rank.leaving is not None and rank.stopped:
+        failure = self._failure_of(number)
+        stopped = was_stopped(message["signal"], rank.sent)
+        rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], stopped, failure)
+        if rank.leaving is not None and stopped:
             code, time_ns = rank.leaving
             rank.end = RankEnd(number, code, 0, time_ns, False, failure)
         if failure is not None:
             self._stop_for(number, failure.kind)
-        elif message["code"] and not rank.stopped and self._may_stop_for(FailureKind.SCRIPT):
+        elif message["code"] and not stopped and self._may_stop_for(FailureKind.SCRIPT):
             self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
 
     def _on_news(self) -> None:
@@ -222,9 +210,13 @@ class Supervisor:
             elif news["event"] == "leaving":
                 self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
             else:
-                failure = read_failure(self.folder.failure(news["rank"]))
+                self._ranks[news["rank"]].failure = decode_failure(news.get("failure"))
+                failure = self._failure_of(news["rank"])
                 if failure is not None:
                     self._stop_for(news["rank"], failure.kind)
+
+    def _failure_of(self, number: int) -> Failure | None:
+        return self._ranks[number].failure or read_failure(self.folder.failure(number))
 
     def _stop_for(self, number: int, kind: FailureKind) -> None:
         if self._may_stop_for(kind):
@@ -262,9 +254,10 @@ class Supervisor:
         self.nursery.bury()
         now = time.monotonic_ns()
         for number in self._running():
-            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, None)
+            failure = self._failure_of(number)
+            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, failure)
             self._ranks[number].end = end
-        if not self._interrupted_by:
+        if not (self._interrupted_by or self._gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     # Stopping
@@ -276,15 +269,29 @@ class Supervisor:
 
     def _send(self, number: int, ranks: frozenset[int]) -> None:
         for rank in ranks:
-            self._ranks[rank].stopped = True
-        if ranks:
-            self.nursery.send({"do": "signal", "signal": number, "ranks": sorted(ranks)})
+            self._ranks[rank].sent.add(number)
+        if ranks and self.nursery.send({"do": "signal", "signal": number, "ranks": sorted(ranks)}):
+            self._asked.append(time.monotonic())
+
+    def _give_up_on_nursery(self, now: float) -> float:
+        """Kill a nursery that does not answer an order, and everything below it with it; the moment to look again."""
+        if not self._asked or self._gave_up:
+            return float("inf")
+        late_at = self._asked[0] + (stopping.ANSWER_S if self._interrupted_by else stopping.PATIENT_ANSWER_S)
+        if now < late_at:
+            return late_at
+        self._gave_up = True
+        self.nursery.kill()
+        return float("inf")
 
     def _sweep(self) -> None:
         """End what the ranks have left behind, then read the pipes to their end."""
         self._plan = ()
         if self._ranks and not self._lost and self.nursery.send({"do": "sweep"}):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
+            if not (self._swept or self._lost):
+                self.nursery.kill()
+                self.nursery.bury()
         self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
         if self.saying.terminal is not None:
             self.saying.terminal.progress(None)

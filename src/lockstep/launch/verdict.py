@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lockstep.journal.failure import Failure, FailureKind
@@ -23,8 +23,18 @@ class RankEnd:
     """0 when it ended by itself."""
     time_ns: int
     stopped: bool
-    """Whether the launcher had sent it a signal before."""
+    """Whether it ended because the launcher had sent it a signal (see `was_stopped`)."""
     failure: Failure | None
+
+
+def was_stopped(by: int, sent: Collection[int]) -> bool:
+    """Whether a rank ended because of the launcher: by a signal that it had sent, or by itself after any.
+
+    Args:
+        by: the signal that ended the rank, or 0.
+        sent: the signals that the launcher had sent it.
+    """
+    return by in sent if by else bool(sent)
 
 
 @dataclass(frozen=True)

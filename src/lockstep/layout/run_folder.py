@@ -32,6 +32,14 @@ class RunFolder:
         """What `rank` recorded for `lockstep verify` (JSON lines)."""
         return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
 
+    def ending(self, rank: int) -> Path:
+        """How far `rank` came behind the last step that it recorded (JSON); absent while steps are missing."""
+        return self.path / "evidence" / f"ending-{rank:05d}.json"
+
+    def carried(self, rank: int) -> Path:
+        """What lanes of `rank` handed on to later lanes, for `lockstep verify` (JSON)."""
+        return self.path / "evidence" / f"carried-{rank:05d}.json"
+
     def measured(self, rank: int) -> Path:
         """What `rank` measured for `lockstep bench` (JSON)."""
         return self.path / "evidence" / f"measured-{rank:05d}.json"

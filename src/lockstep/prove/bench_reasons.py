@@ -11,13 +11,27 @@ from collections.abc import Iterator
 from lockstep.layout.exactness import why_not_exact
 from lockstep.layout.mesh import STAGED
 from lockstep.prove.bench_measures import Round
-from lockstep.prove.bench_results import AS_TORCH, DIFFERS, NOT_BY_NATURE, OTHER_THREADS, REFERENCE, Measured, Results
+from lockstep.prove.bench_results import (
+    AS_TORCH,
+    CLEAR,
+    DIFFERS,
+    NOT_BY_NATURE,
+    OTHER_THREADS,
+    REFERENCE,
+    Measured,
+    Results,
+    is_faster,
+    ratio,
+)
 from lockstep.prove.bench_stages import explain_losses, ideal_speed_up, losses
 
-CLEAR = 0.02
-"""A lead of less than this is called none."""
 BUSY = 0.1
 """When one rank alone varies by more than this, the machine has other work."""
+WITHOUT_EXCHANGE = {
+    "dp": "each forward copies the model to its replicas, and their threads share one Python lock. ddp has neither.",
+    "hogwild": "it exchanges no gradients, and these numbers do not show what it waits for.",
+}
+"""Strategies whose ranks hand no gradients around, and what slows them down."""
 
 
 def sentences(results: Results) -> Iterator[str]:
@@ -38,34 +52,46 @@ def _fastest(results: Results) -> Iterator[str]:
     base = results.base
     if base is None:
         return
-    times = {id(one): up.median for one in results.whole() if (up := results.speed_up(one)) is not None}
-    best = max(results.whole(), key=lambda one: times[id(one)])
-    all_cores = results.all_cores
-    several = [one for one in results.whole() if one.configuration.ranks > 1]
     if base.speed.relative > BUSY:
         yield (
             f"One rank alone varied by ±{base.speed.relative:.0%}: something else uses this machine, and differences of "
             f"that size say nothing."
         )
+    times = {id(one): up.median for one in results.whole() if (up := results.speed_up(one)) is not None}
+    best = max(results.whole(), key=lambda one: times[id(one)])
     if best is base:
         yield f"Nothing is faster than one rank with {base.threads} thread{'s' * (base.threads != 1)}."
+    elif not is_faster(best, base):
+        yield (
+            f"Nothing can be told to be faster than one rank: {_name(best, results)} took {1 / times[id(best)]:.2f} times as long, "
+            f"which is within what the rounds wander."
+        )
     else:
-        yield f"Fastest: {_name(best, results)}, {times[id(best)]:.2f} times one rank."
+        equal = [one for one in results.whole() if one is not best and not is_faster(best, one)]
+        beside = f"; {', '.join(_name(one, results) for one in equal)} cannot be told from it" if equal else ""
+        yield f"Fastest: {_name(best, results)}, {times[id(best)]:.2f} times one rank{beside}."
+    yield from _all_cores(results, base)
+
+
+def _all_cores(results: Results, base: Measured) -> Iterator[str]:
+    """Whether one process with all cores does better than ranks."""
+    all_cores = results.all_cores
+    several = [one for one in results.whole() if one.configuration.ranks > 1]
     if all_cores is None or not several:
         return
-    ranks = max(several, key=lambda one: times[id(one)])
-    lead = times[id(all_cores)] / times[id(ranks)] - 1
-    if lead > CLEAR and times[id(all_cores)] > 1.0:
+    ranks = max(several, key=lambda one: ratio(one, base).median)
+    if is_faster(all_cores, ranks) and is_faster(all_cores, base):
         yield (
-            f"One process with all {results.cores} cores is {lead:.0%} faster than {_name(ranks, results)}: for speed alone "
-            f"start it with -n 1 --threads {results.cores}. Its bits are others, because threads change them."
+            f"One process with all {results.cores} cores is {ratio(all_cores, ranks).median - 1:.0%} faster than "
+            f"{_name(ranks, results)}: for speed alone start it with -n 1 --threads {results.cores}. Its bits are others, "
+            f"because threads change them."
         )
 
 
 def _slower(results: Results, one: Measured) -> Iterator[str]:
     """Why several ranks, or several replicas, gain nothing."""
-    speed_up = results.speed_up(one)
-    if speed_up is None or speed_up.median >= 1.0:
+    base = results.base
+    if base is None or not is_faster(base, one):
         return
     threads = one.configuration.ranks * one.threads
     if results.device == "cpu" and threads > results.cores:
@@ -74,11 +100,8 @@ def _slower(results: Results, one: Measured) -> Iterator[str]:
             f"Use at most {max(results.cores // one.threads, 1)} ranks here."
         )
         return
-    if one.configuration.strategy == "dp":
-        yield (
-            f"{_name(one, results)} is slower than one rank: each forward copies the model to its replicas, and their "
-            f"threads share one Python lock. ddp has neither."
-        )
+    if one.configuration.strategy in WITHOUT_EXCHANGE:
+        yield f"{_name(one, results)} is slower than one rank: {WITHOUT_EXCHANGE[one.configuration.strategy]}"
         return
     share = one.shares()["exchange"]
     if share < CLEAR:
@@ -95,12 +118,10 @@ def _staged(results: Results, one: Measured) -> Iterator[str]:
     if speed_up is None:
         return
     ranks, name = one.configuration.ranks, _name(one, results)
-    slower = "slower than" if speed_up.median < 1.0 else "times"
-    gain = (
-        f"{name} is {speed_up.median:.2f} times one rank"
-        if slower == "times"
-        else (f"{name} is slower than one rank ({speed_up.median:.2f} times its speed)")
-    )
+    gain = f"{name} is {speed_up.median:.2f} times one rank"
+    if results.base is not None and not is_faster(one, results.base):
+        slower = "slower than one rank" if is_faster(results.base, one) else "not to be told from one rank"
+        gain = f"{name} is {slower} ({speed_up.median:.2f} times its speed)"
     if one.configuration.strategy == "model_parallel":
         yield f"{gain}: one of its {ranks} ranks works at a time. It makes room for a larger model; pipeline is for speed."
         return
@@ -126,7 +147,7 @@ def _cut(results: Results, one: Measured) -> Iterator[str]:
             if base is None or other is base:
                 return
             cost = other.step_s / base.step_s - 1
-            if cost > CLEAR:
+            if is_faster(base, other):
                 yield (
                     f"  Cut into {one.lanes} micro-batches the same step takes one rank {cost:.0%} longer: small "
                     f"batches use a core less well."

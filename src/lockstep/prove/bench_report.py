@@ -29,8 +29,8 @@ def show(results: Results, console: Console) -> None:
     for one in () if results.base is not None else results.measured:
         if one.failed:
             console.print(Text(f"{one.title} failed: {one.failed}", style="bold red"))
-    if results.folder:
-        console.print(Text(f"The runs are kept in {results.folder}"), soft_wrap=True)
+    if results.kept:
+        console.print(Text(results.kept), soft_wrap=True)
 
 
 def _show_numbers(results: Results, console: Console) -> None:

@@ -19,6 +19,8 @@ REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS, NO_REFERENCE =
     "other threads",
     "no reference",
 )
+CLEAR = 0.02
+"""A lead of less than this is called none."""
 
 
 @dataclass
@@ -83,6 +85,23 @@ class Measured:
         return found.pop() if len(found) == 1 else ""
 
 
+def ratio(one: Measured, other: Measured) -> Spread:
+    """The speed of one by that of the other, within each round that both have; both have one at least."""
+    pairs = zip(one.rounds, other.rounds, strict=False)
+    return spread([mine.samples_per_s / theirs.samples_per_s for mine, theirs in pairs])
+
+
+def is_faster(one: Measured, other: Measured) -> bool:
+    """Whether one is faster by more than what the rounds wander: the quartiles of their ratio lie above 1, its middle above
+    `CLEAR`. A single round wanders unseen; there the lead must be more than what the steps wander.
+
+    Invariant: never true both ways.
+    """
+    found = ratio(one, other)
+    wander = max(one.speed.relative, other.speed.relative) if min(len(one.rounds), len(other.rounds)) == 1 else 0.0
+    return found.low > 1.0 and found.median > 1.0 + max(CLEAR, wander)
+
+
 @dataclass
 class Results:
     """Everything that `bench` has to say. Filled in as the runs end."""
@@ -97,6 +116,8 @@ class Results:
     """128 + the number of the signal that ended the measurement early."""
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
+    kept: str = ""
+    """The same as a sentence."""
     stopped: str = ""
     """Why nothing could be measured: the failure block of the first run."""
     stopped_code: int = 1
@@ -127,10 +148,7 @@ class Results:
 
     def speed_up(self, one: Measured) -> Spread | None:
         """Over one rank: the ratio within each round, because the sides of a round were measured at the same time."""
-        if self.base is None or not one.rounds:
-            return None
-        pairs = zip(one.rounds, self.base.rounds, strict=False)
-        return spread([mine.samples_per_s / base.samples_per_s for mine, base in pairs])
+        return None if self.base is None or not one.rounds else ratio(one, self.base)
 
     def exactness(self, one: Measured) -> str:
         """Whether the bits after the last step are those of `single` with the same lanes and threads."""

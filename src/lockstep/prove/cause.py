@@ -8,15 +8,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lockstep.prove.evidence import Kind
+from lockstep.layout.recording import AT_END
+from lockstep.prove.carried import Carried
+from lockstep.prove.evidence import Kind, Place
 
+NOT_REPEATABLE = (
+    "the script is not repeatable even with itself: run again with the same ranks it gave other bits. It uses "
+    "the time, an unseeded generator, the order of files or of a set, or several threads of its own."
+)
+ONE_SIDED = "the script makes or skips it depending on the number of ranks; look for `world_size`, `rank`, `is_main`."
+SAMPLES = (
+    "the data set, or its random numbers, depend on the rank: a generator or seed of its own, a data set that remembers "
+    "what it gave before (a cache of augmented samples, writes in place), or one that looks at the rank, the time or its "
+    "worker. Draw from the global streams, and give the same sample for the same index."
+)
+REMEMBERS = (
+    "the data set remembers what it gave before: asked again for the same samples it gives others, depending on what was "
+    "fetched in the same process. It keeps augmented samples, writes to them in place, mixes them with the one before, or "
+    "has a generator or a counter of its own. From the second epoch on the bits depend on the ranks. Give a new sample for "
+    "each index, drawn from the global streams."
+)
 RANDOM = (
-    "random numbers or samples depend on the rank: a seed or generator made from the rank, a data set with a "
-    "generator of its own, or code that looks at run.rank or the time. Draw from the global streams, or seed with run.seed(...)."
+    "random numbers depend on the rank (the lanes' samples are the same): a seed or generator made from the rank, or code "
+    "that looks at run.rank or the time. Or a lane uses what the lane before it left in a variable of Python or NumPy. Draw "
+    "from the global streams, or seed with run.seed(...)."
 )
 LATER = (
-    "nothing that was compared differed in the steps before, so it comes from what has no state_dict: random numbers or "
-    "samples that depend on the rank from here on, or values that the script keeps between steps."
+    "nothing that was compared differed in the steps before, and the lanes' samples are the same; so it comes from what has "
+    "no state_dict: random numbers that depend on the rank from here on, or values that the script keeps between steps or "
+    "lanes."
+)
+INITIAL = (
+    "the models are made in another way: after random numbers that depend on the number of ranks, or with a seed, a width or "
+    "a file that does. Build them right after lockstep.init(), without looking at `world_size`."
+)
+CARRIED = (
+    "{what}. Which lane comes before depends on the number of ranks. Begin each lane without it; what is to live from step "
+    "to step belongs into a parameter or a buffer, or must come from all lanes."
+)
+ONLY_NAN = (
+    "both are NaN, and only the bits of NaN differ: its sign and payload depend on which operand stood first, and mean "
+    "nothing. The first NaN is in {first}. Look for what makes it (torch.autograd.set_detect_anomaly(True)); nothing behind "
+    "it can be proved."
 )
 MULTIPLIED = (
     "the {what} is multiplied by the number of ranks. lockstep averages over the lanes already: leave out the factor "
@@ -31,12 +64,11 @@ DIVIDED = (
 class Symptoms:
     """What is known about the first difference."""
 
-    kind: Kind
-    """Of the first item that differs."""
-    step: int
+    place: Place
+    """The first item that differs."""
     ranks: tuple[int, int]
-    """The numbers of ranks of the two runs; equal for replicas of one run."""
-    among_replicas: bool
+    """The numbers of ranks of the two runs; equal for replicas of one run, 0 for a file."""
+    among_replicas: bool = False
     """Whether ranks of the same run differ from each other."""
     ratio: float | None = None
     """Second by first, where it is the same for all elements."""
@@ -46,25 +78,85 @@ class Symptoms:
     """Whether one side has no such item at all."""
     repeatable: bool = True
     """Whether a second run of the same configuration gave the same bits."""
+    only_nan: bool = False
+    """Whether both sides are NaN and differ in the bits of NaN only."""
+    first_nan: Place | None = None
+    """Where a NaN stands first."""
+    since: str = ""
+    """The file that the second side is; empty for a run."""
+    facts: tuple[str, ...] = ()
+    """What is not the same where the file was written, and here."""
+    carried: Carried | None = None
+    """What lanes hand on."""
+
+    @property
+    def kind(self) -> Kind:
+        """Of the first item that differs."""
+        return self.place.kind
+
+    @property
+    def may_be_carried(self) -> bool:
+        """Whether a tensor that lanes hand on could look like this; then one rank is watched."""
+        of_lanes = self.kind in (Kind.LOSS, Kind.GRADIENT, Kind.NORM) and self.place.step != AT_END
+        return of_lanes and not (
+            self.among_replicas or self.only_one_side or self.only_nan or self.since or _scaled("", self)
+        )
 
 
 def usual_cause(symptoms: Symptoms) -> str:
-    """One sentence, without a capital letter, that ends with a full stop."""
+    """One sentence or a few, without a capital letter, that end with a full stop."""
     if not symptoms.repeatable:
+        return NOT_REPEATABLE
+    if symptoms.only_nan:
+        return ONLY_NAN.format(first=symptoms.first_nan or symptoms.place)
+    if symptoms.since:
+        return _since(symptoms)
+    if symptoms.carried is not None:
+        return CARRIED.format(what=symptoms.carried.sentence)
+    if symptoms.only_one_side or symptoms.kind is Kind.AGAIN:
+        return REMEMBERS if symptoms.kind is Kind.AGAIN else ONE_SIDED
+    found = _AMONG_REPLICAS[symptoms.kind] if symptoms.among_replicas else _between_runs(symptoms)
+    return _BEHIND + found if symptoms.place.step == AT_END else found
+
+
+_BEHIND = "the code behind the last step does it: "
+
+
+def _since(symptoms: Symptoms) -> str:
+    """What changed since a file was written."""
+    if symptoms.facts:
         return (
-            "the script is not repeatable even with itself: run again with the same ranks it gave other bits. It uses "
-            "the time, an unseeded generator, the order of files or of a set, or several threads of its own."
+            f"the conditions are others: {'; '.join(symptoms.facts)}. Other libraries, CPUs, threads and lanes round in another "
+            f"way; the size of the difference says whether that is all."
         )
     if symptoms.only_one_side:
-        return (
-            "the script makes or skips it depending on the number of ranks; look for `world_size`, `rank`, `is_main`."
-        )
-    if symptoms.among_replicas:
-        return _AMONG_REPLICAS[symptoms.kind]
-    return _between_runs(symptoms)
+        return "the model, its optimizer or what the script logs has other parts or other names than then."
+    if symptoms.place.step == AT_END and symptoms.kind is not Kind.AGAIN:
+        return "the code behind the last step does something else than then."
+    return _SINCE[symptoms.kind]
+
+
+_SINCE = {
+    Kind.INITIAL: (
+        "the models are made in another way than then: other layers, another order of layers (each draws random numbers in "
+        "turn), another seed, other weights in a file."
+    ),
+    Kind.SAMPLES: "the data, its order or its augmentation is another one than then.",
+    Kind.AGAIN: "the data, its order or its augmentation is another one than then.",
+    Kind.LOSS: "the weights and samples are the same, so the forward or the loss computes something else than then.",
+    Kind.GRADIENT: "the losses are the same, so the backward computes something else than then.",
+    Kind.NORM: "the losses are the same, so the backward computes something else than then.",
+    Kind.BUFFER: "the gradients are the same, so a layer updates its buffers in another way than then.",
+    Kind.PARAMETER: "the gradients are the same, so the update is another one: optimizer, its settings, clipping.",
+    Kind.OPTIMIZER: "the gradients are the same, so the optimizer or its settings are others than then.",
+    Kind.SCRIPT: "training is the same, but this object of the script is updated in another way than then.",
+    Kind.VALUE: "training is the same, but what the script logs is another number than then.",
+}
 
 
 _AMONG_REPLICAS = {
+    Kind.INITIAL: "the ranks made different models. Please report this: it should not be possible.",
+    Kind.SAMPLES: SAMPLES,
     Kind.LOSS: "a rank computed its own loss from the exchanged one. Please report this: it should not be possible.",
     Kind.GRADIENT: "a rank changed its gradient after the exchange (a hook, or code under `if rank == 0`).",
     Kind.NORM: "a rank changed its gradient after the exchange (a hook, or code under `if rank == 0`).",
@@ -87,7 +179,7 @@ _AMONG_REPLICAS = {
 
 def _between_runs(symptoms: Symptoms) -> str:
     if symptoms.kind is Kind.LOSS:
-        return _scaled("loss", symptoms) or (RANDOM if symptoms.step == 1 else LATER)
+        return _scaled("loss", symptoms) or (RANDOM if symptoms.place.step == 1 else LATER)
     if symptoms.kind in (Kind.GRADIENT, Kind.NORM):
         return _scaled("gradient", symptoms) or (
             "losses are equal but gradients are not: a hook on gradients, or a backward of your own, that uses random "
@@ -106,10 +198,12 @@ def _between_runs(symptoms: Symptoms) -> str:
             f"the {name} depends on the number of ranks: {left} with {symptoms.ranks[0]} and {right} with "
             f"{symptoms.ranks[1]}. The batch is the same on any number of ranks, so leave out the scaling."
         )
-    return _UPDATE[symptoms.kind]
+    return _OTHERWISE[symptoms.kind]
 
 
-_UPDATE = {
+_OTHERWISE = {
+    Kind.INITIAL: INITIAL,
+    Kind.SAMPLES: SAMPLES,
     Kind.PARAMETER: (
         "the same gradient is used differently: it, the parameters or the learning rate are changed between the lanes "
         "and optimizer.step() by something that depends on the ranks (a scaling, clipping by a rank's own norm)."

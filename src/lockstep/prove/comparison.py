@@ -7,9 +7,10 @@ between runs. Then each run is compared with the first one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from lockstep.layout.recording import AT_END
 from lockstep.prove.evidence import Evidence, Kind, Place, Recorded
 
 
@@ -85,7 +86,7 @@ def _differs(place: Place, ours: Recorded, theirs: Recorded, replicas: bool) -> 
 
 @dataclass(frozen=True)
 class Cell:
-    """All values of a kind in one run, over all steps."""
+    """All values of a row in one run, over all steps."""
 
     digest: str
     """The first 8 hexadecimal digits of their hash, from rank 0; empty when there are none."""
@@ -97,21 +98,37 @@ class Cell:
     """The rank that differs from rank 0, if the run's ranks differ among themselves."""
 
 
-def cell(kind: Kind, run: Evidence, reference: Evidence) -> Cell:
-    """Compare the items of one kind in `run` with those in `reference`, which may be the same."""
-    mine = _of_kind(kind, run.ranks[0])
+def cell(belongs: Callable[[Place], bool], run: Evidence, reference: Evidence) -> Cell:
+    """Compare the items that belong to a row in `run` with those in `reference`, which may be the same."""
+    mine = _of(belongs, run.ranks[0])
     digest = hashlib.blake2b(digest_size=4)
     for place, value in sorted(mine.items(), key=lambda item: (item[0].step, item[0].item)):
         digest.update(f"{place.step} {place.item} {value}\n".encode())
     names = len({place.item for place in mine})
     word = digest.hexdigest() if mine else ""
     for rank in range(1, len(run.ranks)):
-        found = _difference(Side(0, 0), Side(0, rank), mine, _of_kind(kind, run.ranks[rank]))
+        found = _difference(Side(0, 0), Side(0, rank), mine, _of(belongs, run.ranks[rank]))
         if found is not None:
             return Cell(word, names, found.place.step, rank)
-    found = _difference(Side(0, 0), Side(1, 0), _of_kind(kind, reference.ranks[0]), mine)
+    found = _difference(Side(0, 0), Side(1, 0), _of(belongs, reference.ranks[0]), mine)
     return Cell(word, names, found.place.step if found is not None else None)
 
 
-def _of_kind(kind: Kind, recorded: Recorded) -> Recorded:
-    return {place: value for place, value in recorded.items() if place.kind is kind}
+def _of(belongs: Callable[[Place], bool], recorded: Recorded) -> Recorded:
+    return {place: value for place, value in recorded.items() if belongs(place)}
+
+
+def comparable(runs: Sequence[Evidence]) -> list[Evidence]:
+    """The recordings without what cannot be the same: where some run did not come to its end, others recorded more behind
+    the last step.
+
+    Invariant: what was recorded in steps stays; when every run came to its end, everything does.
+    """
+    if all(run.end.reached for run in runs):
+        return list(runs)
+    everywhere = set.intersection(*(set(run.ranks[0]) for run in runs))
+
+    def stays(place: Place) -> bool:
+        return place.step != AT_END or place.kind is Kind.AGAIN or place in everywhere
+
+    return [replace(run, ranks=tuple(_of(stays, rank) for rank in run.ranks)) for run in runs]

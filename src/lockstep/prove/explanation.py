@@ -1,67 +1,94 @@
 """A closer look at the first difference.
 
 Both sides are run again, up to the step where they part, and the values of the first item are compared element by
-element. Whether they part again at the same place says whether the script is repeatable at all.
+element. Whether they part again at the same place says whether the script is repeatable at all. Where the loss parts
+although the samples are the same, one rank alone is asked whether its lanes hand tensors to each other. A file cannot be
+run again; its norms say how far it is away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.layout.recording import AT_END
+from lockstep.prove.carried import Carried, read_carried
 from lockstep.prove.cause import Symptoms, usual_cause
 from lockstep.prove.comparison import Difference, Side
-from lockstep.prove.evidence import Evidence, Kind, number_of, read_evidence
+from lockstep.prove.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
 from lockstep.prove.findings import Explained
 from lockstep.prove.trials import Trial, Trials
 from lockstep.prove.values import Deviation, constant_ratio, deviation, read_values
 
-HASH_DIGITS = 32
+WATCHED_STEPS = 3
+"""With fewer steps two lanes would not hand on often enough to be sure."""
 
 
-def explain(
-    difference: Difference, made: Sequence[Trial], evidence: Sequence[Evidence], trials: Trials, lanes: int
-) -> Explained:
-    """Run both sides again, and say how far they are apart and what the usual cause is.
+@dataclass(frozen=True)
+class Compared:
+    """One of the recordings that are compared."""
 
-    Args:
-        difference: the first one.
-        made: the compared runs.
-        evidence: what they recorded.
-        trials: makes the runs again.
-        lanes: of all runs.
-    """
-    place = difference.place
-    again, repeatable = _run_again(difference, made, evidence, trials, lanes)
+    label: str
+    num_ranks: int | None
+    """None: a file."""
+    evidence: Evidence
+    trial: Trial | None
+    """The run that made it; None: a file."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a difference is explained with."""
+
+    trials: Trials
+    """Makes runs again."""
+    lanes: int
+    """Of all runs."""
+    wanted: Mapping[str, Any]
+    """What the runs were asked to record."""
+    facts: tuple[str, ...] = ()
+    """What is not the same where the file was written, and here."""
+
+
+def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) -> Explained:
+    """Run both sides again, and say how far they are apart and what the usual cause is."""
+    sides = [compared[side.run] for side in (difference.left, difference.right)]
+    again, repeatable = _run_again(difference, compared, scene)
     deviated = _deviation(difference, again)
-    ranks = (made[difference.left.run].num_ranks, made[difference.right.run].num_ranks)
     symptoms = Symptoms(
-        kind=place.kind,
-        step=place.step,
-        ranks=ranks,
+        place=difference.place,
+        ranks=(sides[0].num_ranks or 0, sides[1].num_ranks or 0),
         among_replicas=difference.among_replicas,
         ratio=deviated.ratio if deviated is not None else None,
-        settings=_settings(difference, evidence),
+        settings=_settings(difference, compared),
         only_one_side=difference.left_value is None or difference.right_value is None,
         repeatable=repeatable,
+        only_nan=_only_nan(difference, deviated),
+        first_nan=next((one.evidence.first_nan for one in sides if one.evidence.first_nan), None),
+        since=sides[1].label if sides[1].trial is None else "",
+        facts=scene.facts,
     )
+    if repeatable and symptoms.may_be_carried:
+        symptoms = replace(symptoms, carried=_carried(difference, scene))
     return Explained(
         difference=difference,
-        left=_side(difference, difference.left, made),
-        right=_side(difference, difference.right, made),
+        left=_side(difference, difference.left, compared),
+        right=_side(difference, difference.right, compared),
         deviation=deviated,
         values=_texts(difference.left_value, difference.right_value),
         cause=usual_cause(symptoms),
         repeatable=repeatable,
+        norms=_norms(difference, compared),
     )
 
 
-def expected(difference: Difference, made: Sequence[Trial], why: str) -> Explained:
+def expected(difference: Difference, compared: Sequence[Compared], why: str) -> Explained:
     """A difference that the strategy brings by nature: nothing is run again, and nobody is to blame."""
     return Explained(
         difference=difference,
-        left=_side(difference, difference.left, made),
-        right=_side(difference, difference.right, made),
+        left=_side(difference, difference.left, compared),
+        right=_side(difference, difference.right, compared),
         deviation=None,
         values=_texts(difference.left_value, difference.right_value),
         cause=why,
@@ -69,19 +96,20 @@ def expected(difference: Difference, made: Sequence[Trial], why: str) -> Explain
     )
 
 
-def _run_again(
-    difference: Difference, made: Sequence[Trial], evidence: Sequence[Evidence], trials: Trials, lanes: int
-) -> tuple[Mapping[int, Trial], bool]:
+def _run_again(difference: Difference, compared: Sequence[Compared], scene: Scene) -> tuple[Mapping[int, Trial], bool]:
     """The runs with the captured values, by number of run; and whether they gave the same bits as the first time."""
     place = difference.place
-    wanted: Mapping[str, Any] = {"steps": place.step, "capture": {"step": place.step, "item": place.item}}
+    capture = {"capture": {"step": place.step, "item": place.item}}
+    wanted = {**scene.wanted, **capture} if place.step == AT_END else {"steps": max(place.step, 1), **capture}
     again: dict[int, Trial] = {}
     repeatable = True
     for number in sorted({difference.left.run, difference.right.run}):
-        trial = trials.run(f"{made[number].label} again", made[number].num_ranks, lanes, wanted)
-        again[number] = trial
-        repeated = read_evidence(trial.folder, trial.num_processes)
-        repeatable = repeatable and _agrees_up_to(place.step, evidence[number], repeated)
+        one = compared[number]
+        if one.num_ranks is not None:
+            trial = scene.trials.run(f"{one.label} again", one.num_ranks, scene.lanes, wanted)
+            again[number] = trial
+            repeated = read_evidence(trial.folder, trial.num_processes)
+            repeatable = repeatable and _agrees_up_to(place.step, one.evidence, repeated)
     return again, repeatable
 
 
@@ -94,6 +122,11 @@ def _agrees_up_to(step: int, first: Evidence, again: Evidence) -> bool:
     )
 
 
+def _carried(difference: Difference, scene: Scene) -> Carried | None:
+    wanted = {"steps": max(difference.place.step, WATCHED_STEPS), "watch": True}
+    return read_carried(scene.trials.run("1 rank, watched", 1, scene.lanes, wanted).folder)
+
+
 def _deviation(difference: Difference, again: Mapping[int, Trial]) -> Deviation | None:
     left, right = difference.left_value, difference.right_value
     if left is None or right is None:
@@ -101,7 +134,10 @@ def _deviation(difference: Difference, again: Mapping[int, Trial]) -> Deviation 
     numbers = number_of(left), number_of(right)
     if numbers[0] is not None and numbers[1] is not None:
         return _deviation_of_numbers(numbers[0], numbers[1])
-    captured = [read_values(again[side.run].folder, side.rank) for side in (difference.left, difference.right)]
+    captured = [
+        read_values(again[side.run].folder, side.rank) if side.run in again else None
+        for side in (difference.left, difference.right)
+    ]
     if captured[0] is None or captured[1] is None:
         return None
     return deviation(captured[0], captured[1])
@@ -112,10 +148,16 @@ def _deviation_of_numbers(left: float, right: float) -> Deviation:
     return Deviation(1, 1, gap, gap / scale if scale else 0.0, constant_ratio([left], [right]))
 
 
-def _settings(difference: Difference, evidence: Sequence[Evidence]) -> dict[str, tuple[str, str]]:
+def _only_nan(difference: Difference, deviated: Deviation | None) -> bool:
+    """Whether both sides are NaN and differ in nothing else than the bits of NaN, as far as can be known."""
+    both = all(value is not None and is_nan(value) for value in (difference.left_value, difference.right_value))
+    return both and (deviated is None or deviated.only_nan)
+
+
+def _settings(difference: Difference, compared: Sequence[Compared]) -> dict[str, tuple[str, str]]:
     """Optimizer settings that differ in the step: what is no hash of a tensor."""
-    left = evidence[difference.left.run].ranks[difference.left.rank]
-    right = evidence[difference.right.run].ranks[difference.right.rank]
+    left = compared[difference.left.run].evidence.ranks[difference.left.rank]
+    right = compared[difference.right.run].evidence.ranks[difference.right.rank]
     return {
         place.item: texts
         for place in difference.places
@@ -123,9 +165,18 @@ def _settings(difference: Difference, evidence: Sequence[Evidence]) -> dict[str,
     }
 
 
+def _norms(difference: Difference, compared: Sequence[Compared]) -> tuple[float, float] | None:
+    """Of both sides, where one is a file."""
+    left, right = (compared[side.run] for side in (difference.left, difference.right))
+    place = difference.place
+    if right.trial is not None or place not in left.evidence.norms or place not in right.evidence.norms:
+        return None
+    return left.evidence.norms[place], right.evidence.norms[place]
+
+
 def _texts(left: str | None, right: str | None) -> tuple[str, str] | None:
     """Both values for a person, or None for tensors, of which only hashes are known."""
-    if any(value is not None and number_of(value) is None and len(value) == HASH_DIGITS for value in (left, right)):
+    if any(value is not None and is_hash(value) for value in (left, right)):
         return None
     return _text(left), _text(right)
 
@@ -137,6 +188,6 @@ def _text(value: str | None) -> str:
     return value if number is None else repr(number)
 
 
-def _side(difference: Difference, side: Side, made: Sequence[Trial]) -> str:
-    trial = made[side.run]
-    return f"rank {side.rank} of {trial.num_ranks}" if difference.among_replicas else trial.label
+def _side(difference: Difference, side: Side, compared: Sequence[Compared]) -> str:
+    one = compared[side.run]
+    return f"rank {side.rank} of {one.num_ranks}" if difference.among_replicas else one.label

@@ -6,19 +6,16 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lockstep.layout.recording import AT_END
 from lockstep.prove.comparison import Cell, Difference
-from lockstep.prove.evidence import Kind
+from lockstep.prove.evidence import Place
 from lockstep.prove.plain import Plain, sentence
+from lockstep.prove.rows import END, Row
 from lockstep.prove.values import Deviation
 
-
-@dataclass(frozen=True)
-class Row:
-    """A kind of item, compared over all runs; `cells` stand in the order of the runs."""
-
-    kind: Kind
-    num_items: int
-    cells: tuple[Cell, ...]
+PLAIN, SCRIPT = "plain", "script"
+ACCEPTABLE = {PLAIN: "a row `plain` that does not agree", SCRIPT: "a file of --against that another script wrote"}
+"""What `--accept` can name, and what that means."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,10 @@ class Run:
     steps: int
     """Steps that were recorded."""
     seconds: float
+    reached_end: bool = True
+    """Whether the script came to its end."""
+    why_not: str = ""
+    """What kept it from that: one sentence without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,21 @@ class Explained:
     cause: str
     repeatable: bool
     """Whether both sides gave the same bits again when they were run again."""
+    norms: tuple[float, float] | None = None
+    """Of both sides, where one is a file and no elements can be compared."""
+
+
+@dataclass(frozen=True)
+class Against:
+    """The file that the runs are compared with."""
+
+    path: str
+    facts: tuple[str, ...]
+    """What is not the same there and here, each as `torch 2.12.0 there, 2.13.0 here`."""
+    steps: int
+    """Steps that are compared."""
+    same: bool = True
+    """Whether every bit is the same; False too when it was not compared."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +94,23 @@ class Findings:
     not_exact: str = ""
     """Why equal bits are not promised at all (see `lockstep.layout.exactness`); empty where they are."""
     plain: Plain | None = None
+    accepted: tuple[str, ...] = ()
+    """What a person accepts, of `ACCEPTABLE`: it does not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    first_nan: Place | None = None
+    """Where a NaN stands first."""
     difference: Explained | None = None
+    against: Against | None = None
+    saved_to: str = ""
+    """The file that the bits were written to."""
+    not_saved_to: str = ""
+    """The file that was to be written, but ranks have different bits."""
     failed: Failed | None = None
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
+    kept: str = ""
+    """The same as a sentence."""
 
     @property
     def exact(self) -> bool:
@@ -98,17 +125,39 @@ class Findings:
     @property
     def num_items(self) -> int:
         """Different tensors and values in each step."""
-        return sum(row.num_items for row in self.rows)
+        return sum(row.num_items for row in self.rows if row.in_each_step)
+
+    @property
+    def num_items_at_end(self) -> int:
+        """Different tensors and values behind the last step."""
+        return sum(row.num_items for row in self.rows if row.key == END)
+
+    @property
+    def reached_end(self) -> bool:
+        """Whether the script came to its end on every number of ranks."""
+        return all(run.reached_end for run in self.runs)
+
+    @property
+    def same_on_all_ranks(self) -> bool:
+        """Whether all runs were made and none has other bits than the others."""
+        if self.failed is not None or len(self.runs) != len(self.ranks):
+            return False
+        return all(cell.differs_at is None for row in self.rows for cell in row.cells[: len(self.runs)])
 
     @property
     def same_bits(self) -> bool:
-        """Whether all runs were made and no bit differs."""
-        return self.failed is None and self.difference is None and len(self.runs) == len(self.ranks)
+        """Whether all runs were made and no bit differs, neither from another run nor from the file."""
+        return self.same_on_all_ranks and self.difference is None
 
     @property
     def proved(self) -> bool:
         """Whether nothing speaks against the script."""
-        return self.same_bits and self.plain is not None and self.plain.agrees
+        return self.same_bits and self.plain is not None and (self.plain.agrees or self.accepts_plain)
+
+    @property
+    def accepts_plain(self) -> bool:
+        """Whether a row `plain` that does not agree is accepted."""
+        return self.plain is not None and not self.plain.agrees and PLAIN in self.accepted
 
     @property
     def exit_code(self) -> int:
@@ -122,13 +171,25 @@ class Findings:
         missing = [f"steps after step {self.num_steps}"]
         if self.num_steps < self.steps_wanted:
             missing = [f"{self.steps_wanted} steps: the script ended after {self.num_steps}"]
+        if self.first_nan is not None:
+            missing.append(f"anything from {self.first_nan.when} on, where NaN begins ({self.first_nan.item})")
         return [
             *missing,
+            *self._not_reached(),
             *([] if self.exact else ["that another run has these bits: numerics is fast"]),
             f"other lanes than {self.lanes}, other threads than {self.threads}, another batch size",
             "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
-            "code that these steps did not reach, such as the evaluation after the epoch",
+            "code that was not reached in these steps" + (" and behind them" if self.reached_end else ""),
             "what has no state_dict: printed text, files, counters of the script",
+        ]
+
+    def _not_reached(self) -> list[str]:
+        """The end of the script, where a run did not come to it."""
+        missed = [run for run in self.runs if not run.reached_end]
+        if not missed:
+            return []
+        return [
+            f"the end of the script, to which it did not come when its loops ended after step {self.num_steps}: {missed[0].why_not}"
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -152,11 +213,20 @@ class Findings:
             "steps": self.num_steps,
             "steps_wanted": self.steps_wanted,
             "items": self.num_items,
+            "items_at_end": self.num_items_at_end,
+            "reached_end": self.reached_end,
             "plain": {**asdict(self.plain), "agrees": self.plain.agrees, "says": sentence(self.plain)}
             if self.plain is not None
             else None,
             "runs": [asdict(run) for run in self.runs],
-            "rows": [asdict(row) for row in self.rows],
+            "accepted": list(self.accepted),
+            "rows": [
+                {"kind": row.key, "num_items": row.num_items, "cells": [_cell(row, one) for one in row.cells]}
+                for row in self.rows
+            ],
+            "first_nan": str(self.first_nan) if self.first_nan is not None else None,
+            "against": asdict(self.against) if self.against is not None else None,
+            "saved_to": self.saved_to or None,
             "difference": _difference(self.difference) if self.difference is not None else None,
             "failed": asdict(self.failed) if self.failed is not None else None,
             "not_proved": self.not_proved(),
@@ -172,11 +242,18 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _cell(row: Row, one: Cell) -> dict[str, Any]:
+    differs = one.differs_at is not None
+    return {**asdict(one), "differs": differs, "differs_at": one.differs_at if row.in_each_step else None}
+
+
 def _difference(explained: Explained) -> dict[str, Any]:
     difference = explained.difference
     return {
-        "step": difference.place.step,
+        "step": None if difference.place.step == AT_END else difference.place.step,
+        "when": difference.place.when,
         "item": difference.place.item,
+        "layer": difference.place.layer,
         "kind": difference.place.kind,
         "left": explained.left,
         "right": explained.right,
@@ -184,6 +261,7 @@ def _difference(explained: Explained) -> dict[str, Any]:
         "items_of_the_step": len(difference.places),
         "deviation": asdict(explained.deviation) if explained.deviation is not None else None,
         "values": list(explained.values) if explained.values is not None else None,
+        "norms": list(explained.norms) if explained.norms is not None else None,
         "repeatable": explained.repeatable,
         "usual_cause": explained.cause,
     }

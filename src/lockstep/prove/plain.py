@@ -24,6 +24,10 @@ TOLERANCES = {"float64": 1e-6, "float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-
 in bfloat16, model or autocast, 2e-3, because each lane rounds its sums. The mistakes make 1e-2 and more."""
 MAX_WORK = 40_000_000
 """Multiplications that the comparison may cost; of longer gradients every k-th element is looked at."""
+SAME = 0.1
+"""Lanes that are closer to each other than this part of a tolerance have one gradient: other samples are never so close."""
+GLANCE = 1000
+"""Elements that nearly always tell lanes apart."""
 EXPLAINED = 1e-2
 """A combination that leaves less than this of the whole gradient explains it."""
 
@@ -36,6 +40,8 @@ class Finding(StrEnum):
     """The run has one lane, so there is nothing to compare."""
     NO_GRADIENT = "no gradient"
     """The first gradient is zero or not finite, so there is nothing to compare."""
+    SAME_LANES = "same lanes"
+    """All lanes have one gradient, because what they train on is drawn inside of them; the row shows nothing."""
     SUM = "sum"
     WEIGHTS = "weights"
     COUPLED = "coupled"
@@ -131,7 +137,7 @@ def judge(lanes: Lanes, whole: Lanes) -> Plain:
     if not math.isfinite(gap) or scale == 0.0:
         finding = Finding.NO_GRADIENT
     elif gap <= tolerance * scale:
-        finding = Finding.AGREES
+        finding = Finding.SAME_LANES if _all_the_same(lanes.gradients, SAME * tolerance) else Finding.AGREES
     else:
         finding, found = _explain(target, lanes.gradients, shares)
     return Plain(
@@ -143,6 +149,15 @@ def judge(lanes: Lanes, whole: Lanes) -> Plain:
         found=tuple(found),
         explicit=lanes.explicit,
         batch_norms=lanes.batch_norms,
+    )
+
+
+def _all_the_same(gradients: Sequence[Sequence[float]], tolerance: float) -> bool:
+    """Whether several lanes have one gradient, up to `tolerance` of its norm."""
+    first, *others = gradients
+    allowed = tolerance * norm(first)
+    return bool(others) and all(
+        distance(first[:GLANCE], other[:GLANCE]) <= allowed and distance(first, other) <= allowed for other in others
     )
 
 
@@ -166,16 +181,27 @@ def _explain(
     return Finding.COUPLED, found
 
 
+_NOTHING_COMPARED = {
+    Finding.ONE_LANE: "The run has one lane, so there is nothing to compare with the whole batch.",
+    Finding.NO_GRADIENT: (
+        "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
+    ),
+    Finding.SAME_LANES: (
+        "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and it seems "
+        "that the lanes' samples are drawn by them (get_batch or an environment inside of a lane). Let a data set give the "
+        "samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
+    ),
+}
+
+
 def sentence(plain: Plain) -> str:
     """What the row says, with the way out if something is wrong."""
     lanes = f"{plain.num_lanes} lanes"
     apart = f"relative difference {plain.relative:.2g}"
     if plain.finding is Finding.AGREES:
         return f"{lanes} give the gradient of the whole batch ({apart})."
-    if plain.finding is Finding.ONE_LANE:
-        return "The run has one lane, so there is nothing to compare with the whole batch."
-    if plain.finding is Finding.NO_GRADIENT:
-        return "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
+    if plain.finding in _NOTHING_COMPARED:
+        return _NOTHING_COMPARED[plain.finding]
     if plain.finding is Finding.SUM:
         return (
             f"{lanes} do not give the gradient of the whole batch ({apart}): the loss grows with the number of samples "

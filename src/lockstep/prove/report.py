@@ -9,23 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.prove.comparison import Cell
-from lockstep.prove.evidence import Kind
-from lockstep.prove.findings import Explained, Findings
+from lockstep.prove.findings import Against, Explained, Findings
 from lockstep.prove.plain import Finding, Plain, sentence
+from lockstep.prove.rows import Row
 from lockstep.prove.values import Deviation
 
-NAMES = {
-    Kind.LOSS: "losses",
-    Kind.GRADIENT: "gradients",
-    Kind.NORM: "gradient norms",
-    Kind.BUFFER: "buffers",
-    Kind.PARAMETER: "parameters",
-    Kind.OPTIMIZER: "optimizer",
-    Kind.SCRIPT: "script's own",
-    Kind.VALUE: "logged values",
-}
-ONE_PER_STEP = (Kind.LOSS, Kind.NORM)
 GOOD, BAD, EXPECTED = "green", "bold red", "yellow"
 
 
@@ -42,8 +30,8 @@ def show(findings: Findings, console: Console) -> None:
 
 
 def _say_folder(findings: Findings, console: Console) -> None:
-    if findings.folder:
-        console.print(Text(f"The runs are kept in {findings.folder}"), soft_wrap=True)
+    if findings.kept:
+        console.print(Text(findings.kept), soft_wrap=True)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -56,46 +44,52 @@ def table(findings: Findings) -> Table:
     drawn.add_column("what", no_wrap=True)
     for ranks in findings.ranks:
         drawn.add_column(f"{ranks} rank{'s' if ranks != 1 else ''}")
+    if findings.against is not None:
+        drawn.add_column("saved")
     if findings.plain is not None:
-        drawn.add_row("plain", _plain_cell(findings.plain))
+        drawn.add_row("plain", _plain_cell(findings.plain, findings.accepts_plain))
     for row in findings.rows:
-        name = NAMES[row.kind]
-        label = name if row.kind in ONE_PER_STEP and row.num_items == 1 else f"{name} ({row.num_items})"
         style = EXPECTED if findings.not_exact else BAD
-        drawn.add_row(label, *(_cell(one, number, style) for number, one in enumerate(row.cells)))
+        drawn.add_row(row.title, *(_cell(row, number, style) for number in range(len(row.cells))))
     return drawn
 
 
-def _cell(one: Cell, number: int, differing: str) -> Text:
+def _cell(row: Row, number: int, differing: str) -> Text:
+    one = row.cells[number]
     if one.differs_at is not None:
         who = f"rank {one.rank} differs" if one.rank is not None else "differs"
-        return Text(f"{who} at step {one.differs_at}", style=differing)
+        return Text(f"{who} at step {one.differs_at}" if row.in_each_step else who, style=differing)
     text = Text(one.digest or "none")
     return text if number == 0 else text.append(" same", style=GOOD)
 
 
-def _plain_cell(plain: Plain) -> Text:
+def _plain_cell(plain: Plain, accepted: bool) -> Text:
+    if accepted:
+        return Text(f"accepted, {plain.relative:.2g}", style=EXPECTED)
     if plain.finding is Finding.AGREES:
         return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
     if plain.finding is Finding.ONE_LANE:
         return Text("one lane")
-    if plain.finding is Finding.NO_GRADIENT:
-        return Text("no gradient", style=BAD)
+    if plain.finding in (Finding.NO_GRADIENT, Finding.SAME_LANES):
+        return Text("no gradient" if plain.finding is Finding.NO_GRADIENT else "shows nothing", style=BAD)
     return Text(f"differs, {plain.relative:.2g}", style=BAD)
 
 
 def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
     """The lines below the table, each with its style."""
     yield "", ""
-    if findings.same_bits:
+    if findings.same_on_all_ranks:
         yield _same(findings), GOOD
+    if findings.against is not None:
+        yield from _against(findings, findings.against)
     if findings.not_exact:
         yield from ((line, "") for line in _not_exact(findings))
     elif findings.difference is not None:
         yield from ((line, style) for line, style in _explained(findings.difference))
     plain = findings.plain
     if plain is not None:
-        yield f"plain: {sentence(plain)}", GOOD if plain.agrees else BAD
+        style = GOOD if plain.agrees else EXPECTED if findings.accepts_plain else BAD
+        yield f"plain{', accepted' if findings.accepts_plain else ''}: {sentence(plain)}", style
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalises its own samples, as a rank of data parallelism does.", ""
@@ -107,6 +101,10 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
             ),
             BAD,
         )
+    if findings.saved_to:
+        yield f"The bits are in {findings.saved_to}; compare with --against {findings.saved_to}.", ""
+    if findings.not_saved_to:
+        yield f"{findings.not_saved_to} was not written: the ranks have different bits.", BAD
     yield "", ""
     yield "Not proved: " + "; ".join(findings.not_proved()) + ".", "dim"
 
@@ -116,10 +114,22 @@ def _same(findings: Findings) -> str:
     noun = "rank" if findings.ranks == (1,) else "ranks"
     lanes = f"{findings.lanes} lane{'s' if findings.lanes != 1 else ''}"
     threads = f"{findings.threads} thread{'s' if findings.threads != 1 else ''} each"
-    return (
-        f"same bits on {counts} {noun} over {findings.num_steps} steps "
-        f"({findings.num_items} items in each; {lanes}, {threads})"
+    steps = f"{findings.num_steps} step{'s' if findings.num_steps != 1 else ''}"
+    end = (
+        f"{', ' if findings.reached_end else ', and '}{findings.num_items_at_end} at the end"
+        if findings.num_items_at_end
+        else ""
     )
+    return f"same bits on {counts} {noun} over {steps} ({findings.num_items} items in each{end}; {lanes}, {threads})"
+
+
+def _against(findings: Findings, against: Against) -> Iterator[tuple[str, str]]:
+    if against.same:
+        yield f"The same bits as in {against.path}, over {against.steps} steps.", GOOD
+    elif findings.same_on_all_ranks:
+        yield f"Not the bits of {against.path}.", BAD
+    if against.facts:
+        yield f"Conditions: {'; '.join(against.facts)}.", EXPECTED
 
 
 def _not_exact(findings: Findings) -> Iterator[str]:
@@ -128,7 +138,7 @@ def _not_exact(findings: Findings) -> Iterator[str]:
     if findings.difference is not None:
         place = findings.difference.difference.place
         yield (
-            f"So the bits differ, from step {place.step} on ({place.item}); that is no fault of the script. Equal bits can "
+            f"So the bits differ, from {place.when} on ({place.item}); that is no fault of the script. Equal bits can "
             f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact."
         )
     elif findings.same_bits:
@@ -138,10 +148,12 @@ def _not_exact(findings: Findings) -> Iterator[str]:
 def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
     difference = explained.difference
     place = difference.place
-    yield f"First difference: step {place.step}, {place.item}: {explained.left} against {explained.right}.", BAD
+    layer = f" (layer {place.layer})" if place.layer else ""
+    yield f"First difference: {place}{layer}: {explained.left} against {explained.right}.", BAD
     others = len(difference.places) - 1
     if others:
-        items = "other item of this step differs" if others == 1 else "other items of this step differ"
+        which = "of this step" if place.when.startswith("step") else "there"
+        items = f"other item {which} differs" if others == 1 else f"other items {which} differ"
         yield f"  {others} {items} too.", ""
     if explained.values is not None and None not in (difference.left_value, difference.right_value):
         ratio = explained.deviation.ratio if explained.deviation is not None else None
@@ -152,9 +164,21 @@ def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
             yield f"  With {who} there is no such item.", ""
     if explained.deviation is not None:
         yield f"  {_deviation(explained.deviation)}", ""
+    if explained.norms is not None:
+        yield f"  {_norms(*explained.norms)}", ""
     if not explained.repeatable:
         yield "  Run again, the same configuration gave other bits.", ""
     yield f"Usual cause: {explained.cause}", ""
+
+
+def _norms(here: float, there: float) -> str:
+    scale = max(abs(here), abs(there))
+    apart = (
+        f"relative difference {abs(here - there) / scale:.2g}"
+        if scale and math.isfinite(scale)
+        else "not finite, or zero"
+    )
+    return f"norm {here:.9g} here, {there:.9g} there ({apart})"
 
 
 def _deviation(deviation: Deviation) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +18,8 @@ from lockstep.launch.signals import ENDING
 from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.layout.run_folder import RunFolder
+from lockstep.prove.runs_folder import RunsFolder, kept_sentence
+from lockstep.prove.workplace import Workplaces
 
 PRELOADED = (*FOR_OPTIMIZERS, *OURS)
 """What the nursery imports for all ranks of all runs."""
@@ -64,6 +64,16 @@ class Trial:
         return RunFolder(self.outcome.run_folder)
 
 
+@dataclass(frozen=True)
+class Files:
+    """What becomes of the files that the runs write."""
+
+    in_place: bool = False
+    """Whether they are written where the script says."""
+    note: Callable[[str], None] = field(default=lambda _sentence: None)
+    """Told what cannot be kept apart, before the first run."""
+
+
 class Trials(AbstractContextManager["Trials"]):
     """Makes runs of one program, one after the other.
 
@@ -72,6 +82,7 @@ class Trials(AbstractContextManager["Trials"]):
         watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
         nursery: one to use and leave open, with the program's threads; None: one of its own.
         purpose: the command that makes the runs; part of the name of their folder.
+        files: where the runs write, and whom to tell what cannot be kept apart.
     """
 
     def __init__(
@@ -80,11 +91,15 @@ class Trials(AbstractContextManager["Trials"]):
         watch: Callable[[str, float | None], None],
         nursery: NurseryHandle | None = None,
         purpose: str = "verify",
+        files: Files | None = None,
     ) -> None:
         self._program, self._watch = program, watch
-        self.base = Path(tempfile.mkdtemp(prefix=f"lockstep-{purpose}-"))
-        self._own = NurseryHandle(program.threads, PRELOADED) if nursery is None else None
-        self._nursery = nursery or self._own
+        self._folder = RunsFolder(purpose)
+        self.base = self._folder.path
+        self._nursery = nursery or NurseryHandle(program.threads, PRELOADED)
+        self._own = self._nursery if nursery is None else None
+        files = files or Files()
+        self._places = Workplaces(self._nursery, self.base, files.in_place, files.note)
         self._count = 0
 
     def run(
@@ -105,9 +120,10 @@ class Trials(AbstractContextManager["Trials"]):
         name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
         started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
+        place = self._places.begin()
         began = time.monotonic()
         request = LaunchRequest(
-            script=program.script,
+            script=place.script(program.script),
             module=program.module,
             args=program.args,
             ranks=started,
@@ -121,8 +137,11 @@ class Trials(AbstractContextManager["Trials"]):
             name=name,
             evidence=dict(evidence),
             verbosity=Verbosity.QUIET,
+            folder=place.folder,
         )
         outcome = launch(request, None, self._nursery)
+        self._places.end()
+        outcome = replace(outcome, block=place.said_as_original(outcome.block))
         if outcome.exit_code in INTERRUPTED and not outcome.block:
             raise SystemExit(outcome.exit_code)
         seconds = time.monotonic() - began
@@ -131,10 +150,17 @@ class Trials(AbstractContextManager["Trials"]):
 
     def remove(self) -> None:
         """Remove everything that the runs wrote."""
-        shutil.rmtree(self.base, ignore_errors=True)
+        self._folder.remove()
+
+    def keep(self) -> str:
+        """Let it stay for a person; where it is, in a sentence."""
+        self._places.end()
+        self._folder.keep()
+        return kept_sentence(self.base)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._own is not None:
             self._own.close()
+        self._folder.close()

@@ -43,6 +43,8 @@ class Deviation:
     """Second by first, when it is the same for all elements; None otherwise."""
     sampled: bool = False
     """Whether only every k-th element was compared."""
+    only_nan: bool = False
+    """Whether every element that differs is a NaN on both sides: of other bits, which mean nothing."""
 
 
 def read_values(folder: RunFolder, rank: int) -> Captured | None:
@@ -83,6 +85,7 @@ def deviation(left: Captured, right: Captured) -> Deviation | None:
         max_relative=largest / scale if scale else 0.0,
         ratio=constant_ratio(left.values, right.values),
         sampled=left.stride > 1,
+        only_nan=bool(differing) and all(math.isnan(left.values[n]) and math.isnan(right.values[n]) for n in differing),
     )
 
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.prove.comparison import cell, first_difference
-from lockstep.prove.evidence import Evidence, Kind, read_evidence
-from lockstep.prove.explanation import expected, explain
-from lockstep.prove.findings import Failed, Findings, Row, Run
+from lockstep.prove.comparison import comparable, first_difference
+from lockstep.prove.evidence import Evidence, read_evidence
+from lockstep.prove.explanation import Compared, Scene, expected, explain
+from lockstep.prove.findings import SCRIPT, Against, Failed, Findings, Run
 from lockstep.prove.plain import Finding, Lanes, Plain, elements_for, judge, read_lanes
+from lockstep.prove.rows import rows_of
+from lockstep.prove.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
 from lockstep.prove.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
@@ -28,12 +31,20 @@ class Proof:
     program: Program
     ranks: tuple[int, ...]
     lanes: int | None
-    """None: the script's, or the largest number of ranks."""
+    """None: the script's, or those of the file, or the largest number of ranks."""
     steps: int
+    accepted: tuple[str, ...] = ()
+    """Findings that a person accepts, of `findings.ACCEPTABLE`."""
+    save: Path | None = None
+    """Where to write the bits, if all ranks have the same."""
+    against: tuple[Path, SavedBits] | None = None
+    """A file of bits, which the runs must have too."""
 
     def __post_init__(self) -> None:
         if self.lanes is not None:
             self.check_lanes(self.lanes, f"--lanes {self.lanes}")
+        if self.against is not None:
+            self._check_script(*self.against)
 
     def check_lanes(self, lanes: int, said_by: str) -> None:
         """Raise `UsageError` when some number of ranks needs more lanes."""
@@ -44,6 +55,25 @@ class Proof:
                 f"Verify with --lanes {max(self.ranks)}, or with --ranks {possible}."
             )
 
+    def _check_script(self, path: Path, saved: SavedBits) -> None:
+        if saved.script != name_of(self.program) and SCRIPT not in self.accepted:
+            raise UsageError(
+                f"{path} has the bits of {saved.script}, not of {name_of(self.program)}. If the one is to do what the other "
+                f"does, add --accept {SCRIPT}."
+            )
+
+    @property
+    def lanes_without_the_script(self) -> int:
+        """The lanes where neither the script nor a person names any."""
+        then = int(self.against[1].facts["lanes"]) if self.against is not None else 0
+        return self.lanes or max(then, *self.ranks)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What the compared runs are to record."""
+        norms = self.save is not None or self.against is not None
+        return {"steps": self.steps, "to_the_end": True, "norms": norms}
+
 
 class _RunError(Exception):
     def __init__(self, failed: Failed) -> None:
@@ -52,49 +82,124 @@ class _RunError(Exception):
 
 
 def verify(proof: Proof, trials: Trials) -> Findings:
-    """Make the runs and compare them.
+    """Make the runs and compare them; write the bits if that is wanted and all ranks have the same.
 
     Raises:
         UsageError: when the script has fewer lanes than ranks are asked for.
         WorldError: when nothing can be run.
     """
     program = proof.program
-    findings = Findings(program.title, proof.ranks, program.threads, program.device, proof.steps)
+    findings = Findings(
+        program.title, proof.ranks, program.threads, program.device, proof.steps, accepted=proof.accepted
+    )
+    compared: list[Compared] = []
     try:
         findings.plain = _plain_row(proof, trials, findings)
-        made, evidence = [], []
         for ranks in proof.ranks:
-            trial = _run(trials, _ranks(ranks), ranks, findings.lanes, {"steps": proof.steps})
-            made.append(trial)
-            evidence.append(_evidence(trial))
-            findings.runs.append(Run(ranks, evidence[-1].num_steps, trial.seconds))
+            one, run = _compared_run(proof, trials, findings, ranks)
+            compared.append(one)
+            findings.runs.append(run)
+        _check_ends(compared, findings.runs)
     except _RunError as error:
         findings.failed = error.failed
         return findings
-    findings.rows = _rows(evidence)
-    difference = first_difference(evidence)
-    if difference is not None and findings.not_exact:
-        findings.difference = expected(difference, made, findings.not_exact)
-    elif difference is not None:
-        findings.difference = explain(difference, made, evidence, trials, findings.lanes)
+    _compare(proof, trials, findings, compared)
+    if proof.save is not None:
+        _save(proof, proof.save, findings, compared[0])
     return findings
 
 
-def _run(trials: Trials, label: str, ranks: int, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
-    trial = trials.run(label, ranks, lanes, evidence)
-    outcome = trial.outcome
-    if outcome.exit_code:
-        first = not evidence.get("steps") or bool(evidence.get("plain"))
-        code = 2 if first and outcome.exit_code == 2 else 1
-        raise _RunError(Failed(label, outcome.block or f"It ended with exit code {outcome.exit_code}.", code))
+def _save(proof: Proof, path: Path, findings: Findings, first: Compared) -> None:
+    if findings.same_on_all_ranks:
+        write_saved(path, to_save(proof.program, _decided(first), first.evidence, proof.steps))
+        findings.saved_to = str(path)
+    else:
+        findings.not_saved_to = str(path)
+
+
+def _compare(proof: Proof, trials: Trials, findings: Findings, made: Sequence[Compared]) -> None:
+    compared = list(made)
+    if proof.against is not None:
+        compared = _with_saved(proof, findings, made)
+    together = comparable([one.evidence for one in compared])
+    compared = [replace(one, evidence=evidence) for one, evidence in zip(compared, together, strict=True)]
+    findings.rows = rows_of(together)
+    findings.first_nan = together[0].first_nan
+    difference = first_difference(together)
+    if difference is None:
+        return
+    if findings.not_exact:
+        findings.difference = expected(difference, compared, findings.not_exact)
+    else:
+        scene = Scene(trials, findings.lanes, proof.wanted, findings.against.facts if findings.against else ())
+        findings.difference = explain(difference, compared, scene)
+    if findings.against is not None:
+        same = all(cell.differs_at is None for row in findings.rows for cell in row.cells[-1:])
+        findings.against = replace(findings.against, same=same)
+
+
+def _with_saved(proof: Proof, findings: Findings, made: Sequence[Compared]) -> list[Compared]:
+    """The runs, and behind them the file; as far as the file goes, where it has another number of steps."""
+    assert proof.against is not None
+    path, saved = proof.against
+    here = facts(_decided(made[0]))
+    steps = min(saved.steps, proof.steps)
+    findings.against = Against(str(path), tuple(fact_differences(saved, proof.program, here)), steps)
+    compared = [*made, Compared(path.name, None, saved.evidence, None)]
+    if saved.steps == proof.steps:
+        return compared
+    return [replace(one, evidence=one.evidence.until(steps)) for one in compared]
+
+
+def _compared_run(proof: Proof, trials: Trials, findings: Findings, ranks: int) -> tuple[Compared, Run]:
+    trial = trials.run(_ranks(ranks), ranks, findings.lanes, proof.wanted)
+    evidence = read_evidence(trial.folder, trial.num_processes)
+    if trial.outcome.exit_code and not evidence.end.over:
+        raise _RunError(_failed(trial, 1))
+    if not all(evidence.ranks):
+        raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
+    run = Run(ranks, evidence.num_steps, trial.seconds, evidence.end.reached, _why_not(trial, evidence))
+    return Compared(trial.label, ranks, evidence, trial), run
+
+
+def _why_not(trial: Trial, evidence: Evidence) -> str:
+    if evidence.end.reached:
+        return ""
+    if evidence.end.why:
+        return evidence.end.why
+    failure = trial.outcome.failure
+    if failure is None:
+        return f"it ended with exit code {trial.outcome.exit_code}"
+    at = f" at {Path(failure.file).name}:{failure.line}" if failure.file else ""
+    return f"{' '.join(failure.error.split())}{at}"
+
+
+def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
+    """Code behind the last step that fails on some numbers of ranks, and not on others, is a failure."""
+    came = [run for run in runs if run.reached_end]
+    for one, run in zip(compared, runs, strict=True):
+        trial = one.trial
+        if came and not run.reached_end and not one.evidence.end.why and trial is not None and trial.outcome.block:
+            text = f"Behind step {run.steps} it came to its end with {_ranks(came[0].ranks)}, but here not:"
+            raise _RunError(Failed(one.label, f"{text}\n{trial.outcome.block}", 1))
+
+
+def _decided(one: Compared) -> dict[str, Any]:
+    assert one.trial is not None
+    decided: dict[str, Any] = json.loads(one.trial.folder.decided.read_text())
+    return decided
+
+
+def _run(trials: Trials, label: str, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
+    """A run on one rank that must end well."""
+    trial = trials.run(label, 1, lanes, evidence)
+    if trial.outcome.exit_code:
+        raise _RunError(_failed(trial, trial.outcome.exit_code if trial.outcome.exit_code == 2 else 1))
     return trial
 
 
-def _evidence(trial: Trial) -> Evidence:
-    evidence = read_evidence(trial.folder, trial.num_processes)
-    if not all(evidence.ranks):
-        raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
-    return evidence
+def _failed(trial: Trial, code: int) -> Failed:
+    return Failed(trial.label, trial.outcome.block or f"It ended with exit code {trial.outcome.exit_code}.", code)
 
 
 def _nothing_recorded(trial: Trial) -> str:
@@ -108,7 +213,7 @@ def _nothing_recorded(trial: Trial) -> str:
 
 def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     """The first step with all lanes and with one; also decides the number of lanes."""
-    first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", 1, proof.lanes, PLAIN)
+    first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", proof.lanes, PLAIN)
     if not first.folder.decided.exists():
         raise _RunError(Failed(first.label, _nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
@@ -116,14 +221,16 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     findings.lanes_named = bool(decided["lanes_named"])
     findings.not_exact = decided["not_exact"]
     findings.numerics = str(decided["arithmetic"]["numerics"])
+    if findings.not_exact and (proof.save is not None or proof.against is not None):
+        raise UsageError(f"There are no bits to save or to compare with a file: {findings.not_exact}")
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
         findings.lanes = own
-        return _judge(findings, first, _run(trials, _lanes(1), 1, 1, PLAIN))
-    findings.lanes = proof.lanes or max(proof.ranks)
+        return _judge(findings, first, _run(trials, _lanes(1), 1, PLAIN))
+    findings.lanes = proof.lanes_without_the_script
     if findings.lanes == 1:
         return Plain(Finding.ONE_LANE, 1)
-    return _judge(findings, _run(trials, _lanes(findings.lanes), 1, findings.lanes, PLAIN), first)
+    return _judge(findings, _run(trials, _lanes(findings.lanes), findings.lanes, PLAIN), first)
 
 
 def _judge(findings: Findings, lanes_trial: Trial, whole_trial: Trial) -> Plain:
@@ -135,15 +242,6 @@ def _judge(findings: Findings, lanes_trial: Trial, whole_trial: Trial) -> Plain:
             raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
         read.append(lanes)
     return judge(*read)
-
-
-def _rows(evidence: Sequence[Evidence]) -> list[Row]:
-    rows = []
-    for kind in Kind:
-        cells = tuple(cell(kind, run, evidence[0]) for run in evidence)
-        if any(one.num_items for one in cells):
-            rows.append(Row(kind, max(one.num_items for one in cells), cells))
-    return rows
 
 
 def _ranks(count: int) -> str:

@@ -9,6 +9,8 @@ with a generator of its own is outside (`docs/guarantees.md`).
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -35,19 +37,36 @@ class Streams:
     Args:
         seed: the run's seed.
         device: its generator is seeded as well when it is a CUDA device.
+        looks: whether `look` does anything: on one rank there is nobody to compare with.
     """
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    def __init__(self, seed: int, device: torch.device, *, looks: bool = False) -> None:
+        self._looks = looks
         self.seed = seed
         self._device = device
+        self.seen = 0
+        """Equal on two ranks when they drew alike wherever `look` was called."""
+        self._torch_seed = 0
 
     def enter(self, domain: Domain, *place: int | str) -> None:
         """From here on, draw from the stream of `domain` at `place`."""
         key = stream_key(self.seed, domain, *place)
         seed_process(key)
+        self._torch_seed = key
         if self._device.type == "cuda":
             for generator in torch.cuda.default_generators:  # a module may span devices; CUDA knows them all
                 generator.manual_seed(key)
+
+    def look(self) -> None:
+        """Note where the present streams stand, by the next number of each. Before they are left, for it moves them."""
+        if not self._looks:
+            return
+        numbers = struct.pack("<IQ", random.getrandbits(32), int(torch.empty((), dtype=torch.int64).random_()))
+        self.seen = zlib.crc32(np.random.bytes(4) + numbers, self.seen)
+
+    def was_seeded(self) -> bool:
+        """Whether somebody has called `torch.manual_seed` since `enter`, and nobody has put the stream back."""
+        return torch.default_generator.initial_seed() != self._torch_seed
 
     def snapshot(self) -> dict[str, Any]:
         """The present state of every stream, to be given to `restore` in this process or another."""

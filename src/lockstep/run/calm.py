@@ -33,7 +33,12 @@ def calm() -> None:
     F.scaled_dot_product_attention = _with(F.scaled_dot_product_attention, dropout_p=0.0)
     F.batch_norm = _running_statistics(F.batch_norm)
     _watch_autocast()
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # a compiled graph draws its random numbers by itself
+    compile_nothing()  # a compiled graph draws its random numbers by itself
+
+
+def compile_nothing() -> None:
+    """`torch.compile` gives the model as it is."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if (settings := if_imported("compiler_settings")) is not None:
         settings.disable = True
 

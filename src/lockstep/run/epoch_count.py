@@ -72,12 +72,17 @@ class EpochCount:
         Raises:
             UsageError: when the script is in another loop than the one in which the state was saved.
         """
-        loop, following = int(position["loop"]), int(position["next"])
+        self.check(position)
+        loop, following = position["loop"], position["next"]
+        if self.in_body:
+            self.next, self.loaded = following, True
+        self.resume_loop, self.resume_next = loop, following
+
+    def check(self, position: dict[str, Any]) -> None:
+        """Whether `restore` could go on there. Raises `UsageError` as it would."""
+        loop = position["loop"]
         if self.in_body and loop != self.loop:
             raise UsageError(
                 f"The state was saved in the script's run.epochs number {loop}, but this is number {self.loop}. Load it "
                 f"before the first run.epochs."
             )
-        if self.in_body:
-            self.next, self.loaded = following, True
-        self.resume_loop, self.resume_next = loop, following

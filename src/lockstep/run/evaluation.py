@@ -1,6 +1,7 @@
-"""Plain iteration of a prepared loader: this rank's share of the samples, each once over all ranks, none padded.
+"""Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, none padded.
 
-The cut is that of the lanes, so that a tally adds the same numbers in the same order on any number of ranks.
+Batches are whole, as the loader makes them, and dealt to the lanes in turn. So one rank sees what a plain loop sees,
+`len(loader)` is the number of batches, and a tally adds the same numbers in the same order on any number of ranks.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.run.parts import Parts
 from lockstep.run.place import Place, Region
+from lockstep.run.shares import Share, sentence
+from lockstep.transport.caller import where
+from lockstep.transport.default_group import num_exchanges
 
 
 def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
     """The batches of this rank's lanes; ranks may have different numbers of them, also none."""
+    line = where()
     if parts.place.in_lane:
         raise UsageError(
             "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
@@ -26,12 +31,14 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
         )
     if not any(loader is own for own in parts.loaders):
         raise UsageError("This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again.")
-    outside = Place(parts.place.region)
+    outside, parts.place.is_counted = Place(parts.place.region), False
     before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
     parts.strategy.keep_buffers()
+    parts.strangers.begin_lane()
     with parts.streams.elsewhere():
         plan = loader.plan_evaluation(parts.ledger.step)
-        lanes = loader.parts(plan, 0, evaluation=True)
+        lanes = loader.share(plan)
+        parts.shares.begin(num_exchanges())
         parts.evaluated, parts.evaluation = [], plan.digest()
         fetched = loader.fetch(lanes, evaluation=True)
         try:
@@ -45,11 +52,20 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 parts.strategy.precision.enter()
                 yield batch
                 parts.strategy.precision.leave()
+            parts.shares.end(Share(line, len(parts.evaluated), plan.num_samples, parts.place.is_counted))
         finally:
             parts.strategy.precision.leave()
+            parts.strangers.end_lane()
             parts.place.region, parts.place.lane = outside.region, -1
             _restore_buffers(parts)
             parts.ledger.enter(before, "evaluated")
+
+
+def say_shares(parts: Parts) -> None:
+    """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
+    for share in parts.shares.take(num_exchanges()):
+        if parts.transport.rank == 0:
+            print(f"lockstep: {sentence(share)}", file=sys.stderr)
 
 
 def _restore_buffers(parts: Parts) -> None:

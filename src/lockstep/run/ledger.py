@@ -74,6 +74,11 @@ class Ledger:
                 )
             )
 
+    def lost(self, sentence: str) -> None:
+        """Tell the launcher that something could not be written."""
+        if self._journal is not None:
+            self._journal.lost(sentence)
+
     def note(self, values: dict[str, Any]) -> None:
         """Show small values to the launcher."""
         if self._journal is not None:

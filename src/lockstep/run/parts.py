@@ -20,7 +20,10 @@ from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
 from lockstep.run.place import Place
+from lockstep.run.shares import Shares
+from lockstep.run.strangers import Strangers
 from lockstep.run.witness import Witness
+from lockstep.run.written_files import WrittenFiles
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
@@ -52,6 +55,7 @@ class Parts:
     witness: Witness | None
     meter: Meter | None = None
     place: Place = field(default_factory=Place)
+    strangers: Strangers = field(init=False)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
@@ -62,6 +66,9 @@ class Parts:
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
     """Data-set indices of the samples that the last evaluation gave this rank."""
+    written: WrittenFiles | None = None
+    """What this rank writes, where there are several."""
+    shares: Shares = field(default_factory=Shares)
     evaluation: str = ""
     """A digest of the order of the last evaluation; the same on every rank."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
@@ -69,6 +76,8 @@ class Parts:
     hooks: list[Any] = field(default_factory=list)
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
+    said_apart: bool = False
+    said_seeded_lane: bool = False
     said_decisions: bool = False
     epochs: EpochCount = field(default_factory=EpochCount)
     ended: bool = False
@@ -77,6 +86,11 @@ class Parts:
     """Epochs and steps that earlier starts have made."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+
+    def __post_init__(self) -> None:
+        self.strangers = Strangers(self.place, self.models)
+        if self.transport.world_size > 1:
+            self.written = WrittenFiles(self.folder.path if self.folder else None)
 
     @property
     def lanes(self) -> range:

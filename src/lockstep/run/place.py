@@ -30,6 +30,8 @@ class Place:
     """The lane in LANE and EVALUATION."""
     num_samples: int = 0
     """Samples of the lane's present batch."""
+    is_counted: bool = False
+    """Whether something was added to a tally since the evaluation began."""
 
     @property
     def in_lane(self) -> bool:

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
@@ -17,7 +18,6 @@ from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
-from lockstep.journal.private_file import write_private
 from lockstep.layout.arithmetic import arithmetic_text
 from lockstep.layout.cut import Cut
 from lockstep.layout.exactness import why_not_exact
@@ -25,10 +25,13 @@ from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.calm import calm_module
 from lockstep.run.evaluation import evaluate
+from lockstep.run.kept_file import keep
+from lockstep.run.lone_parameter import LoneParameter
 from lockstep.run.overflow import Overflow
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_lanes
+from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.strategy.several_devices import spans_devices
 
@@ -36,7 +39,7 @@ from lockstep.strategy.several_devices import spans_devices
 def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
-        raise UsageError("run.prepare needs at least one model, optimizer, scheduler or DataLoader.")
+        raise UsageError("run.prepare needs at least one model, parameter, optimizer, scheduler or DataLoader.")
     if parts.place.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
     if updates_by not in (None, "element", "parameter"):
@@ -45,14 +48,15 @@ def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], upd
         _refuse(parts, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
         refuse_unsupported(loader)
-    models = [thing for thing in things if isinstance(thing, nn.Module)]
+    taken = [LoneParameter(thing) if isinstance(thing, Tensor) else thing for thing in things]
+    models = [thing for thing in taken if isinstance(thing, nn.Module)]
     if models:
         _adopt(parts, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
         _watch(parts, optimizer, updates_by)
     if parts.arithmetic.numerics == "exact":
         set_compiler(parts.placement.num_lanes)
-    parts.taken.extend(things)
+    parts.taken.extend(taken)
     prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
     _write_decisions(parts)
     return prepared
@@ -66,15 +70,14 @@ def _refuse(parts: Parts, thing: Any) -> None:
         raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
     if isinstance(thing, SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
-    if isinstance(thing, LBFGS):
+    if isinstance(thing, Tensor) and any(thing is one for model in parts.models for one in model.parameters()):
         raise UsageError(
-            "LBFGS calls the model again inside optimizer.step(closure), which lanes cannot follow. Use an optimizer "
-            "that takes one step per gradient, such as AdamW."
+            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
         )
-    if not isinstance(thing, (nn.Module, Optimizer, LRScheduler, DataLoader)):
+    if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
         raise UsageError(
-            f"run.prepare does not know what to do with {kind}. It takes models, optimizers, schedulers and DataLoaders; "
-            f"everything else needs no preparation."
+            f"run.prepare does not know what to do with {kind}. It takes models, parameters, optimizers, schedulers and "
+            f"DataLoaders; everything else needs no preparation."
         )
 
 
@@ -84,12 +87,20 @@ def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) ->
         raise UsageError(objection)
     for model in models:
         if not spans_devices(model):
-            model.to(parts.device)
+            _move(model, parts.device)
         if parts.witness is not None and parts.witness.plain:
             calm_module(model)
     parts.strategy.set_buffer_rules(buffers)
     parts.strategy.adopt([*parts.models, *models])
     parts.models.extend(models)
+
+
+def _move(model: nn.Module, device: torch.device) -> None:
+    """To the rank's device; a view that was taken before stays behind, in a plain script too, but there people see it."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
+    refuse_other_users(moving, f"The model goes to {device}: take views after `model.to(run.device)`.")
+    model.to(device)
 
 
 def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
@@ -105,8 +116,9 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
     if foreign:
         raise UsageError(
             f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
-            f"would not be reduced. Pass their module to run.prepare as well."
+            f"would not be reduced. Pass them (or their module) to run.prepare as well."
         )
+    parts.strangers.take(optimizer)
     parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
     if parts.scaler is not None:
         parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
@@ -115,16 +127,18 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
 
 def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
     def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if any(callable(value) for value in [*args, *kwargs.values()]):
+        calls_back = any(callable(value) for value in [*args, *kwargs.values()])
+        if calls_back and (not parts.strategy.takes_closures or parts.scaler is not None):
+            why = parts.strategy.name if parts.scaler is None else "16-mixed"
             raise UsageError(
-                "optimizer.step(closure) calls the model again, which lanes cannot follow. Compute the gradient in the "
-                f"step's lanes and call optimizer.step():\n{RIGHT_FORM}"
+                f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare before. Use "
+                f"--strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the lanes:\n{RIGHT_FORM}"
             )
         if parts.place.region is Region.LANE:
             raise UsageError(
                 f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
             )
-        if parts.broken is not None:
+        if parts.broken is not None and not calls_back:
             raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
         parts.strategy.before_update(optimizer)
 
@@ -186,7 +200,7 @@ def _write_decisions(parts: Parts) -> None:
         "fingerprint": fingerprint(parts.device, parts.threads),
         "arithmetic": _arithmetic(parts),
     }
-    write_private(parts.folder.decided, json.dumps(decided))
+    keep(parts.folder.decided, json.dumps(decided), parts.ledger)
 
 
 def _why_not_exact(parts: Parts) -> str:

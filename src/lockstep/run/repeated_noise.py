@@ -41,6 +41,10 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._draw(func, args, kwargs)
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        drew_nothing, result = _without_drawing(func, args, kwargs)
+        return result if drew_nothing else self._by_samples(func, args, kwargs)
+
+    def _by_samples(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func.overloadpacket.__name__
         if name == "randperm":
             return torch.arange(args[0], device=kwargs.get("device"))
@@ -53,7 +57,8 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._once(func, once, kwargs, size)
         if not args or not isinstance(args[0], Tensor) or args[0].dim() == 0:
             return self._once(func, args, kwargs, None)
-        rows = [self._once(func, _row(args, number), kwargs, None) for number in range(len(args[0]))]
+        count = len(args[0])
+        rows = [self._once(func, *_row(args, kwargs, count, number), None) for number in range(count)]
         if name.endswith("_") or not rows:
             return args[0]
         return torch.cat(rows) if isinstance(rows[0], Tensor) else tuple(map(torch.cat, zip(*rows, strict=True)))
@@ -68,10 +73,39 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return drawn if size is None else drawn.expand(size).contiguous()
 
 
-def _row(args: Any, number: int) -> tuple[Any, ...]:
-    """The arguments of one sample; in-place operations write to it."""
-    count = len(args[0])
-    return tuple(
-        value[number : number + 1] if isinstance(value, Tensor) and value.dim() and len(value) == count else value
-        for value in args
-    )
+def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
+    """Call once; whether that drew no random number, and the result. If it drew, `args` are as they were.
+
+    Attention without dropout and the like can draw, but do not; their arguments need not be cut into samples then, which
+    only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
+    """
+    changed = [(value, value.clone()) for value in _written(func, args, kwargs)]
+    before = _generator_states()
+    result = func(*args, **kwargs)
+    if all(map(torch.equal, before, _generator_states())):
+        return True, result
+    for value, copy in changed:
+        value.copy_(copy)
+    return False, None
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors among the arguments that the operation writes to."""
+    given = [*zip(func._schema.arguments, args, strict=False)]  # noqa: SLF001 - the only way to ask
+    given += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]  # noqa: SLF001
+    return [value for argument, value in given if argument.is_write and isinstance(value, Tensor)]
+
+
+def _generator_states() -> list[Tensor]:
+    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    return [generator.get_state() for generator in (torch.default_generator, *cuda)]
+
+
+def _row(args: Any, kwargs: Any, count: int, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of sample `number` of `count`; in-place operations write to it."""
+
+    def cut(value: Any) -> Any:
+        per_sample = isinstance(value, Tensor) and value.dim() and len(value) == count
+        return value[number : number + 1] if per_sample else value
+
+    return tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()}

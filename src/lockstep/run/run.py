@@ -23,6 +23,7 @@ from lockstep.run.resume import load_state
 from lockstep.run.state import save_state
 from lockstep.run.step import Step
 from lockstep.run.tally import Tally
+from lockstep.run.testimony import is_over, settle
 from lockstep.run.training import train
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.caller import where
@@ -109,10 +110,11 @@ class Run:
         updates_by: By = None,
     ) -> tuple[Any, ...]: ...
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
-        """Take models, optimizers, schedulers and DataLoaders; every rank, with the same objects.
+        """Take models, bare parameters, optimizers, schedulers and DataLoaders; every rank, with the same objects.
 
         Args:
-            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one.
+            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A tensor
+                that is trained without a module (a temperature, class centres) is one of them too.
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
             cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
                 measured.
@@ -142,9 +144,12 @@ class Run:
         """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
         ledger = self._parts.ledger
         ledger.num_epochs = num_epochs
-        for epoch in self._parts.epochs.epochs(num_epochs):
+        for epoch in () if is_over(self._parts) else self._parts.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
             yield epoch
+            settle(self._parts)
+            if is_over(self._parts):
+                return
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.
@@ -159,7 +164,7 @@ class Run:
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
             )
-        if self._parts.place.region is not Region.SCRIPT:
+        if self._parts.place.region is not Region.SCRIPT and not is_over(self._parts):
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
         if not self._parts.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
@@ -228,6 +233,7 @@ class Run:
     def _over_ranks(self, call: str, value: float | Tensor, scale: float) -> Any:
         parts = self._parts
         parts.place.require_same_on_every_rank(call)
+        parts.shares.put_together()
         if isinstance(value, Tensor):
             shape = [list(value.shape), str(value.dtype)]
             if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
@@ -258,6 +264,7 @@ class Run:
             loader: whose last evaluation, if not the last one of all.
         """
         self._parts.place.require_same_on_every_rank("run.gather")
+        self._parts.shares.put_together()
         indices = self._parts.evaluated if loader is None else self._evaluated_by(loader)
         if not self._parts.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
@@ -311,6 +318,7 @@ class Run:
         """A new set of weighted sums over samples."""
 
         def exchange(value: Any, call: str) -> list[Any]:
+            self._parts.shares.put_together(only_counted=True)
             told = self._parts.transport.all_gather_object([self._parts.evaluation, value], call, where())
             if len({evaluation for evaluation, _ in told}) > 1:
                 raise UsageError(

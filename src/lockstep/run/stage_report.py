@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lockstep.journal.private_file import write_private
+from lockstep.run.kept_file import keep
 from lockstep.run.parts import Parts
 
 
@@ -28,4 +28,4 @@ def write_stage_report(parts: Parts) -> None:
         "schedule": mesh.schedule if mesh.strategy == "pipeline" else None,
         "strategy": mesh.strategy,
     }
-    write_private(folder.stages, json.dumps(report))
+    keep(folder.stages, json.dumps(report), parts.ledger)

@@ -16,7 +16,6 @@ import torch
 
 from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.journal.failure import describe, write_failure
-from lockstep.journal.private_file import write_private
 from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
@@ -29,7 +28,10 @@ from lockstep.rank.join import join, leave
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
-from lockstep.run.calm import calm, calm_random_numbers
+from lockstep.run.calm import calm, calm_random_numbers, compile_nothing
+from lockstep.run.evaluation import say_shares
+from lockstep.run.kept_file import keep
+from lockstep.run.lane_watch import LaneWatch
 from lockstep.run.ledger import Ledger
 from lockstep.run.meter import Meter
 from lockstep.run.metrics import MetricsFile
@@ -39,8 +41,11 @@ from lockstep.run.replicas import check_replicas
 from lockstep.run.run import Run
 from lockstep.run.stage_report import write_stage_report
 from lockstep.run.state_hash import state_hash
+from lockstep.run.testimony import testify_end
+from lockstep.run.training import say_written
 from lockstep.run.witness import Witness
 from lockstep.strategy.choice import choose_strategy
+from lockstep.visible import remark
 
 _present: list[Parts] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -135,7 +140,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     transport = join(environment, device, exact=exact)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
-    streams = Streams(seed, device)
+    streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
     parts = Parts(
         environment=environment,
@@ -159,9 +164,12 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     parts.strategy.precision = precision
     if parts.scaler is not None:
         parts.stateful["loss scale"] = parts.scaler
-    if witness is not None and witness.plain:
-        parts.strategy.on_lane = witness.after_lane
+    if witness is not None and witness.lanes is not None:
+        parts.strategy.on_lane = witness.lanes.after_lane
         calm_random_numbers(parts.place, streams)
+    if witness is not None and folder is not None and witness.watches:
+        compile_nothing()
+        LaneWatch(parts.place, parts.models, folder.carried(rank)).watch(parts.strategy)
     return parts
 
 
@@ -187,10 +195,9 @@ def _meter(
 def _say_late_settings(rank: int) -> None:
     late = came_too_late(os.environ)
     if late and rank == 0:
-        print(
-            f"lockstep: {', '.join(late)} changed after torch was loaded, so it has no effect. Set it before "
-            f"`lockstep run`, or start with --fresh.",
-            file=sys.stderr,
+        remark(
+            f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
+            f"with --fresh."
         )
 
 
@@ -238,13 +245,19 @@ def finish() -> None:
         if not failed:
             if parts.meter is not None:
                 parts.meter.close()
-            sums = parts.strategy.checksums()
-            told = parts.transport.all_gather_object(sums, "the end of the script")
-            check_replicas(parts, told)
+            say_shares(parts)
+            mine = [parts.strategy.checksums(), parts.written.take() if parts.written is not None else {}]
+            told = parts.transport.all_gather_object(mine, "the end of the script")
+            say_written(parts, [paths for _, paths in told])
+            check_replicas(parts, [sums for sums, _ in told])
+            testify_end(parts)
             _write_result(parts)
             write_stage_report(parts)
     finally:
         parts.strategy.close()
+        parts.strangers.close()
+        if parts.written is not None:
+            parts.written.close()
         for hook in parts.hooks:
             hook.remove()
         if not failed:
@@ -260,14 +273,17 @@ def _finish_at_exit() -> None:
     except PeerLost:
         pass  # the other rank's failure is told
     except LockstepError as error:
-        if parts is not None and parts.folder is not None:
-            rank = parts.transport.rank
-            write_failure(parts.folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
-        else:
-            print(f"lockstep: {error}", file=sys.stderr)
+        if parts is None or parts.folder is None or not _leave_failure(parts, parts.folder, error):
+            remark(error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(2)
+
+
+def _leave_failure(parts: Parts, folder: RunFolder, error: LockstepError) -> bool:
+    """For the launcher; False when it could not be written."""
+    rank = parts.transport.rank
+    return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
 
 
 def _write_result(parts: Parts) -> None:
@@ -290,7 +306,7 @@ def _write_result(parts: Parts) -> None:
         "lanes": parts.placement.num_lanes,
         "threads": parts.threads,
     }
-    write_private(parts.folder.result, json.dumps(result))
+    keep(parts.folder.result, json.dumps(result), parts.ledger)
 
 
 def _samples(epochs: list[int]) -> str:

@@ -20,7 +20,10 @@ from lockstep.layout.tree import tree_sum
 from lockstep.run.agreed import Agreed
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
+from lockstep.run.randomness import say_apart, say_seeded_lane
+from lockstep.run.whole_batch import LaneFeatures, WholeBatch
 from lockstep.strategy.contract import Ordered, PassResult, StepCut
+from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 from lockstep.transport.caller import where
 
@@ -49,6 +52,18 @@ class Step:
         return self._cut.num_samples
 
     @property
+    def lane(self) -> int:
+        """The number of the lane whose batch the loop is at, from 0: the key of what a script keeps from step to step for each
+        lane, such as hidden states or environments.
+
+        Raises:
+            UsageError: outside of the step's lanes.
+        """
+        if self._parts.place.region is not Region.LANE:
+            raise UsageError(f"step.lane is known inside the step's lanes:\n{RIGHT_FORM}")
+        return self._parts.place.lane
+
+    @property
     def loss(self) -> Agreed:
         """The loss of the last pass: the weighted mean over all lanes, the same bits on every rank.
 
@@ -61,12 +76,25 @@ class Step:
             )
         return Agreed(self._result.loss)
 
-    def backward(self, loss_of: Callable[[Any], Tensor]) -> None:
+    def backward(self, loss_of: Callable[[Any], Any], *, over_batch: Callable[[Any], Tensor] | None = None) -> None:
         """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes.
 
         A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and what
         follows that call runs on the last stage only.
+
+        Args:
+            loss_of: the mean loss of a batch; with `over_batch`, the features of a batch: tensors with a row for each sample,
+                alone or in a tuple, list or dict.
+            over_batch: a loss that compares the samples of the whole batch with each other (SimCLR, CLIP, triplets): called on
+                every rank with the features of all lanes, in the order of the batch; a scalar. The gradient is that of one
+                device which has the whole batch. The graphs of all lanes of a rank are kept until it is known.
+
+        Raises:
+            UsageError: with `over_batch` where the model is cut into stages, and under hogwild.
         """
+        if over_batch is not None:
+            self._backward_over_batch(loss_of, over_batch)
+            return
         ordered = self._parts.strategy.ordered
         if ordered is None:
             for batch in self:
@@ -78,6 +106,33 @@ class Step:
                     self._forward(ordered, action.micro_batch, loss_of)
                 else:
                     ordered.backward_of(self._lanes[action.micro_batch].lane)
+
+    def _backward_over_batch(self, features_of: Callable[[Any], Any], loss_of: Callable[[Any], Tensor]) -> None:
+        parts = self._parts
+        if parts.mesh.stages > 1 or parts.mesh.asynchronous:
+            raise UsageError(
+                f"over_batch= needs the whole model and all lanes of the batch, which {parts.strategy.name} does not have on a "
+                f"rank. Use --strategy ddp or zero1."
+            )
+        if parts.placement.num_lanes == 1:
+            self.backward(lambda batch: loss_of(features_of(batch)))
+            return
+        lanes = []
+        with self._pass(is_look=True):
+            for position, part in enumerate(self._lanes):
+                lanes.append(LaneFeatures.of(features_of(self._enter_lane(position, part))))
+                self._leave_lane()
+        whole = WholeBatch(lanes, parts.transport, where())
+        parts.strategy.precision.enter()
+        loss = loss_of(whole.features())
+        parts.strategy.precision.leave()
+        check_loss(loss, None)
+        terms = whole.terms(loss, parts.scaler.value if parts.scaler is not None else 1.0)
+        with self._pass():
+            for position, part in enumerate(self._lanes):
+                self._enter_lane(position, part)
+                parts.strategy.backward(terms[position], 1.0)
+                self._leave_lane()
 
     def _forward(self, ordered: Ordered, position: int, loss_of: Callable[[Any], Tensor]) -> None:
         part = self._lanes[position]
@@ -97,14 +152,16 @@ class Step:
                 self._leave_lane()
 
     @contextmanager
-    def _pass(self) -> Iterator[None]:
-        """One pass over the step's lanes, with a gradient of its own."""
+    def _pass(self, *, is_look: bool = False) -> Iterator[None]:
+        """One pass over the step's lanes, with a gradient of its own; or a look at what they compute, without backward."""
         parts = self._parts
         if self._closed:
             raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
         if parts.place.region is not Region.STEP:
             raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
         parts.strategy.begin_pass(self._cut, where())
+        parts.streams.look()
+        parts.strategy.seen = parts.streams.seen
         parts.broken = "the loop over the step's lanes was left early"
         finished = False
         try:
@@ -116,23 +173,28 @@ class Step:
                 parts.strategy.abandon()
                 parts.lane_logs.clear()
                 self._leave_lane_region()
-        self._end_pass()
+        self._end_pass(is_look=is_look)
 
     def _enter_lane(self, position: int, part: LanePart) -> Any:
         parts = self._parts
         if position == len(self._batches):
             parts.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
+            if parts.witness is not None:
+                parts.witness.samples(part.lane, self._batches[position])
         batch = self._batches[position]
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)
         parts.strategy.begin_lane(part.lane)
+        parts.strangers.begin_lane()
         parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
         parts.strategy.precision.enter()
         return batch
 
     def _leave_lane(self) -> None:
+        if self._parts.streams.was_seeded():
+            say_seeded_lane(self._parts, where())
         self._parts.strategy.precision.leave()
         self._parts.strategy.end_lane()
         if self._passes == 0:
@@ -140,28 +202,39 @@ class Step:
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:
+        self._parts.strangers.end_lane()
         self._parts.place.region, self._parts.place.lane = Region.STEP, -1
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, *, is_look: bool) -> None:
         parts = self._parts
         parts.ledger.enter(Phase.EXCHANGE, "gradients")
         notes, parts.lane_logs = parts.lane_logs, {}
         self._result = result = parts.strategy.end_pass(notes)
         parts.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, parts.strategy.take_waited_s())
-        self._passes += 1
         parts.broken = None
+        if result.apart:
+            say_apart(parts, result.apart, self.number)
+        if is_look:
+            parts.streams.enter(Domain.STEP, self.number, self._passes, "look")
+            self._log(result.notes)
+            return
+        self._passes += 1
         parts.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
             _show_loss(parts, self.number, result.loss)
         if parts.witness is not None:
             norm = parts.strategy.gradient_norm([p for model in parts.models for p in model.parameters()], 2.0)
             parts.witness.after_pass(self.number, self._passes, (result.loss, norm), parts.models)
-        if result.notes:
-            means = _means(result.notes, parts.placement.num_lanes)
-            parts.metrics.write(means)
-            if parts.witness is not None:
-                parts.witness.logged(self.number, means)
+        self._log(result.notes)
         parts.ledger.enter(Phase.UPDATE, "optimizer")
+
+    def _log(self, notes: dict[int, Any]) -> None:
+        """Write what the lanes logged."""
+        if notes:
+            means = _means(notes, self._parts.placement.num_lanes)
+            self._parts.metrics.write(means)
+            if self._parts.witness is not None:
+                self._parts.witness.logged(self.number, means)
 
     def skip_rest(self) -> None:
         """Fetch what was not used, so that the next step gets its own samples; the step is over."""

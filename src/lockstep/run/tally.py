@@ -39,6 +39,7 @@ class Tally:
                 "tally.add was called outside of a batch loop, where every rank would add the same thing. Call it "
                 "inside `for batch in step` or `for batch in loader`."
             )
+        self._place.is_counted = True
         amount = float(self._place.num_samples if weight is None else weight)
         for name, value in values.items():
             lanes = self._lanes.setdefault(name, {})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from functools import partial
 
 from lockstep.errors import PromiseBroken, UsageError
 from lockstep.feed.loader import PreparedLoader
@@ -12,11 +12,13 @@ from lockstep.journal.record import Phase
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.memory import give_back_freed_memory
+from lockstep.run.evaluation import say_shares
 from lockstep.run.parts import Parts
 from lockstep.run.place import Region
 from lockstep.run.replicas import check_replicas
 from lockstep.run.step import Step
 from lockstep.run.synchronised_norm import has_synchronised_norm, objection_to_steps
+from lockstep.run.testimony import is_over, settle, testify_begin, testify_left, testify_step
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
 from lockstep.transport.caller import where
@@ -27,25 +29,17 @@ SETTLED_STEP = 2
 
 def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
     """The steps of the loader's next epoch; what `run.steps` returns."""
+    settle(parts)
+    if is_over(parts):
+        return
     if parts.place.region is not Region.SCRIPT:
         raise UsageError(
             f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
             f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
         )
-    parts.epochs.begin_steps()
-    parts.ledger.enter(Phase.DATA, "epoch order")
-    plan = loader.plan_training()
-    agree_on_order(parts, plan, "run.steps")
-    sums = parts.strategy.checksums()
-    check_replicas(parts, parts.transport.all_gather_object(sums, "run.steps replicas", where()))
-    if not plan.steps:
-        raise UsageError(
-            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
-            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
-        )
-    _check_norms(parts, plan)
+    plan = _begin_epoch(parts, loader)
     first = parts.ledger.step + 1
-    lanes = loader.parts(plan, first, evaluation=False)
+    lanes = loader.parts(plan, first)
     fetched = loader.fetch(lanes, evaluation=False)
     cut = Cut(plan.batch_size, parts.placement.num_lanes)
     parts.ledger.step_in_epoch, parts.ledger.steps_per_epoch = 0, len(plan.steps)
@@ -59,6 +53,8 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         sizes = cut.sizes(len(samples))
         step_cut = StepCut(first + number, sizes, tuple(map(cut.weight, sizes)))
         step = Step(parts, step_cut, lanes[position:end], fetched)
+        say_shares(parts)
+        parts.streams.look()  # at what the body of the last step drew
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
@@ -70,14 +66,37 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         except GeneratorExit:
             parts.epochs.end_steps()
             _count_step(parts, num_samples)  # the script leaves its loop; this step is made
+            testify_left(parts)
             raise
         finally:
             parts.place.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(parts, num_samples)
+        if is_over(parts):
+            parts.epochs.end_steps()
+            return
         position = end
     _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
     parts.epochs.end_steps()
+
+
+def _begin_epoch(parts: Parts, loader: PreparedLoader) -> EpochPlan:
+    """The order of the loader's next epoch, on which all ranks agree."""
+    parts.epochs.begin_steps()
+    parts.ledger.enter(Phase.DATA, "epoch order")
+    parts.streams.look()
+    plan = loader.plan_training()
+    agree_on_order(parts, plan, "run.steps")
+    sums = parts.strategy.checksums()
+    check_replicas(parts, parts.transport.all_gather_object(sums, "run.steps replicas", where()))
+    if not plan.steps:
+        raise UsageError(
+            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
+            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
+        )
+    _check_norms(parts, plan)
+    testify_begin(parts, loader, plan)
+    return plan
 
 
 def _check_norms(parts: Parts, plan: EpochPlan) -> None:
@@ -106,10 +125,7 @@ def _finish_step(parts: Parts, num_samples: int) -> None:
     ledger = parts.ledger
     if ledger.step == SETTLED_STEP:
         give_back_freed_memory()
-    if parts.witness is not None:
-        taken = [*parts.taken, *parts.stateful.values()]
-        states = partial(parts.strategy.whole_state, everyone=True)
-        parts.witness.after_step(ledger.step, parts.models, taken, parts.is_here, states)
+    testify_step(parts)
     ledger.enter(Phase.SCRIPT, "between steps")
     if parts.meter is not None:
         parts.meter.end_step(ledger.step, parts.strategy.report())
@@ -124,7 +140,17 @@ def _count_step(parts: Parts, num_samples: int) -> None:
 
 
 def _check_samples(parts: Parts, plan: EpochPlan, num_mine: int) -> None:
-    counts = parts.transport.all_gather_object(num_mine if parts.counts else 0, "epoch end", where())
-    if sum(counts) != plan.num_samples:
-        raise PromiseBroken(f"The ranks trained on {sum(counts)} samples of an epoch of {plan.num_samples}.")
+    mine = [num_mine if parts.counts else 0, parts.written.take() if parts.written is not None else {}]
+    told = parts.transport.all_gather_object(mine, "epoch end", where())
+    say_written(parts, [paths for _, paths in told])
+    count = sum(number for number, _ in told)
+    if count != plan.num_samples:
+        raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {plan.num_samples}.")
     parts.epochs_seen.append(plan.num_samples)
+
+
+def say_written(parts: Parts, everyone: list[dict[str, str]]) -> None:
+    """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
+    for sentence in parts.written.conclude(everyone) if parts.written is not None else ():
+        if parts.transport.rank == 0:
+            print(f"lockstep: {sentence}", file=sys.stderr)

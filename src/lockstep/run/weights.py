@@ -12,6 +12,7 @@ from lockstep.checkpoint.contents import TensorSet, digest
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.layout.regular_file import other_kind
 from lockstep.run.parts import Parts
 from lockstep.run.state import place_of
 from lockstep.transport.caller import where
@@ -47,15 +48,16 @@ def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -
 
 def _check_name(path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
-    if "\0" in name or not Path(name).name or os.path.isdir(name):  # noqa: PTH112 - of a name that is too long, too
-        raise UsageError(
-            f"run.save_weights writes a file, but {name!r} cannot be one. Name a file, as net.safetensors."
-        )
+    kind = other_kind(name)
+    if "\0" in name or not Path(name).name or kind:
+        what = f"is {kind}" if kind else "cannot be one"
+        raise UsageError(f"run.save_weights writes a file, but {name!r} {what}. Name a file, as net.safetensors.")
 
 
 def _write(parts: Parts, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
     """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
-    temporary, is_main = target.with_name(f".{target.name}.{os.getpid()}"), parts.transport.rank == 0
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}")
+    is_main = parts.transport.rank == 0
     if is_main:
         with contextlib.suppress(OSError):  # said when the file is opened
             target.parent.mkdir(parents=True, exist_ok=True)

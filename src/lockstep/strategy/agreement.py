@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.dlpack import from_dlpack
 
 from lockstep.errors import UsageError
 from lockstep.transport.contract import Transport
@@ -121,4 +122,5 @@ def tensor_hash(tensor: Tensor) -> str:
     """32 hexadecimal digits of the tensor's values: equal exactly when the bits are (and -0.0 is not 0.0)."""
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     flat = dense.contiguous().cpu().reshape(-1)
-    return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()
+    alias = from_dlpack(flat.view(torch.uint8))  # .numpy() marks a storage for good as one that NumPy may use
+    return hashlib.blake2b(alias.numpy().data, digest_size=16).hexdigest()

@@ -7,7 +7,7 @@ that parameter and not the whole arena, and `copy.deepcopy` copies what it shoul
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_
@@ -75,11 +75,16 @@ class Segment:
     size: int
 
 
-def lay_out(tensors: Sequence[Tensor], allocate: Allocate = private_zeros) -> tuple[list[Segment], list[Tensor]]:
-    """A segment for each tensor, and zeroed flat buffers, one for each (dtype, device), in order of first appearance."""
+def lay_out(
+    tensors: Sequence[Tensor], allocate: Allocate = private_zeros, stay: Container[int] = ()
+) -> tuple[list[Segment], list[Tensor]]:
+    """A segment for each tensor, and flat buffers: zeroed ones, one for each (dtype, device), in order of first appearance;
+    then one over the memory of each dense tensor whose identity is in `stay`.
+    """
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
+        if id(tensor) not in stay:
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
     segments: dict[int, Segment] = {}
     flats = []
     for flat, ((dtype, device), members) in enumerate(kinds.items()):
@@ -89,6 +94,10 @@ def lay_out(tensors: Sequence[Tensor], allocate: Allocate = private_zeros) -> tu
             number: Segment(flat, offset, tensors[number].numel())
             for number, offset in zip(members, offsets, strict=True)
         }
+    for number, tensor in enumerate(tensors):
+        if id(tensor) in stay:
+            segments[number] = Segment(len(flats), 0, tensor.numel())
+            flats.append(tensor.detach().as_strided((tensor.numel(),), (1,)))
     return [segments[number] for number in range(len(tensors))], flats
 
 
@@ -117,14 +126,18 @@ class ParameterArena:
         absent: identities of parameters that other ranks hold; they are left out.
         allocate: where the parameters go.
         master: of a flat that `allocate` made, the one like it into which an optimizer writes.
+        stay: identities of parameters that keep the memory that they have.
+        previous: the arena that this one follows; what has not moved since stays where it is, for the script may have views.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one value for each line of the docstring, all but the first with a default
         self,
         models: Sequence[tuple[str, nn.Module]],
         absent: Container[int] = (),
         allocate: Allocate = private_zeros,
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
+        stay: Container[int] = (),
+        previous: ParameterArena | None = None,
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
         # The tables themselves: the public iterators cost 20x, and asking each module for its tables half of the rest.
@@ -142,13 +155,42 @@ class ParameterArena:
                     seen.add(id(parameter))
                     self.names.append(f"{label}.{name}" if len(models) > 1 else name)
                     self.parameters.append(parameter)
-        self.segments, self.flats = lay_out(self.parameters, allocate)
-        for parameter, segment in zip(self.parameters, self.segments, strict=True):
-            if segment.size:
-                parameter.data = alias(self.flats[segment.flat], segment.offset, parameter)
+        kept, self.flats = previous.unmoved(self.parameters) if previous is not None else ({}, [])
+        self._settle(kept, allocate, stay)
         self._masters = [master(flat) for flat in self.flats]
+        self._compared = self._without_holes()
         self._layout = self._present_layout()
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
+        """Give a segment to every parameter that has none, and memory to those that need not stay."""
+        fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
+        segments, flats = lay_out(fresh, allocate, stay)
+        moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
+        self.segments = [kept[number] if number in kept else next(moved) for number in range(len(self.parameters))]
+        self.flats += flats
+        for parameter, segment in zip(fresh, segments, strict=True):
+            if segment.size and id(parameter) not in stay:
+                parameter.data = alias(flats[segment.flat], segment.offset, parameter)
+
+    def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
+        """Segments of those of `parameters`, by number, that lie where they were put here, and the flats of these."""
+        known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
+        laid = list(zip(*self._layout[:3], strict=True))
+        kept: dict[int, Segment] = {}
+        for here, parameter in enumerate(parameters):
+            number = known.get(id(parameter))
+            if number is not None and laid[number] == (parameter.data_ptr(), parameter.shape, parameter.stride()):
+                kept[here] = self.segments[number]
+        flats = sorted({segment.flat for segment in kept.values()})
+        place = {flat: number for number, flat in enumerate(flats)}
+        moved = {here: Segment(place[one.flat], one.offset, one.size) for here, one in kept.items()}
+        return moved, [self.flats[flat] for flat in flats]
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of each parameter, where it was put."""
+        return self._layout[0]
 
     def master(self, number: int) -> Tensor:
         """What an optimizer writes to update parameter `number`: like the parameter, but no part of a graph."""
@@ -184,7 +226,17 @@ class ParameterArena:
 
     def checksums(self) -> list[int]:
         """One number from the bits of each flat: moves also when somebody writes through `.data`."""
-        return bit_sums(self.flats)
+        return bit_sums(self._compared)
+
+    def _without_holes(self) -> list[Tensor]:
+        """The flats; of one that some parameters have left the others, because nobody says what is in the holes."""
+        compared: list[Tensor] = []
+        for number, flat in enumerate(self.flats):
+            inside = [segment for segment in self.segments if segment.flat == number]
+            offsets, size = aligned_offsets([segment.size for segment in inside])
+            is_whole = flat.numel() in (size, inside[0].size) and list(offsets) == [one.offset for one in inside]
+            compared += [flat] if is_whole else [flat[one.offset : one.offset + one.size] for one in inside]
+        return compared
 
     def name_of_moved(self, marks: Marks) -> str:
         """The first parameter whose mark is not that of `marks` any more; empty when all are."""

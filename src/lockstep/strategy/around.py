@@ -43,6 +43,14 @@ class Around(Strategy):
     def precision(self, precision: Precision) -> None:
         self._inner.precision = precision
 
+    @property
+    def seen(self) -> int:  # the inner one's too: it makes the exchange
+        return self._inner.seen
+
+    @seen.setter
+    def seen(self, seen: int) -> None:
+        self._inner.seen = seen
+
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self._inner.adopt(models)
 

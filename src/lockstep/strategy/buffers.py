@@ -10,7 +10,7 @@ and one message: a ResNet-20 has 57 buffers.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -25,6 +25,7 @@ from lockstep.errors import UsageError
 from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out
 from lockstep.strategy.private_memory import private_zeros
 from lockstep.torch_private import Norm
+from lockstep.transport.channel import is_dense
 
 
 class Rule(StrEnum):
@@ -76,6 +77,7 @@ class BufferBank:
         rules: patterns of buffer names, as in a shell, to "first" or "mean".
         absent: identities of buffers that other ranks hold; they are left out.
         allocate: where the buffers go.
+        stay: identities of buffers that keep the memory that they have.
     """
 
     def __init__(
@@ -84,15 +86,19 @@ class BufferBank:
         rules: Mapping[str, str],
         absent: Container[int] = (),
         allocate: Allocate = private_zeros,
+        stay: Container[int] = (),
     ) -> None:
-        self._absent = absent
+        self._absent, self._stay = absent, stay
         places = sorted(self._find(models, rules), key=lambda place: place[3] not in MOVING)
         tensors = [module._buffers[key] for module, key, *_ in places]  # noqa: SLF001
-        segments, self._flats, self._num_moving = _lay_out(tensors, [rule for *_, rule in places], allocate)
+        segments, self._flats, self._num_moving = _lay_out(tensors, [rule for *_, rule in places], allocate, stay)
         self.entries = [
-            Entry(*place, segment, _rebind(place[0], place[1], self._flats, segment))
+            Entry(*place, segment, _rebind(place[0], place[1], self._flats, segment, stay))
             for place, segment in zip(places, segments, strict=True)
         ]
+        self.addresses = [entry.view.data_ptr() for entry in self.entries]
+        """Where each buffer was put."""
+        self._constants = list(self._left_alone(models))
         self._modules = [module for _, model in models for module in model.modules()]
         self._structure = self._present_structure()
         self._tables = list(map(_buffers_of, self._modules))
@@ -141,9 +147,18 @@ class BufferBank:
         ]
 
     def _carries(self, buffer: Tensor | None) -> bool:
-        """Sparse buffers stay where they are; they are constants, such as the adjacency of a graph."""
-        strided = buffer is not None and buffer.layout is torch.strided and bool(buffer.numel())
-        return strided and id(buffer) not in self._absent
+        """Sparse buffers, and strided views of memory that others use too, are left alone: they are constants, such as the
+        adjacency of a graph, or a part of a table.
+        """
+        if buffer is None or buffer.layout is not torch.strided or not buffer.numel() or id(buffer) in self._absent:
+            return False
+        return id(buffer) not in self._stay or is_dense(buffer)
+
+    def _left_alone(self, models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, int]]:
+        for label, model in models:
+            for name, buffer in model.named_buffers():
+                if buffer.numel() and id(buffer) not in self._absent and not self._carries(buffer):
+                    yield f"{label}.{name}" if len(models) > 1 else name, buffer, buffer._version  # noqa: SLF001
 
     def take_in(self) -> None:
         """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
@@ -181,8 +196,18 @@ class BufferBank:
                 flat.copy_(start)
 
     def after_lane(self) -> Changes:
-        """What the lane made of the buffers; the module gets the old values back."""
+        """What the lane made of the buffers; the module gets the old values back.
+
+        Raises:
+            UsageError: when it wrote to one that cannot be carried.
+        """
         self.take_in()
+        for name, buffer, version in self._constants:
+            if buffer._version != version:  # noqa: SLF001
+                raise UsageError(
+                    f"The buffer {name!r} was written to, but it is sparse, or a strided view of memory that something else "
+                    f"uses too, so lanes on other ranks would not see it. Register a dense tensor with memory of its own."
+                )
         changes = Changes([], {})
         for number, (flat, start) in enumerate(zip(self._flats, self._start, strict=True)):
             if number >= self._num_moving and _same_bits(flat, start):
@@ -247,21 +272,22 @@ class BufferBank:
 
 
 def _lay_out(
-    tensors: Sequence[Tensor | None], rules: Sequence[Rule], allocate: Allocate
+    tensors: Sequence[Tensor | None], rules: Sequence[Rule], allocate: Allocate, stay: Container[int]
 ) -> tuple[list[Segment], list[Tensor], int]:
     """Moving buffers come first, and into flats of their own; how many flats these are."""
     present = [tensor for tensor in tensors if tensor is not None]
     num_moving = sum(rule in MOVING for rule in rules)
-    segments, flats = lay_out(present[:num_moving], allocate)
-    others, more = lay_out(present[num_moving:], allocate)
+    segments, flats = lay_out(present[:num_moving], allocate, stay)
+    others, more = lay_out(present[num_moving:], allocate, stay)
     moved = [Segment(segment.flat + len(flats), segment.offset, segment.size) for segment in others]
     return [*segments, *moved], [*flats, *more], len(flats)
 
 
-def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment) -> Tensor:
+def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment, stay: Container[int]) -> Tensor:
     buffer = module._buffers[key]  # noqa: SLF001
     assert buffer is not None
-    buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
+    if id(buffer) not in stay:
+        buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
     return buffer
 
 

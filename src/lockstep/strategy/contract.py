@@ -40,6 +40,8 @@ class PassResult:
     """The weighted mean of the lanes' losses; None when no lane called backward."""
     notes: dict[int, Any]
     """The notes of all lanes, in lane order."""
+    apart: tuple[int, ...] = ()
+    """Ranks whose `seen` was not that of rank 0."""
 
 
 class Ordered(ABC):
@@ -75,6 +77,11 @@ class Strategy(ABC):
     """The strategy itself, when it has an order of its own; the loop must be `step.backward(loss_of)` then."""
     precision = Precision()
     """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
+    takes_closures = True
+    """Whether an optimizer may go through the lanes again inside its step, as LBFGS does. Not where a rank sees a part of the
+    update only, or others write to the parameters."""
+    seen = 0
+    """Of a rank's random streams outside of lanes; `end_pass` compares it over the ranks."""
     on_lane: Callable[[int, Any, float, bool], None] | None = None
     """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
     `lockstep verify` looks at them."""

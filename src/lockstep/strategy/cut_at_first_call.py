@@ -35,6 +35,8 @@ class CutAtFirstCall(Replica):
         device: of this rank.
     """
 
+    takes_closures = False
+
     def __init__(  # noqa: PLR0917 - what a replica takes, and what a cut needs
         self,
         name: str,

@@ -19,10 +19,16 @@ from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.around import Around
 from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut
+from lockstep.strategy.other_users import named_once, refuse_other_users
 from lockstep.strategy.replica import Replica
 from lockstep.strategy.shared_memory import SharedMemory
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Transport
+
+HAS_TO_MOVE = (
+    "Under hogwild lockstep shares the parameters itself, in other memory. Take views after run.prepare and leave out "
+    "share_memory(); what came from NumPy or a mapped file needs `p.data = p.data.clone()`. Or use --strategy ddp."
+)
 
 
 class Hogwild(Around):
@@ -32,6 +38,8 @@ class Hogwild(Around):
         transport: the ranks; used in `adopt`, and before an evaluation.
         placement: lanes on ranks.
     """
+
+    takes_closures = False
 
     def __init__(self, transport: Transport, placement: Placement) -> None:
         lanes = placement.lanes(transport.rank)
@@ -47,6 +55,7 @@ class Hogwild(Around):
     def adopt(self, models: Sequence[nn.Module]) -> None:
         named = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
         refuse_unsupported(named)
+        refuse_other_users(named_once(named), HAS_TO_MOVE)
         _refuse_what_cannot_be_shared(named)
         check_same_models(named, self._transport)
         self._inner.adopt(models)

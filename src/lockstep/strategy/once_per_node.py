@@ -25,6 +25,8 @@ class OncePerNode(Visibility):
     After `adopt`-ing new parameters into memory that `allocate` made, every rank calls `publish`.
     """
 
+    is_shared = True
+
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._parts: list[SharedOnce] = []
@@ -39,10 +41,12 @@ class OncePerNode(Visibility):
     def master(self, flat: Tensor) -> Tensor:
         return next((part.master for part in self._parts if part.mine is flat), flat)
 
-    def forget(self) -> None:
+    def keep(self, flats: Sequence[Tensor]) -> None:
+        kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]
         for part in self._parts:
-            self._transport.free(part.master)
-        self._parts.clear()
+            if not any(part is one for one in kept):
+                self._transport.free(part.master)
+        self._parts = kept
 
     def publish(self) -> None:
         if self._parts:
@@ -51,7 +55,11 @@ class OncePerNode(Visibility):
     def was_written(self) -> bool:
         return any(part.was_written() for part in self._parts)
 
-    def after_update(self, stretches: Sequence[Stretch]) -> None:  # noqa: ARG002 - everyone sees all of them
+    def after_update(self, stretches: Sequence[Stretch]) -> None:
+        """Everyone sees what lies in shared memory. What had to stay in memory of its own is handed around."""
+        for stretch in stretches:
+            if not any(part.mine is stretch.flat for part in self._parts):
+                self._transport.broadcast(stretch.values, stretch.owner)
         self._transport.barrier("updated")
 
     def take_over(self) -> None:

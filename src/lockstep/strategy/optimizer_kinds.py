@@ -2,7 +2,7 @@
 
 An optimizer is *element-wise* when the update of an element depends on that element's gradient and state alone; then it
 may be given chunks. One with statistics over a tensor is given whole parameters. One that couples parameters, or that
-nobody here knows, is refused unless the script says what it is. The tables are tested: `tests/unit/test_optimizer_kinds.py`.
+nobody here knows, is refused unless the script says what it is; then it is given its own parameters (`lending`). The tables are tested: `tests/unit/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from lockstep.errors import UsageError
 
 
 class UpdatesBy(StrEnum):
-    """What an optimizer looks at to update something; the values are those of `run.prepare(updates_by=...)`."""
+    """What an optimizer looks at to update something."""
 
     ELEMENT = "element"
     PARAMETER = "parameter"
+    ITSELF = "itself"
+    """A parameter at most, says the script; nobody here knows its code, so it gets the parameters themselves."""
 
 
 KNOWN: dict[type[Optimizer], UpdatesBy] = {
@@ -68,7 +70,7 @@ def updates_by(optimizer: Optimizer, said: str | None) -> UpdatesBy:
             f'run.prepare(..., updates_by="element") or updates_by="parameter" (statistics over a tensor, as LAMB has); an '
             f"optimizer that couples parameters (Prodigy, SAM) needs --strategy ddp."
         )
-    return UpdatesBy(said)
+    return UpdatesBy.ITSELF
 
 
 def _is_like(kind: type[Optimizer], known: type[Optimizer]) -> bool:

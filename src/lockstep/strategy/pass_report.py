@@ -36,12 +36,14 @@ class PassReport:
     """Buckets whose reduction has begun during backward."""
     reopened: list[int] = field(default_factory=list)
     """Those of them that got a gradient afterwards."""
+    seen: int = 0
+    """Equal on all ranks that drew the same random numbers outside of lanes."""
 
     def encode(self) -> list[Any]:
         """As JSON values; lanes become texts."""
         lanes = {lane: [weight, explicit, self.losses[lane]] for lane, (weight, explicit) in self.lanes.items()}
         notes = {str(lane): note for lane, note in self.notes.items()}
-        return [_texts(lanes), format(self.used, "x"), self.buffers, notes, self.begun, self.reopened]
+        return [_texts(lanes), format(self.used, "x"), self.buffers, notes, self.begun, self.reopened, self.seen]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Conclusions:
     notes: dict[int, Any]
     begun: int
     reopened: frozenset[int]
+    apart: tuple[int, ...] = ()
+    """Ranks that have drawn other random numbers outside of lanes than rank 0."""
 
     @property
     def scale(self) -> float:
@@ -91,6 +95,7 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
         notes=dict(sorted(notes.items())),
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
+        apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
     )
 
 

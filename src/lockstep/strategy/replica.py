@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,8 +24,10 @@ from lockstep.strategy.buffers import BufferBank
 from lockstep.strategy.contract import PassResult, StepCut, Strategy
 from lockstep.strategy.gradients import PartialSums, Slot
 from lockstep.strategy.lane import Lane
+from lockstep.strategy.losses import check_loss, numbers, stacked
 from lockstep.strategy.norm import gradient_norm
 from lockstep.strategy.only_lane import OnlyLane
+from lockstep.strategy.other_users import agree_who_stays
 from lockstep.strategy.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.private_memory import private_zeros
 from lockstep.strategy.reduction import Reduction
@@ -101,6 +102,9 @@ class Replica(Strategy):
         self.on_lane: Callable[[int, Slot, float, bool], None] | None = None
         self._models: list[tuple[str, nn.Module]] = []
         self._hooks: list[Any] = []
+        self._arena = ParameterArena(())
+        self._stay: frozenset[int] = frozenset()
+        """Identities of parameters and buffers that keep the memory that they had; see `other_users`."""
         self._bank: BufferBank | None = None
         self._pass: _Pass | None = None
         self._lane: Lane | None = None
@@ -150,18 +154,30 @@ class Replica(Strategy):
         check_same_models(self._models, self._peers, self._absent)
         self._lay_out()
 
-    def _lay_out(self) -> None:
-        """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model."""
+    def _lay_out(self, *, compact: bool = False) -> None:
+        """Lay out parameters, gradients and buffers anew; at `adopt`, and when a script changed its model.
+
+        Args:
+            compact: give the memory of what this rank does not hold any more back, by moving what stays.
+        """
         self._pools.close()
-        self._arena = self._make_arena()
+        if self._shared is None:
+            self._stay = agree_who_stays(self._models, self._peers, self._absent, self._laid())
+        self._arena = self._make_arena(None if compact else self._arena)
         self._present = {id(parameter) for parameter in self._arena.parameters}
         for name, parameter in zip(self._arena.names, self._arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
-        self._bank = BufferBank(self._models if self._shared is None else (), self._rules, self._absent)
+        models = self._models if self._shared is None else ()
+        self._bank = BufferBank(models, self._rules, self._absent, stay=self._stay)
         self._watch_trainable()
 
-    def _make_arena(self) -> ParameterArena:
-        return ParameterArena(self._models, self._absent, self._shared or private_zeros)
+    def _laid(self) -> set[int]:
+        """Where parameters and buffers were put."""
+        return {*self._arena.addresses, *(self._bank.addresses if self._bank is not None else ())}
+
+    def _make_arena(self, previous: ParameterArena | None) -> ParameterArena:
+        allocate = self._shared or private_zeros
+        return ParameterArena(self._models, self._absent, allocate, stay=self._stay, previous=previous)
 
     def _watch_trainable(self) -> None:
         """Lay out gradients of the parameters that are trainable now, and watch them."""
@@ -243,7 +259,7 @@ class Replica(Strategy):
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         current, lane = self._present_pass(), self._present_lane()
-        _check_loss(loss, weight)
+        check_loss(loss, weight)
         lane.weigh(weight, current.cut.weights[lane.number])
         lane.check_untouched()
         lane.losses.append(loss.detach())
@@ -280,7 +296,7 @@ class Replica(Strategy):
         weight = lane.weight or 0.0
         if lane.losses:
             current.report.lanes[lane.number] = (weight, lane.explicit)
-            current.losses.append(lane.losses[0] if len(lane.losses) == 1 else _stacked(lane.losses).sum())
+            current.losses.append(lane.losses[0] if len(lane.losses) == 1 else stacked(lane.losses).sum())
         if self.placement.num_lanes > 1:
             current.used |= mask_of(lane.arrived())
         if isinstance(lane, SlotLane):
@@ -334,8 +350,8 @@ class Replica(Strategy):
         current = self._present_pass()
         self._skip_lanes_before(self._lanes.stop)
         report, reduction = current.report, current.reduction
-        report.losses = dict(zip(report.lanes, _numbers(current.losses), strict=True))
-        report.used, report.notes = current.used, notes
+        report.losses = dict(zip(report.lanes, numbers(current.losses), strict=True))
+        report.used, report.notes, report.seen = current.used, notes, self.seen
         report.buffers = current.buffers.header()
         report.begun, report.reopened = reduction.num_begun, sorted(reduction.reopened)
         all_ranks = self._conclude(current)
@@ -344,7 +360,7 @@ class Replica(Strategy):
         elif current.only is not None:
             current.only.hand_over(current.held, self.precision.unscale)
         self._pass = None
-        return PassResult(all_ranks.loss, all_ranks.notes)
+        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
 
     def _conclude(self, current: _Pass) -> Conclusions:
         if self._transport.world_size == self.placement.num_lanes == 1:
@@ -468,24 +484,3 @@ def _misplaced_backward() -> UsageError:
         "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
         f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
     )
-
-
-def _stacked(losses: Sequence[Tensor]) -> Tensor:
-    return torch.stack([loss.double().reshape(()) for loss in losses])
-
-
-def _numbers(losses: Sequence[Tensor]) -> list[float]:
-    """The values, with one look at the device."""
-    return [float(losses[0])] if len(losses) == 1 else _stacked(losses).tolist() if losses else []
-
-
-def _check_loss(loss: Tensor, weight: float | None) -> None:
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(f"run.backward needs a scalar loss, but got {shape}. Take the mean over the lane's samples.")
-    if not loss.requires_grad:
-        raise UsageError(
-            "The loss needs no gradient: it was detached, computed under torch.no_grad(), or no parameter is trainable."
-        )
-    if weight is not None and not weight >= 0:
-        raise UsageError(f"weight= must be 0 or more, but is {weight}. Pass the number of items in the loss.")

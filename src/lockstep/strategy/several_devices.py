@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.model_cut import ModelCut
+from lockstep.strategy.other_users import refuse_other_users
 from lockstep.torch_private import pytree
 from lockstep.transport.contract import Transport
 
@@ -35,7 +36,12 @@ class SeveralDevices(CutAtFirstCall):
         self._moves: list[Any] = []
 
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
+        refuse_other_users(
+            moved, "Its layer goes to another device. Do without the view, or use --strategy ddp.", self._laid()
+        )
+        for name, tensor in named:
             stage = cut.holders.get(name, 0)
             gradient, tensor.grad = tensor.grad, None
             tensor.data = tensor.data.to(self._devices[stage])
@@ -45,7 +51,7 @@ class SeveralDevices(CutAtFirstCall):
                 module = model.get_submodule(part.entry)
                 self._moves.append(module.register_forward_pre_hook(_move_inputs(device), with_kwargs=True))
         self._moves.append(model.register_forward_hook(self._move_result))
-        self._lay_out()
+        self._lay_out(compact=True)
 
     def _move_result(self, _module: nn.Module, _args: Any, result: Any) -> Any:
         return _moved(result, self._devices[0])

@@ -9,19 +9,18 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.strategy.arena import ParameterArena
 from lockstep.strategy.gradients import Slot, Span
+from lockstep.strategy.lending import Lending, Pieces, Themselves
 from lockstep.strategy.optimizer_kinds import UpdatesBy
-from lockstep.strategy.sharing import Piece, Sharing, listed_in, share_out
+from lockstep.strategy.sharing import Sharing, listed_in, share_out
 from lockstep.strategy.spread_state import Entry, SpreadState
 from lockstep.strategy.state_assembly import assemble
 from lockstep.transport.caller import where
-from lockstep.transport.channel import is_dense
 from lockstep.transport.contract import Transport
 
 
@@ -59,10 +58,7 @@ class Share:
         self.sharing = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.sharing)
         self._take_state()
-        self._lists: list[list[Tensor]] | None = None
-        """The groups' own lists, while they hold pieces."""
-        self._rows: list[tuple[Piece, int, int]] = []
-        """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Sharing | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` that `_somebody_has_none` was found out for, and the answer."""
         self._shown: Any = None
@@ -87,8 +83,11 @@ class Share:
         self._depth -= 1
         if self._depth:
             return False
-        self._follow_dropped_gradients()
+        dropped = self._has_dropped_gradients()
         self.leave()
+        if dropped:
+            for parameter in self.updated:
+                parameter.grad = None
         self.num_updates += 1
         order = self._state.order
         if any(id(parameter) not in order for parameter in self.updated):
@@ -96,15 +95,12 @@ class Share:
             order.update({one: None for group in self.sharing.listed for one in group if one in updated})
         return True
 
-    def _follow_dropped_gradients(self) -> None:
-        """A step may end with `zero_grad()`, which came to the pieces only; a rank without any is told by the others."""
-        had = [piece for piece, *_ in self._rows if piece.parameter.grad is not None]
-        dropped = bool(had) and all(piece.tensor.grad is None for piece in had)
+    def _has_dropped_gradients(self) -> bool:
+        """A step may end with `zero_grad()`, which came to this rank's part only; a rank without any is told by the others."""
+        dropped = bool(self._lending.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")
-        if dropped:
-            for parameter in self.updated:
-                parameter.grad = None
+        return dropped
 
     def _somebody_has_none(self) -> bool:
         """Whether some rank updates nothing of `updated`; the same on every rank."""
@@ -157,41 +153,16 @@ class Share:
 
     def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         """Add to `spans` this rank's parts of the gradients of `trainable`; every slot is to have views of them."""
-        numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
-        self._rows = []
-        for piece in self.sharing.pieces:
-            number = numbers.get(id(piece.parameter), -1)
-            self._rows.append((piece, number, len(spans) if number >= 0 else -1))
-            if number >= 0:
-                spans.append(Span(number, piece.start, piece.end))
+        self._lending.link(self.sharing, trainable, spans)
 
     def enter(self, slot: Slot | None) -> None:
-        """Give the engine this rank's pieces and their gradients.
-
-        Args:
-            slot: holds the gradients that `p.grad` are views of, as far as they are; None: every view is made anew.
-        """
-        for piece, number, span in self._rows:
-            gradient = piece.parameter.grad
-            if gradient is None:
-                piece.tensor.grad = None
-            elif slot is not None and span >= 0 and slot.still_shows(gradient, number, span):
-                piece.tensor.grad = slot.parts[span]
-            else:
-                piece.tensor.grad = _part_of(gradient, piece)
-        groups = self.optimizer.param_groups
-        self._lists = [group["params"] for group in groups]
-        for group, pieces in zip(groups, self.sharing.groups, strict=True):
-            group["params"] = pieces
+        """Give the engine what is this rank's; see `Lending.enter`."""
+        self._lending.enter(self._state, slot)
 
     def leave(self) -> None:
-        """Put the groups' own lists back, also after a step that raised. Does nothing when they are there."""
-        lists, self._lists, self._depth = self._lists, None, 0
-        if lists is not None:
-            for piece, *_ in self._rows:
-                piece.tensor.grad = None  # so that references to it are those of the engine
-        for group, parameters in zip(self.optimizer.param_groups, lists or (), strict=False):
-            group["params"] = parameters
+        """Everything is the script's again, also after a step that raised; see `Lending.leave`."""
+        self._depth = 0
+        self._lending.leave(self._state)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """The state by parameter; see `Strategy.whole_state`."""
@@ -233,13 +204,3 @@ class Share:
         if not self._state.is_spread:
             for handle in self._handles:
                 handle.remove()
-
-
-def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
-    """This rank's part of a gradient that has a layout of its own."""
-    dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
-    if piece.is_whole:
-        return dense
-    if dense.stride() != piece.parameter.stride() or not is_dense(dense):
-        dense = torch.empty_like(piece.parameter, dtype=dense.dtype, requires_grad=False).copy_(dense)
-    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())[piece.start : piece.end]

@@ -139,7 +139,7 @@ def _stretches(owner: int, chunks: Sequence[Chunk], places: Sequence[int], arena
             runs[-1][2:] = [end, after]
         else:
             runs.append([segment.flat, begin, end, after])
-    return [Stretch(owner, arena.flats[flat][begin:end]) for flat, begin, end, _ in runs]
+    return [Stretch(owner, arena.flats[flat][begin:end], arena.flats[flat]) for flat, begin, end, _ in runs]
 
 
 def _next_in_flat(arena: ParameterArena, number: int) -> int:

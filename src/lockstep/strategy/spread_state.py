@@ -6,7 +6,7 @@ The engine sees an ordinary state, with the pieces as keys. For whole parameters
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import torch
@@ -33,6 +33,23 @@ class SpreadState(defaultdict[Any, Entry]):
         """Parameters (by identity) of which some rank has a state, in the order in which they got one; the same everywhere."""
         self.has_whole = False
         """Whether entries for whole parameters were put in."""
+        self._is_lent = False
+        """Whether the engine runs and finds its entries by the parameters themselves."""
+
+    def lend(self, pieces: Sequence[Piece]) -> None:
+        """Until `take_back`, entries of whole pieces stand under the parameters, for an engine that knows these."""
+        self._is_lent = True
+        for piece in pieces:
+            if dict.__contains__(self, piece.tensor):
+                dict.__setitem__(self, piece.parameter, dict.pop(self, piece.tensor))
+
+    def take_back(self, pieces: Sequence[Piece]) -> Tensor | None:
+        """Entries stand under the pieces again. A parameter for which the engine made one that is none of `pieces`, if any."""
+        self._is_lent = False
+        for piece in pieces:
+            if dict.__contains__(self, piece.parameter):
+                dict.__setitem__(self, piece.tensor, dict.pop(self, piece.parameter))
+        return next((key for key in self.keys() if id(key) in self.parameters), None)
 
     @property
     def is_spread(self) -> bool:
@@ -45,7 +62,7 @@ class SpreadState(defaultdict[Any, Entry]):
         return entry
 
     def __setitem__(self, key: Any, entry: Entry) -> None:
-        self.has_whole = self.has_whole or id(key) in self.parameters
+        self.has_whole = self.has_whole or (id(key) in self.parameters and not self._is_lent)
         super().__setitem__(key, entry)
 
     def __delitem__(self, key: Any) -> None:
@@ -92,7 +109,7 @@ class SpreadState(defaultdict[Any, Entry]):
 
     def _refuse(self, key: object) -> bool:
         """False, or an error where another rank may have what is asked for."""
-        if self.is_spread and id(key) in self.parameters:
+        if self.is_spread and id(key) in self.parameters and not self._is_lent:
             raise UsageError(
                 "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut. Call "
                 "optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, `del optimizer.state[parameter]`."

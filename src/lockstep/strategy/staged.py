@@ -24,6 +24,7 @@ from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.norm import chunk_norms, combine_norms
+from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.stage import StageRunner
 from lockstep.strategy.stage_clock import StageClock
 from lockstep.transport.contract import Transport
@@ -62,17 +63,23 @@ class Staged(CutAtFirstCall):
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
         for module in recurrent:
             module._flat_weight_refs = []  # noqa: SLF001 - weak references, with which torch does not swap tensors
+        absent: list[tuple[str, Tensor]] = []
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             holder = cut.holders.get(name, last if isinstance(tensor, nn.Parameter) else None)
             if holder is not None:
                 self._holders[id(tensor)] = holder
             if holder not in (None, stage):
                 self._absent.add(id(tensor))
-                if isinstance(tensor, nn.Parameter):
-                    _let_go(name, tensor)
+                absent.append((name, tensor))
+        refuse_other_users(
+            absent, "Its layer is on another rank now. Do without the view, or use --strategy ddp.", self._laid()
+        )
+        for name, tensor in absent:
+            if isinstance(tensor, nn.Parameter):
+                _let_go(name, tensor)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
-        self._lay_out()
+        self._lay_out(compact=True)
         self._guards = [model.register_state_dict_pre_hook(_refuse_partial_model)]  # type: ignore[no-untyped-call]
         self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device), self._in_lane)
 

@@ -77,6 +77,13 @@ class StepWatch:
             self._depth += 1
             try:
                 return inner(*args, **kwargs)
+            except (AttributeError, TypeError) as error:
+                if "NoneType" not in str(error):
+                    raise
+                raise UsageError(
+                    f"{type(optimizer).__name__}.step() failed ({error}). Under zero1 it finds gradients of this rank's share "
+                    f"only, and must leave a parameter whose grad is None alone, as torch's own do. Use --strategy ddp."
+                ) from error
             finally:
                 self._depth -= 1
                 if not self._depth:

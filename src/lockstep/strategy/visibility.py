@@ -24,11 +24,16 @@ class Stretch:
     owner: int
     """The rank that updates them."""
     values: Tensor
-    """1-D, contiguous, a part of the arena; the gaps between parameters are the same on every rank."""
+    """1-D, contiguous, a part of `flat`; the gaps between parameters are the same on every rank."""
+    flat: Tensor
+    """Of the arena."""
 
 
 class Visibility(ABC):
     """Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
+
+    is_shared = False
+    """Whether what `allocate` makes lies once for all ranks."""
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Zeros for parameters to lie in, 1-D. Every rank must call it."""
@@ -38,8 +43,8 @@ class Visibility(ABC):
         """Where an update writes the parameters that lie in `flat`, which `allocate` made: a tensor like it."""
         return flat
 
-    def forget(self) -> None:  # noqa: B027 - most have nothing to do
-        """What `allocate` made holds no parameters any more. Every rank must call it."""
+    def keep(self, flats: Sequence[Tensor]) -> None:  # noqa: B027 - most have nothing to do
+        """Of what `allocate` made only `flats` hold parameters now. Every rank must call it."""
 
     def publish(self) -> None:  # noqa: B027
         """Parameters were put into what `allocate` made, on every rank the same. Every rank must call it."""

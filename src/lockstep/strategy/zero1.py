@@ -6,6 +6,7 @@ user's optimizer over its pieces of the parameters, and everybody gets the new v
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,11 +38,14 @@ class Zero1(Replica):
         visibility: how new parameters become visible to everyone.
     """
 
+    takes_closures = False
+
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         super().__init__("zero1", transport, placement)
         self._visibility = visibility
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
+        self._said = False
 
     def take_optimizer(self, optimizer: Optimizer, said: str | None, require_same: Callable[[str], None]) -> None:
         kind = updates_by(optimizer, said)
@@ -57,13 +61,26 @@ class Zero1(Replica):
         )
         self._cut_gradients()
 
-    def _lay_out(self) -> None:
-        self._visibility.forget()
-        super()._lay_out()
+    def _lay_out(self, *, compact: bool = False) -> None:
+        super()._lay_out(compact=compact)
+        self._say_what_stays()
+        self._visibility.keep(self._arena.flats)
         self._visibility.publish()
 
-    def _make_arena(self) -> ParameterArena:
-        return ParameterArena(self._models, self._absent, self._visibility.allocate, self._visibility.master)
+    def _say_what_stays(self) -> None:
+        """Parameters that must stay where they are lie on each rank, so that they save no memory; said once."""
+        stay = [parameter for parameter in self._arena.parameters if id(parameter) in self._stay]
+        if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
+            print(
+                f"lockstep: {len(stay)} of {len(self._arena.parameters)} parameters lie in memory that something else uses too (a view, "
+                f"a mapped file, NumPy), so each rank keeps its own. To share them, `p.data = p.data.clone()` before run.prepare.",
+                file=sys.stderr,
+            )
+        self._said = self._said or bool(stay)
+
+    def _make_arena(self, previous: ParameterArena | None) -> ParameterArena:
+        allocate, master = self._visibility.allocate, self._visibility.master
+        return ParameterArena(self._models, self._absent, allocate, master, self._stay, previous)
 
     def _watch_trainable(self) -> None:
         super()._watch_trainable()

@@ -1,4 +1,5 @@
 """Public test kit: start real ranks inside a test, and compare bits.
 
-`ranks` runs a function on N real processes; `digests` hashes models. The fake transport is `lockstep.transport.fake`.
+`ranks` runs a function on N real processes; `digests` hashes models; `plugin` is for pytest and runs `lockstep verify` in a
+test. The fake transport is `lockstep.transport.fake`.
 """

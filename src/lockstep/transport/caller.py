@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
-_PACKAGE = str(Path(__file__).parents[1])
-_PASSED_OVER = (_PACKAGE, contextlib.__file__)
+PACKAGE = str(Path(__file__).parents[1])
+_PASSED_OVER = (PACKAGE, contextlib.__file__)
 
 
 def caller() -> tuple[str, int]:
@@ -18,6 +20,14 @@ def caller() -> tuple[str, int]:
     ):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def frames() -> Iterator[tuple[str, int]]:
+    """File and line of every frame of the caller's thread, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
 
 
 def where() -> str:

@@ -37,6 +37,8 @@ class Exchange:
         self.is_impatient = False
         """Whether the patience is another one than the group was made with."""
         self.is_closed = False
+        self.num_begun = 0
+        """Operations and messages that this rank has begun."""
         self.gathered: list[Transfer] | None = None
         """Works that were begun since `_start_coalescing`."""
         self._owner = os.getpid()
@@ -49,6 +51,7 @@ class Exchange:
         buffers: Buffers, results: list[Tensor], *, is_async: bool,
     ) -> dist.Work:  # fmt: skip
         """Run an operation, or begin it. Addresses and counts as `compiled.Group.begin` takes them."""
+        self.num_begun += 1
         if is_async or self.is_impatient:
             try:
                 pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, where())
@@ -70,6 +73,7 @@ class Exchange:
         buffers: Buffers, results: list[Tensor], *, is_async: bool,
     ) -> dist.Work:  # fmt: skip
         """all_to_all with these many elements for each rank and from each rank."""
+        self.num_begun += 1
         try:
             pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives, where())
         except TROUBLES as error:
@@ -80,6 +84,7 @@ class Exchange:
         return work
 
     def send(self, tensor: Tensor, dtype: int, destination: int, tag: int) -> dist.Work:
+        self.num_begun += 1
         buffers = Buffers()
         address = buffers.reads(tensor)
         try:
@@ -90,6 +95,7 @@ class Exchange:
 
     def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> dist.Work:
         """From any rank when `source` is the number of ranks."""
+        self.num_begun += 1
         buffers = Buffers()
         address = buffers.writes(tensor)
         try:

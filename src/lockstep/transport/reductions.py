@@ -42,6 +42,7 @@ class Reductions(Membership):
             and tensor.is_contiguous()
             and not tensor.is_neg()
         ):
+            exchange.num_begun += 1
             try:
                 exchange.native.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, code)
             except TROUBLES as error:

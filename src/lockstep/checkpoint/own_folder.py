@@ -1,0 +1,66 @@
+"""Whether a folder was made by lockstep, and so may be emptied or replaced: a state (perhaps damaged), or the stage of one.
+
+A stage is ours when it is empty or holds the mark that is written into it first; a state when it holds what its manifest
+names and nothing else. Links, folders and other files inside make a folder somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+from lockstep.checkpoint.manifest import FORMAT, MOST_BYTES, NAME, Manifest, is_manifest
+from lockstep.errors import UsageError
+from lockstep.layout.regular_file import is_regular, read_regular
+
+MARK = "saving.json"
+"""The first file of a stage, and the last to go before it is a state."""
+_SUFFIXES = (".json", ".safetensors")
+_NAMES = re.compile(r"(manifest|state|saving)\.json|(state|(model|optimizer)\d*)\.safetensors")
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether lockstep made this folder, and nobody has put anything into it.
+
+    Raises:
+        FileNotFoundError: when it, or a file of it, was removed while it was looked at.
+        OSError: when it cannot be looked at.
+    """
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        return False
+    names = [entry.name for entry in folder.iterdir()]
+    if not all(stat.S_ISREG(os.lstat(folder / name).st_mode) for name in names):
+        return False
+    if MARK in names:
+        mark = read_regular(folder / MARK)  # empty while it is written
+        return (not mark or FORMAT.encode() in mark) and all(name.endswith(_SUFFIXES) for name in names)
+    if NAME not in names:
+        return not names
+    text = read_regular(folder / NAME, most_bytes=MOST_BYTES)
+    try:
+        return {NAME, *Manifest.decode(text, folder).files}.issuperset(names)
+    except UsageError:
+        return is_manifest(text) and all(_NAMES.fullmatch(name) for name in names)
+
+
+def mark(folder: Path) -> None:
+    """Say that this folder, which is empty, is ours."""
+    (folder / MARK).write_text(json.dumps({"format": FORMAT}))
+
+
+def empty(folder: Path) -> None:
+    """Remove our files from a folder that is ours; those that say so go last, so that it stays ours to the end."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: (entry.name in (MARK, NAME), entry.name)):
+        if entry.name.endswith(_SUFFIXES) and is_regular(entry):
+            entry.unlink()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that is ours, as far as that is possible; what somebody has just put into it stays."""
+    with contextlib.suppress(OSError):
+        empty(folder)
+        folder.rmdir()

@@ -1,0 +1,77 @@
+"""Where `load_weights` reads: a file as it is, or one of a state, whose SHA-256 lies beside it and is checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, left_between
+from lockstep.checkpoint.manifest import NAME, Manifest, damage_of, is_manifest
+from lockstep.checkpoint.model_state import MODEL_FILE
+from lockstep.errors import LockstepError, UsageError
+from lockstep.layout.regular_file import read_regular
+from lockstep.visible import remark
+
+
+def checked_source(path: Path) -> Path:
+    """The file to read: of a state the one with its model, else `path` itself.
+
+    Every byte of a file that a state's manifest names is read and compared with its SHA-256.
+
+    Raises:
+        UsageError: when it is damaged, or the state has several models.
+        WorldError: when the manifest cannot be read.
+    """
+    for tries_left in reversed(range(TRIES)):
+        before = _folder_of(path)
+        try:
+            return _checked(path)
+        except LockstepError:
+            if not tries_left or before == _folder_of(path):
+                raise
+    raise AssertionError  # the last try returns or raises
+
+
+def _folder_of(path: Path) -> tuple[int, int] | None:
+    """Which folder is there: a program that saves may replace it while it is read, and then it is read again."""
+    return identity_of(path if path.is_dir() else path.parent)
+
+
+def _checked(path: Path) -> Path:
+    if _is_state(path) or not os.path.lexists(path):
+        place, name = path, ""
+    elif path.is_file() and _is_state(path.parent):
+        place, name = path.parent, path.name
+    else:
+        return path
+    state = StateFolder(place)
+    found = state.read_manifest()
+    if found is None:
+        return path
+    folder, manifest = found
+    if folder != state.target:
+        remark(left_between(state.target, folder))
+    name = name or _model_of(folder, manifest)
+    expected = manifest.files.get(name)
+    if expected is not None and (problem := damage_of(folder / name, expected)):
+        raise UsageError(problem)
+    return folder / name
+
+
+def _is_state(folder: Path) -> bool:
+    """Whether there is a manifest of ours, perhaps a damaged one, or something that stands in its place."""
+    manifest = folder / NAME
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.lexists(manifest) and (not manifest.is_file() or is_manifest(read_regular(manifest)))
+    return False
+
+
+def _model_of(folder: Path, manifest: Manifest) -> str:
+    names = [name for name in manifest.files if MODEL_FILE.fullmatch(name)]
+    if len(names) == 1:
+        return names[0]
+    which = ", ".join(str(folder / name) for name in names)
+    raise UsageError(
+        f"{folder} holds {len(names)} models. Name one of them: {which}." if names else f"{folder} has no model."
+    )

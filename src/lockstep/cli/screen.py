@@ -1,0 +1,41 @@
+"""Where `verify`, `bench` and `doctor` show their tables: a rich console on which texts from elsewhere cannot act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+
+from lockstep.visible import visible
+
+
+def screen() -> Console:
+    """A console for standard output. rich writes control characters of a text as they are, so they are shown before."""
+    console = Console(highlight=False)
+    console.push_render_hook(_Visible())
+    return console
+
+
+class _Visible(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(renderable) for renderable in renderables]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What `inner` shows, with its control characters visible; the styles are rich's own and not among them."""
+
+    inner: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._segments(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.inner)
+
+    def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.inner, options):
+            yield Segment(text if control or text == "\n" else visible(text), style, control)

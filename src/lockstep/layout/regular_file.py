@@ -1,0 +1,75 @@
+"""Files that somebody else made, opened for reading only if they are regular ones.
+
+A FIFO would wait for a writer, a device may do anything when it is opened. So the kind is looked at first, and again at what
+was opened, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link",
+}
+
+
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
+    """A regular file, open for reading bytes.
+
+    Args:
+        path: of the file.
+        follow: whether it may be a link to one.
+
+    Raises:
+        OSError: when it is something else (`strerror` says what), or cannot be opened.
+    """
+    _check(Path(path).stat(follow_symlinks=follow).st_mode, path)
+    links = 0 if follow else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
+    try:
+        _check(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: str | os.PathLike[str], *, follow: bool = True, most_bytes: int = -1) -> bytes:
+    """The content, or its beginning: `most_bytes` at most. Raises as `open_regular`."""
+    with open_regular(path, follow=follow) as file:
+        return file.read(most_bytes)
+
+
+def other_kind(path: str | os.PathLike[str]) -> str:
+    """What is there if it is neither a regular file nor a link to one: "a FIFO", "a folder"; empty where nothing is."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return "" if stat.S_ISREG(mode) else _kind(mode)
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether it is there and a regular file, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _check(mode: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, no regular file", os.fspath(Path(path)))
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")

@@ -1,0 +1,35 @@
+"""Whether saved random streams can be restored: tried on generators that nobody draws from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MERSENNE_WORDS = 624
+"""NumPy believes the position that a state says, and would read beyond its table."""
+
+
+def wrong_streams(saved: Any) -> str:
+    """What is wrong with them, in words; empty when nothing is.
+
+    Args:
+        saved: what `lockstep.rank.streams.Streams.snapshot` made once.
+    """
+    try:
+        torch.Generator().set_state(saved["torch"])
+        own = saved["numpy"]["state"]
+        if not 0 <= own["pos"] <= MERSENNE_WORDS or own["key"].shape != (MERSENNE_WORDS,):
+            return "its random numbers of NumPy are not a state"
+        np.random.RandomState().set_state(saved["numpy"])
+        random.Random().setstate(saved["python"])  # noqa: S311 - no secrets
+        device = saved["device"]
+        if device is not None and not (isinstance(device, Tensor) and device.dtype is torch.uint8):
+            return "its random numbers of the device are not a state"
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        return f"its random numbers are not a state ({str(error).partition(chr(10))[0]})"
+    return "" if isinstance(saved, Mapping) else "its random numbers are no dictionary"

@@ -1,0 +1,67 @@
+"""Evaluations: whether what a rank saw of one was ever put together with what the others saw.
+
+Each rank evaluates a share of the batches. A script that was written for one process adds up its share and prints it, and
+the number is wrong by as much as the share is small. Nobody can see what a script does with a number; but a loop after
+which nothing was exchanged before the next step, or before the end, has given one rank's numbers, and that is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank saw of an evaluation."""
+
+    where: str
+    """The loop's line."""
+    num_seen: int
+    num_samples: int
+    is_counted: bool
+    """Whether something was added to a tally inside."""
+
+
+class Shares:
+    """Remembers the finished evaluations whose numbers are this rank's own so far."""
+
+    def __init__(self) -> None:
+        self._open: list[Share] = []
+        self._said: set[str] = set()
+        self._num_exchanges = 0
+        """Of the script's own by torch.distributed, when the first open evaluation began."""
+
+    def begin(self, num_exchanges: int) -> None:
+        """A loop over a prepared loader begins.
+
+        Args:
+            num_exchanges: how many operations of torch.distributed the script has made so far.
+        """
+        if not self._open:
+            self._num_exchanges = num_exchanges
+
+    def end(self, share: Share) -> None:
+        """The loop came to its end."""
+        if share.num_seen < share.num_samples:
+            self._open.append(share)
+
+    def put_together(self, *, only_counted: bool = False) -> None:
+        """Ranks exchanged values: gathered rows, a sum; or a tally, which says nothing of loops in which none was used."""
+        self._open = [share for share in self._open if only_counted and not share.is_counted]
+
+    def take(self, num_exchanges: int) -> list[Share]:
+        """Those that nothing was exchanged after, each line once; called before a step, and at the end."""
+        found = self._open if num_exchanges == self._num_exchanges else []
+        new = list({share.where: share for share in found if share.where not in self._said}.values())
+        self._said.update(share.where for share in new)
+        self._open = []
+        return new
+
+
+def sentence(share: Share) -> str:
+    """What is said of one."""
+    return (
+        f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was put together "
+        f"with the other ranks before the next step, so numbers that were made in it are one rank's. Count with "
+        f"`tally = run.tally()`, `tally.add(accuracy=...)` in the loop and `tally.mean()` after it, or use run.gather or run.sum."
+    )

@@ -1,0 +1,91 @@
+"""A pytest plugin: the fixture `same_bits` runs `lockstep verify` in a test.
+
+    pytest_plugins = ["lockstep.testing.plugin"]                 # in the conftest.py beside pytest's root
+
+    def test_training_has_the_bits_of_main(same_bits):
+        same_bits("train.py", "--epochs", "1", against="tests/train_bits.json", steps=5)
+
+`pytest --save-bits` writes the files instead. Each call runs real training, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from lockstep.errors import UsageError
+
+WIDTH = "100"
+
+
+class SameBits(Protocol):
+    """What the fixture is."""
+
+    def __call__(
+        self,
+        script: str | os.PathLike[str],
+        *args: str,
+        against: str | os.PathLike[str] | None = None,
+        ranks: Sequence[int] | None = None,
+        steps: int | None = None,
+        options: Sequence[str] = (),
+    ) -> str:
+        """Verify a script; the report. The test fails with the report when a bit differs.
+
+        Args:
+            script: path of the script, from pytest's root directory.
+            args: the script's own arguments.
+            against: a file of bits, from pytest's root directory; `pytest --save-bits` writes it.
+            ranks: numbers of ranks, by default 1 with `against`, else 1, 2 and 4.
+            steps: to compare, by default those of the file, else 20.
+            options: of `lockstep verify`, such as "--accept=plain" or "--in-place".
+
+        Raises:
+            UsageError: when verify is called wrongly, or the script uses lockstep wrongly.
+        """
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --save-bits to pytest."""
+    parser.getgroup("lockstep").addoption(
+        "--save-bits", action="store_true", help="let same_bits(..., against=FILE) write the files instead of comparing"
+    )
+
+
+@pytest.fixture
+def same_bits(pytestconfig: pytest.Config) -> SameBits:
+    """Runs `lockstep verify` on a script; see `SameBits`."""
+    saves = bool(pytestconfig.getoption("--save-bits"))
+
+    def verify(
+        script: str | os.PathLike[str],
+        *args: str,
+        against: str | os.PathLike[str] | None = None,
+        ranks: Sequence[int] | None = None,
+        steps: int | None = None,
+        options: Sequence[str] = (),
+    ) -> str:
+        numbers = ranks or ((1,) if against is not None else (1, 2, 4))
+        words = ["--ranks", ",".join(map(str, numbers)), *options]
+        words += ["--steps", str(steps)] if steps is not None else []
+        words += ["--save" if saves else "--against", os.fspath(against)] if against is not None else []
+        return _run([*words, os.fspath(script), "--", *args], pytestconfig.rootpath)
+
+    return verify
+
+
+def _run(words: Sequence[str], folder: Path) -> str:
+    command = [sys.executable, "-m", "lockstep", "verify", *words]
+    environment = os.environ | {"COLUMNS": WIDTH}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode == 2:
+        raise UsageError(f"{ended.stdout}{ended.stderr}".strip().removeprefix("error: "))
+    if ended.returncode:
+        pytest.fail(f"lockstep verify {' '.join(words)}\n{ended.stdout}{ended.stderr}", pytrace=False)
+    return ended.stdout

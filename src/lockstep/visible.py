@@ -1,0 +1,51 @@
+"""Text from elsewhere (ranks, exceptions, file names, manifests, options) as a terminal may show it.
+
+A control character in it would clear the screen, move the cursor or forge a line of ours; it is shown as Python would
+write it in a string. docs/design/0019 says what is shown so, and what passes as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 without the tab, DEL, C1, line and paragraph separators, what turns the writing direction, halves of surrogate pairs."""
+_CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x0a", "\x0b", 1))
+_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+_SHORT = {"\n": "\\n", "\r": "\\r"}
+
+
+def visible(text: object) -> str:
+    """`text` on one line, without a character that acts on a terminal. Invariants: what is visible stays as it is, and
+    so does a result.
+    """
+    return _CONTROL.sub(_escaped, str(text))
+
+
+def visible_lines(text: object) -> str:
+    """`text` with its lines, each without a character that acts on a terminal."""
+    return _CONTROL_IN_LINES.sub(_escaped, str(text))
+
+
+def hung(text: object, indent: str = "  ") -> str:
+    """`visible_lines`, the further lines indented: none of them begins as a line of ours does."""
+    return visible_lines(text).replace("\n", f"\n{indent}")
+
+
+def without_colours(text: str) -> str:
+    """`text` without the escape codes that only choose colours and weights, which log libraries write."""
+    return _COLOUR.sub("", text)
+
+
+def remark(text: object) -> None:
+    """Say something on standard error, from a rank or a program: `lockstep: ...`."""
+    print(f"lockstep: {hung(text)}", file=sys.stderr)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    letter = match.group()
+    code = ord(letter)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return _SHORT.get(letter) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

@@ -11,6 +11,11 @@ from test_evaluation import lines_with
 from torch.utils.data import DataLoader
 
 import lockstep
+from lockstep.layout.stream_key import Domain
+from lockstep.rank.streams import Streams
+from lockstep.run.calm import calm_random_numbers
+from lockstep.run.place import Place, Region
+from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -80,3 +85,16 @@ def test_a_seed_inside_of_a_lane_is_said_once_at_the_loops_line(ranks):
 
 def test_a_seed_that_is_put_back_is_not_said():
     assert lines_with("torch.manual_seed", train, 1, {"lane": "a seed put back"}) == []
+
+
+def test_the_noise_of_the_row_plain_is_no_seed_of_the_script():
+    assert run_ranks(_seeded_by_noise, Started(1)) == [(False, False)]
+
+
+def _seeded_by_noise():
+    place, streams = Place(Region.LANE), Streams(0, torch.device("cpu"))
+    calm_random_numbers(place, streams)
+    streams.enter(Domain.LANE, 1, 0)
+    before = streams.was_seeded()
+    torch.randn(3)
+    return before, streams.was_seeded()

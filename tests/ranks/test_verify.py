@@ -232,3 +232,9 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
     assert re.fullmatch(last, said.splitlines()[-1])
     assert not list(temporary.glob("lockstep-verify-*"))
+
+
+def test_the_row_plain_knows_a_loss_over_the_whole_batch(verified: Verifier) -> None:
+    recipe = Path(__file__).parents[2] / "examples/recipes/contrastive.py"
+    findings = verified.of(recipe, ranks=(1,), steps=1)
+    assert findings.plain.finding is Finding.AGREES

@@ -34,6 +34,8 @@ def test_the_three_lines_of_the_start() -> None:
     assert lanes_line(decided, 1).text == (
         "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp; same bits elsewhere with 4 lanes, 1 thread each"
     )
+    own_batches = {**decided, "batch_size": None, "lane_sizes": []}
+    assert lanes_line(own_batches, 1).text.startswith("4 lanes, batches of batch_sampler, ddp;")
     fast = {**decided, "arithmetic": {"numerics": "fast"}}
     assert lanes_line(fast, 1).text == "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp", "no bits are promised"
     assert logs_line(Path("runs/x"), StartTimes(0.06, 0.9, 0.02), False).text == (

@@ -97,7 +97,7 @@ def numerics_line(decided: Mapping[str, Any]) -> Line:
 def _batch(decided: Mapping[str, Any]) -> str:
     batch, sizes = decided.get("batch_size"), decided.get("lane_sizes")
     if not batch:
-        return ""
+        return "batches of batch_sampler" if "batch_size" in decided else ""
     if not sizes or len(sizes) < 2:
         return f"batch {batch}"
     if len(sizes) <= MAX_LANES_SHOWN:

@@ -36,7 +36,7 @@ class LaneGradients:
             weight: what it counts, as the step will use it.
             explicit: whether the script passed `weight=`.
         """
-        if lane in self._lanes:
+        if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
             return
         self._lanes[lane] = {
             "weight": weight,

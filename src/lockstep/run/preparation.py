@@ -186,11 +186,11 @@ def _write_decisions(parts: Parts) -> None:
     if parts.folder is None:
         _say_decisions(parts, loader.batch_size)
         return
-    batch_size = loader.batch_size or 1
+    size, lanes = loader.batch_size, parts.placement.num_lanes
     decided = {
-        "lanes": parts.placement.num_lanes,
-        "batch_size": batch_size,
-        "lane_sizes": Cut(batch_size, parts.placement.num_lanes).full_sizes(),
+        "lanes": lanes,
+        "batch_size": size,
+        "lane_sizes": [] if size is None else Cut(size, lanes).full_sizes(),
         "strategy": str(parts.mesh),
         "not_exact": _why_not_exact(parts),
         "stages": parts.mesh.stages,
@@ -225,8 +225,9 @@ def _say_decisions(parts: Parts, batch_size: int | None) -> None:
         ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
         needed = f"{lanes} lane{'s' * (lanes > 1)}, {parts.threads} thread{'s' * (parts.threads > 1)} each"
         same = "" if _why_not_exact(parts) else f"same bits elsewhere with {needed}; "
+        batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         print(
-            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, global batch {batch_size}, {parts.mesh}; "
+            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, {batch}, {parts.mesh}; "
             f"{same}numerics {arithmetic_text(_arithmetic(parts))}",
             file=sys.stderr,
         )

@@ -1,0 +1,53 @@
+"""Truncated backpropagation through time: a GRU reads 32 streams of text and keeps its state from step to step.
+
+lockstep run -n 2 examples/recipes/carried_state.py
+"""
+
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+import lockstep
+
+STREAMS, WINDOW = 32, 16
+
+text = torch.tensor(list(inspect.getsource(inspect).encode()[: 32 * 1024]))
+streams = text.unfold(0, WINDOW + 1, WINDOW)  # windows that follow each other, each with the next byte
+num_windows = len(streams) // STREAMS  # of each stream
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.gru, self.head = (
+            nn.Embedding(256, 32),
+            nn.GRU(32, 64, batch_first=True),
+            nn.Linear(64, 256),
+        )
+
+    def forward(self, windows, state):
+        seen, state = self.gru(self.embedding(windows), state)
+        return self.head(seen), state
+
+
+run = lockstep.init(seed=0, lanes=4, threads=1)
+model = Reader()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+# Step k has window k of each stream, so a stream is always in the same lane.
+order = [[stream * num_windows + k for stream in range(STREAMS)] for k in range(num_windows)]
+model, optimizer, loader = run.prepare(model, optimizer, DataLoader(streams, batch_sampler=order))
+
+for _epoch in run.epochs(2):
+    states = {}  # by lane; a rank has those of its own lanes
+    for step in run.steps(loader):
+        for windows in step:
+            scores, state = model(windows[:, :-1], states.get(step.lane))
+            states[step.lane] = state.detach()
+            run.backward(F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten()))
+        run.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log(loss=step.loss)

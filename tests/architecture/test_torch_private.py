@@ -120,12 +120,14 @@ def test_a_name_that_came_later_is_not_missed_before(monkeypatch):
     assert torch_private.if_there("pytree") is None
 
 
-def test_the_oldest_tested_torch_is_the_lower_bound_and_the_constraints_have_a_tested_one():
+def test_the_oldest_tested_torch_is_the_lower_bound_the_constraints_have_a_tested_one_and_a_page_lists_all():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = ".".join(map(str, torch_versions.OLDEST))
     assert f"torch>={oldest}" in project["dependencies"]
     pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None and pinned[1] in torch_versions.TESTED
+    rows = re.findall(r"^\| ([\d.]+) \|", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE)
+    assert tuple(rows) == torch_versions.TESTED
 
 
 @pytest.mark.parametrize(

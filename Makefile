@@ -13,7 +13,7 @@ PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR=
 # What runs the compiled module from Python.
 CONTRACTS ?= tests/contract
 
-.PHONY: demo test test-thorough lint bench format native native-test native-asan native-tsan model clean
+.PHONY: demo test test-thorough test-torches test-peers lint bench format native native-test native-asan native-tsan model clean
 
 demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
@@ -24,6 +24,16 @@ test: lint native
 
 test-thorough: lint native
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The suite's core with every torch that lockstep says it works with, each in an environment that is made for it and removed
+# (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
+test-torches: native
+	$(BIN)/python -m tests.torches $(TORCHES)
+
+# Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks under
+# torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
+test-peers: native
+	$(BIN)/python -m tests.peers $(PEERS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore("benchmarks", dist.distributed_c10d._get_default_store())
+    store = dist.PrefixStore("benchmarks", dist.group.WORLD.get_group_store())
     transport = SharedMemoryTransport(store, rank, num_ranks)
     parameters = list(Models(WORKLOADS[options.workload], rank, num_ranks, 1).first.parameters())
     placement = Placement(num_ranks, tuple(range(num_ranks + 1)))

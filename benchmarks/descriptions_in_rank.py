@@ -35,7 +35,7 @@ def main() -> None:
 
     dist.init_process_group("gloo")
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore("benchmarks", dist.distributed_c10d._get_default_store())
+    store = dist.PrefixStore("benchmarks", dist.group.WORLD.get_group_store())
     group = meet(store, rank, num_ranks, lambda: "benchmarks")
     alone = meet(dist.HashStore(), 0, 1, lambda: "benchmarks")
     window, _ = window_memory(group, FLAG_BYTES)

@@ -44,7 +44,7 @@ class Bench:
         dist.init_process_group("gloo")
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
         self.gloo, self.lockstep = dist.group.WORLD, lockstep_group()
-        store = dist.PrefixStore("benchmarks", dist.distributed_c10d._get_default_store())
+        store = dist.PrefixStore("benchmarks", dist.group.WORLD.get_group_store())
         self.handle = meet(store, self.rank, self.num_ranks, lambda: "benchmarks")
         most = max(pool_bytes(case, self.count(case), self.num_ranks) for case in cases)
         self._kept, self._window = window_memory(self.handle, most)

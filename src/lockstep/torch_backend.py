@@ -4,12 +4,15 @@
     dist.init_process_group("lockstep")
 
 works where "gloo" does, when all ranks are on one machine: under `lockstep run`, torchrun, `mp.spawn`, with every init
-method. Errors are RuntimeErrors (`dist.DistBackendError`) and members of lockstep's own tree at once.
+method. A group of one rank is tried first: where a newer torch and lockstep do not fit, asking for the back end is one
+sentence, not a number or a hang. Errors are RuntimeErrors (`dist.DistBackendError`) and members of lockstep's own tree at once.
 """
 
 from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from lockstep.transport.joining import register
+from lockstep.transport.self_test import group_problem
 
 __all__ = ["CollectiveFailed", "CollectiveMisused", "CollectivePeerLost"]
 
 register()
+group_problem()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore
 
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectivePeerLost

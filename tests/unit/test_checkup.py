@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lockstep import torch_versions
 from lockstep.checkup.backends import backend_row, compiled_row
 from lockstep.checkup.cores import core_rows
 from lockstep.checkup.devices import device_row
@@ -23,7 +24,7 @@ from lockstep.checkup.row import Row, State, note, ok, problem
 from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row, size_text
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
-from lockstep.checkup.versions import version_rows
+from lockstep.checkup.versions import names_row, version_rows
 from lockstep.launch.cores import Cores
 from lockstep.launch.gpus import gpu_names
 from lockstep.launch.leftovers import orphaned_processes, orphaned_shared_memory
@@ -52,6 +53,25 @@ Device Minor:      {}
 
 def said(row: Row) -> tuple[str, str]:
     return str(row.state), row.text
+
+
+def test_a_torch_newer_than_all_tested_ones_is_a_note_and_nothing_is_concluded_from_it() -> None:
+    newer = version_rows((3, 11, 7), "0.1.0", replace(CPU, version="9.0.1.dev20300101+cpu"))[1]
+    assert newer.state is State.NOTE
+    assert f"newer than all that lockstep was tested with ({torch_versions.tested_range()})" in newer.text
+    assert newer.way_out.startswith(f"A tested one: pip install torch=={torch_versions.TESTED[-1]}.")
+    assert "shared memory is used" in backend_row(replace(CPU, version="9.0.1")).text
+
+
+def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:
+    sentence = "The back end lockstep does not work with torch 9.0 (TypeError: no)."
+    row = backend_row(replace(CPU, misfit=sentence))
+    assert said(row) == ("note", f"gloo; not nccl, mpi, ucc. Here gloo is used. {sentence}")
+    assert said(names_row(replace(CPU, missing=("torch._C._x (stages)", "torch._y (dp)")))) == (
+        "note", "missing: torch._C._x (stages), torch._y (dp)",
+    )  # fmt: skip
+    assert names_row(CPU).state is State.OK
+    assert names_row(BROKEN).state is State.PROBLEM
 
 
 def test_versions_that_are_too_old_are_problems() -> None:
@@ -206,6 +226,7 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
 def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> None:
     told = '{"version": "2.13.0", "devices": [], "backends": ["gloo"]}'
     assert parse_facts(f"a library's words\n{told}\n", "", 0).backends == ("gloo",)
+    assert parse_facts(told, "Segmentation fault", -11).backends == ("gloo",)
     assert parse_facts("", "Traceback\nImportError: libcudart.so.12", 1).error == "ImportError: libcudart.so.12"
     assert parse_facts("", "", -11).error == "the interpreter ended with exit code -11"
 

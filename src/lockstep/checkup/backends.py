@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lockstep.checkup.row import Row, note, ok, problem
 from lockstep.checkup.torch_facts import TorchFacts
+from lockstep.checkup.versions import TESTED_ONE
 
 KNOWN = ("gloo", "nccl", "mpi", "ucc")
 
@@ -22,8 +23,10 @@ def backend_row(facts: TorchFacts) -> Row:
     text = f"{', '.join(has)}; not {', '.join(lacks)}" if lacks else ", ".join(has)
     if facts.devices and "nccl" not in facts.backends:
         return note("back ends", f"{text}; GPU ranks need nccl", "Install the CUDA wheel of torch.")
-    between = "gloo" if facts.not_compiled else "shared memory"
+    between = "gloo" if facts.not_compiled or facts.misfit else "shared memory"
     used = f"nccl between GPU ranks, {between} between CPU ranks" if facts.devices else f"{between} is used"
+    if facts.misfit:
+        return note("back ends", f"{text}. Here {used}. {facts.misfit}", TESTED_ONE)
     return ok("back ends", f"{text}. Here {used}")
 
 

@@ -21,7 +21,7 @@ from lockstep.checkup.private_files import private_files_row, try_view
 from lockstep.checkup.row import Row, State
 from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row
 from lockstep.checkup.torch_facts import TorchFacts, ask_torch
-from lockstep.checkup.versions import version_rows
+from lockstep.checkup.versions import names_row, version_rows
 from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE
 from lockstep.launch.gpus import count_gpus
@@ -60,6 +60,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
     base = Path(variables.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
     rows = [
         *version_rows(sys.version_info[:3], version, facts),
+        names_row(facts),
         driver_row(read_driver(), gpus, facts),
         device_row(facts.devices, gpus, count_gpus({}), variables.get("CUDA_VISIBLE_DEVICES")),
         *core_rows(machine, len(os.sched_getaffinity(0))),

@@ -1,6 +1,7 @@
 """What torch knows about this machine, asked in an interpreter of its own: the command itself never imports torch.
 
-`python -P -m lockstep.checkup.torch_facts` prints the facts as one JSON object.
+`python -P -m lockstep.checkup.torch_facts` prints the facts as one JSON object: before it tries lockstep's process group and
+again afterwards, so that a torch which ends the process there is told from one that cannot be imported.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from lockstep import torch_private
 
 TIMEOUT_S = 120.0
 
@@ -44,6 +47,10 @@ class TorchFacts:
     """Why lockstep's compiled part cannot be used, with the way out; empty when it can."""
     instructions: str = ""
     """Those that the compiled part adds up with."""
+    missing: tuple[str, ...] = ()
+    """Private names that lockstep uses and this torch has not, each with what it is needed for."""
+    misfit: str = ""
+    """Why lockstep's process group does not work with this torch, in one sentence; empty when it does."""
 
 
 def ask_torch(variables: Mapping[str, str]) -> TorchFacts:
@@ -65,7 +72,7 @@ def parse_facts(out: str, err: str, code: int) -> TorchFacts:
     lines = out.strip().splitlines()
     try:
         told = json.loads(lines[-1])
-        return TorchFacts(**{**told, "devices": tuple(told["devices"]), "backends": tuple(told["backends"])})
+        return TorchFacts(**told | {name: tuple(told.get(name, ())) for name in ("devices", "backends", "missing")})
     except (IndexError, ValueError, TypeError, KeyError):
         last = (err.strip().splitlines() or [f"the interpreter ended with exit code {code}"])[-1]
         return TorchFacts(error=last)
@@ -91,7 +98,15 @@ def _gather() -> TorchFacts:
         tasks=tasks,
         not_compiled=native.why_not(),
         instructions=native.compiled.variant() if native.available() else "",
+        missing=tuple(map(str, torch_private.missing())),
+        misfit="Trying it ended the process.",
     )
+
+
+def _try_group(facts: TorchFacts) -> TorchFacts:
+    if "gloo" not in facts.backends:
+        return replace(facts, misfit="")  # then no ranks meet at all
+    return replace(facts, misfit=importlib.import_module("lockstep.transport.self_test").group_problem())
 
 
 def _has(distributed: Any, name: str) -> bool:
@@ -117,8 +132,14 @@ def main() -> None:
     """Print the facts."""
     try:
         facts = _gather()
+        _print(facts)
+        facts = _try_group(facts)
     except Exception as error:  # noqa: BLE001 - an import may raise anything
         facts = TorchFacts(error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    _print(facts)
+
+
+def _print(facts: TorchFacts) -> None:
     sys.stdout.flush()
     os.write(1, json.dumps(asdict(facts)).encode() + b"\n")
 

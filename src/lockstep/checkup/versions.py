@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
+from lockstep import torch_private, torch_versions
 from lockstep.checkup.row import Row, note, ok, problem
 from lockstep.checkup.torch_facts import TorchFacts
 
-OLDEST_TORCH = (2, 11)
 OLDEST_PYTHON = (3, 11)
+TESTED_ONE = f"pip install torch=={torch_versions.TESTED[-1]}"
 
 
 def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts) -> list[Row]:
@@ -23,6 +22,15 @@ def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts)
     ]
 
 
+def names_row(facts: TorchFacts) -> Row:
+    """Whether torch has what lockstep uses of it without a promise."""
+    if facts.error:
+        return problem("torch's names", "unknown without torch", "See torch.")
+    if facts.missing:
+        return note("torch's names", f"missing: {', '.join(facts.missing)}", f"Where that is needed: {TESTED_ONE}")
+    return ok("torch's names", f"all {torch_private.count()} private ones that lockstep uses are there")
+
+
 def _python(version: tuple[int, int, int]) -> Row:
     text = ".".join(map(str, version))
     if version[:2] < OLDEST_PYTHON:
@@ -35,9 +43,14 @@ def _torch(facts: TorchFacts) -> Row:
         return problem("torch", f"cannot be imported: {facts.error}", "pip install torch, into this Python.")
     kind = facts.built_for or "a CPU build"
     text = f"{facts.version}, {kind}" + (f", kernels for {facts.cpu}" if facts.cpu else "")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", facts.version)[:2])
-    if numbers < OLDEST_TORCH:
-        return problem("torch", text, f"lockstep needs {'.'.join(map(str, OLDEST_TORCH))} or newer.")
+    if torch_versions.is_too_old(facts.version):
+        return problem("torch", text, f"lockstep needs {torch_versions.tested_range().split()[0]} or newer.")
+    if torch_versions.is_untested(facts.version):
+        return note(
+            "torch",
+            f"{text}; newer than all that lockstep was tested with ({torch_versions.tested_range()})",
+            f"A tested one: {TESTED_ONE}. What was tried here stands below.",
+        )
     if facts.tasks > 1:
         return note(
             "torch",

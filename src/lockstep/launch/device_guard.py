@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from lockstep import torch_private
 from lockstep.launch.after_import import when_imported
 from lockstep.launch.device_rules import check_device_index, crowded_device
 from lockstep.layout.rank_environment import Position
@@ -39,8 +40,7 @@ def _guard_cuda(cuda: ModuleType, position: Position) -> None:
         if position.local_rank < cuda.device_count():
             original(position.local_rank)
 
-    # the way in which torch itself keeps seeds that are set before CUDA is initialised
-    cuda._lazy_call(pin)  # noqa: SLF001
+    torch_private.call_when_cuda_starts(pin)  # as torch itself keeps seeds that are set before CUDA is initialised
 
 
 def _guard_models(module: ModuleType, position: Position) -> None:

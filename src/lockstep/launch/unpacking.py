@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep import torch_private
+
 
 @dataclass(frozen=True)
 class Header:
@@ -39,7 +41,7 @@ def open_storage(path: str, size: int, dtype: Any) -> Any:
     torch = importlib.import_module("torch")
     descriptor = os.open(path, os.O_RDWR)
     try:
-        storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)  # noqa: SLF001 - as torch.multiprocessing does
+        storage = torch_private.open_shared_storage(descriptor, size)  # as torch.multiprocessing does
     finally:
         os.close(descriptor)
     return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
-from torch.distributed import distributed_c10d
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch imports it there for everybody
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.layout.rank_environment import Position, RankEnvironment
@@ -20,7 +20,7 @@ from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.contract import Transport
 from lockstep.transport.group import PATIENCE, GroupTransport
-from lockstep.transport.joining import register
+from lockstep.transport.self_test import group_problem
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.shared_store import inherited_store
 from lockstep.transport.watched import NAME
@@ -77,18 +77,27 @@ def _may_share_memory(position: Position, device: torch.device, *, exact: bool) 
 def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
     """Make the default group, for what the script and its libraries exchange themselves."""
     position = environment.position
-    if _may_share_memory(position, device, exact=exact):
-        register()
-        try:
-            _make_default_group(environment, NAME)
-        except CollectiveFailed as error:  # on every rank
-            _say_slow(position, str(error))
-        else:
-            return
+    if _may_share_memory(position, device, exact=exact) and _make_own_group(environment):
+        return
     try:
         _make_default_group(environment, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    except UsageError:  # of a back end that the command line names
+        raise
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
+
+
+def _make_own_group(environment: RankEnvironment) -> bool:
+    """The default group in shared memory; False where that cannot be, which is the same on every rank."""
+    if problem := group_problem():
+        _say_once(environment.position, f"torch.distributed goes over Gloo here. {problem}")
+        return False
+    try:
+        _make_default_group(environment, NAME)
+    except CollectiveFailed as error:
+        _say_slow(environment.position, str(error))
+        return False
+    return True
 
 
 def _make_default_group(environment: RankEnvironment, backend: str) -> None:
@@ -112,16 +121,22 @@ def _meeting_store(run_folder: Path, world_size: int) -> Store:
 
 
 def _say_slow(position: Position, reason: str) -> None:
+    _say_once(position, f"the ranks talk over Gloo, not through shared memory: {reason.rstrip('.')}.")
+
+
+def _say_once(position: Position, what: str) -> None:
     """Once in a meeting: why its ranks do not use what would be fastest."""
     if position.rank == 0 and _said_in != {_meetings}:
         _said_in.clear()
         _said_in.add(_meetings)
-        print(f"lockstep: the ranks talk over Gloo, not through shared memory: {reason.rstrip('.')}.", file=sys.stderr)
+        print(f"lockstep: {what}", file=sys.stderr)
 
 
 def _own_keys() -> Store:
     """The default group's store, with keys that nobody else uses."""
-    return PrefixStore(f"lockstep {_meetings}", distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public way
+    default = dist.group.WORLD
+    assert default is not None
+    return PrefixStore(f"lockstep {_meetings}", default.get_group_store())
 
 
 def leave() -> None:

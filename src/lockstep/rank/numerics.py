@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from typing import Any
 
 import torch
 from torch.utils import deterministic
+
+from lockstep.torch_private import if_imported
 
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
@@ -29,8 +30,8 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
     torch.backends.cudnn.deterministic = exact
     torch.backends.cudnn.benchmark = not exact
     os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1" if exact else "0"
-    if "torch._inductor.config" in sys.modules:
-        sys.modules["torch._inductor.config"].deterministic = exact  # type: ignore[attr-defined]
+    if (inductor := if_imported("inductor_settings")) is not None:
+        inductor.deterministic = exact
     if exact:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -38,7 +39,7 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
 
 def flags() -> dict[str, Any]:
     """Every setting of this process that decides how kernels round, by the name that it has in torch; for the record."""
-    dynamo = sys.modules.get("torch._dynamo.config")
+    dynamo = if_imported("compiler_settings")
     return {
         "torch.deterministic_debug_mode": torch.get_deterministic_debug_mode(),
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
@@ -58,7 +59,7 @@ def set_compiler(num_lanes: int) -> None:
     few lane sizes (full, larger, partial; training and evaluation) is compiled by itself instead. torch's optimizers
     have imported the compiler; without it nothing is compiled.
     """
-    config: Any = sys.modules.get("torch._dynamo.config")
+    config = if_imported("compiler_settings")
     if config is not None:
         config.automatic_dynamic_shapes = False
         config.recompile_limit = max(config.recompile_limit, num_lanes + 8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.rank.streams import Streams
 from lockstep.run.place import Place
 from lockstep.run.repeated_noise import RepeatedNoise
+from lockstep.torch_private import if_imported
 
 DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 _autocast_dtypes: set[str] = set()
@@ -39,8 +39,8 @@ def calm() -> None:
 def compile_nothing() -> None:
     """`torch.compile` gives the model as it is."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].config.disable = True
+    if (settings := if_imported("compiler_settings")) is not None:
+        settings.disable = True
 
 
 def calm_module(model: nn.Module) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lockstep.run.calm import autocast_dtypes
 from lockstep.run.recorder import dtype_name, stride_of
 from lockstep.strategy.gradients import Slot
+from lockstep.torch_private import BatchNorm
 
 
 class LaneGradients:
@@ -48,6 +48,6 @@ class LaneGradients:
 
     def after_first_pass(self, models: Sequence[nn.Module]) -> None:
         """All lanes of the first pass are done."""
-        norms = [module for model in models for module in model.modules() if isinstance(module, _BatchNorm)]
+        norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
         told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
         (self._folder / "lanes.json").write_text(json.dumps(told))

@@ -21,13 +21,12 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lockstep.run.holdings import is_a_frame_of_the_script
 from lockstep.run.place import Place, Region
 from lockstep.run.recorder import dtype_name
 from lockstep.strategy.contract import Strategy
+from lockstep.torch_private import TorchDispatchMode, pytree
 from lockstep.transport.caller import PACKAGE
 
 ENOUGH = 2
@@ -146,7 +145,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and _has_memory(leaf))
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and _has_memory(leaf))
 
 
 def _has_memory(tensor: Tensor) -> bool:

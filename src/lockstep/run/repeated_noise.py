@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.place import Place, Region
+from lockstep.torch_private import TorchDispatchMode
 
 _SEEDED = torch.Tag.nondeterministic_seeded
 

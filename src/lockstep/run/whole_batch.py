@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
+from lockstep.torch_private import pytree
 from lockstep.transport.contract import Transport
 
 HALVES = (torch.float16, torch.bfloat16)

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.errors import UsageError
+from lockstep.torch_private import DisableTorchFunctionSubclass, pytree, swap_tensor_impl
 
 _DRAW = frozenset(
     [
@@ -82,7 +82,7 @@ class Absent(Tensor):
         )
         if func in PLACES and home is not None:
             return PLACES[func](home)
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
+        with DisableTorchFunctionSubclass():
             if operation in _DRAW:
                 raise UsageError(
                     f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages would "
@@ -154,7 +154,7 @@ def swap(one: Tensor, other: Tensor) -> None:
         mine, others = getattr(one, attribute), getattr(other, attribute)
         setattr(one, attribute, others)
         setattr(other, attribute, mine)
-    torch._C._swap_tensor_impl(one, other)  # noqa: SLF001
+    swap_tensor_impl(one, other)
 
 
 def _refuse_old_graph(_: Tensor) -> NoReturn:
@@ -165,7 +165,7 @@ def _refuse_old_graph(_: Tensor) -> NoReturn:
 
 
 def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-    """The values that are computed with each other: lists go element by element through `torch._foreach_...`."""
+    """The values that are computed with each other: lists go element by element through torch's foreach functions."""
     if operation.startswith("_foreach_"):
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
         yield from (list(members) for members in zip_longest(*lists))

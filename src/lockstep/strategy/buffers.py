@@ -20,11 +20,11 @@ from operator import attrgetter, is_
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from lockstep.errors import UsageError
 from lockstep.strategy.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out
 from lockstep.strategy.private_memory import private_zeros
+from lockstep.torch_private import Norm
 from lockstep.transport.channel import is_dense
 
 
@@ -299,7 +299,7 @@ def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> R
             if rule == Rule.MEAN and not buffer.is_floating_point():
                 raise UsageError(f'buffers={{"{pattern}": "mean"}}: {name!r} has dtype {buffer.dtype}; use "first".')
             return Rule(rule)
-    if isinstance(module, _NormBase):
+    if isinstance(module, Norm):
         if key in ("running_mean", "running_var"):
             return Rule.MEAN
         if key == "num_batches_tracked":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils import _pytree as pytree
+from lockstep.torch_private import pytree
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

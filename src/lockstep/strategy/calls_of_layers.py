@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -18,6 +17,7 @@ from lockstep.strategy.call_arguments import arguments
 from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.result_tree import tensors_of
 from lockstep.strategy.watch import Watch
+from lockstep.torch_private import saved_tensors_hooks
 
 
 @dataclass
@@ -108,5 +108,5 @@ def _in_reentrant_checkpoint() -> bool:
 
 def _saves_by() -> Any:
     """The innermost hooks for what autograd saves; None without any."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
+    hooks = saved_tensors_hooks(True)
     return hooks and hooks[0]

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 from lockstep.strategy.absent import PLACES, absent, leaves_of
 from lockstep.strategy.watch import memory_of
+from lockstep.torch_private import DisableTorchFunctionSubclass, function_modes, pytree
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
 _ASKS = (Tensor.dtype.__get__, Tensor.to, Tensor.type_as)  # type: ignore[attr-defined]
@@ -55,13 +55,13 @@ class Ghosts(TorchFunctionMode):
         self._kept.extend(gone)
         self._gone = set(map(memory_of, self._kept))
         self.on = True
-        if not any(mode is self for mode in _get_current_function_mode_stack()):  # type: ignore[no-untyped-call]
+        if not any(mode is self for mode in function_modes()):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Compute from here on. May be called again: a mode that is not the innermost leaves when it is."""
         self.on = False
-        if any(mode is self for mode in _get_current_function_mode_stack()[-1:]):  # type: ignore[no-untyped-call]
+        if any(mode is self for mode in function_modes()[-1:]):
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
@@ -75,7 +75,7 @@ class Ghosts(TorchFunctionMode):
             return PLACES[func](self._device)
         casts = torch.is_autocast_enabled(self._device_type)
         self.asked = self.asked or (casts and func in _ASKS)
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - parameters of other stages are ghosts here
+        with DisableTorchFunctionSubclass():  # parameters of other stages are ghosts here
             if func in _MOVES:
                 dtype = _dtype_in(args, kwargs)
                 return absent(args[0].to(dtype) if dtype is not None else args[0])

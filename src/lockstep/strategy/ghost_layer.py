@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.strategy.absent import absent
 from lockstep.strategy.ghost import ghost
 from lockstep.strategy.replaced_method import replace_method
+from lockstep.torch_private import DisableTorchFunction, pytree
 
 MAX_FORMS = 256
 """So many shapes of calls are remembered."""
@@ -58,7 +58,7 @@ class GhostLayer:
         leaves = pytree.tree_leaves((args, kwargs))
         if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
             return self._forward(*args, **kwargs)  # a cache, say, which it fills
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - asking ghosts for their shapes is no operation to follow
+        with DisableTorchFunction():  # asking ghosts for their shapes is no operation to follow
             form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
@@ -88,7 +88,7 @@ def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
 def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
     """New ghosts of the same shapes: at each of them something else may arrive."""
     made: dict[int, Any] = {}
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 - as above
+    with DisableTorchFunction():  # as above
         leaves = [
             arguments[leaf.argument]
             if leaf.argument is not None

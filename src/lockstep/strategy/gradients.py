@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lockstep.layout.tree import Node, merges_after
 from lockstep.strategy.arena import Allocate, Segment, lay_out, view_in
 from lockstep.strategy.private_memory import private_zeros
+from lockstep.torch_private import storage_uses, zero_each
 from lockstep.transport.contract import Transport
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -134,7 +135,7 @@ class SlotPool:
         if slot.spans is not self.spans:
             self._cut(slot)
         if slot.small:
-            torch._foreach_zero_(slot.small)
+            zero_each(slot.small)
         return slot
 
     def _unheld(self) -> Slot | None:
@@ -190,7 +191,7 @@ def _references(slot: Slot) -> list[int]:
     second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
     """
     storages = [flat.untyped_storage() for flat in slot.flats]
-    shared = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # noqa: SLF001
+    shared = [storage_uses(storage._cdata) for storage in storages]  # noqa: SLF001
     held = [*map(sys.getrefcount, slot.views), *map(sys.getrefcount, slot.parts)]
     return [*held, *shared]
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lockstep.strategy.gradients import Slot, SlotPool
 from lockstep.strategy.lane import Lane, gradient_taken_away, gradients_touched
+from lockstep.torch_private import multiply_each
 
 _grad, _version, _layout, _nbytes = map(attrgetter, ("grad", "_version", "layout", "nbytes"))
 
@@ -105,7 +106,7 @@ class OnlyLane(Lane):
             scale: exactly 1.0 multiplies nothing.
         """
         if scale != 1.0:
-            torch._foreach_mul_(list(self._present), scale)
+            multiply_each(list(self._present), scale)
         if all(map(is_, held, repeat(None))):
             return
         for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):

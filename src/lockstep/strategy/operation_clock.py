@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from lockstep.torch_private import TorchDispatchMode
 
 REPEATS = 2
 """So many further runs."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
+from lockstep.torch_private import storage_uses
 from lockstep.transport.channel import is_dense
 from lockstep.transport.contract import Transport
 
@@ -141,7 +142,7 @@ def _is_foreign(storage: torch.UntypedStorage) -> bool:
 
 def _num_users(storage: torch.UntypedStorage) -> int:
     """How many tensors use it."""
-    return int(torch._C._storage_Use_Count(storage._cdata)) - _ASKING  # noqa: SLF001
+    return int(storage_uses(storage._cdata)) - _ASKING  # noqa: SLF001
 
 
 _ASKING = 0

@@ -11,7 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+
+from lockstep.torch_private import pytree
 
 
 def tensors_of(result: Any) -> list[Tensor]:

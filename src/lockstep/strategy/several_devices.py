@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
@@ -21,6 +20,7 @@ from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.result_tree import with_tensors
 from lockstep.strategy.stand_ins import StandIns
+from lockstep.torch_private import pytree
 from lockstep.transport.contract import Transport
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.strategy.operation_clock import OperationClock
+from lockstep.torch_private import TorchDispatchMode, cast, pytree
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _cast(self, func: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
-        is_cast = func is torch.ops.aten._to_copy.default and isinstance(inputs[0], nn.Parameter)  # noqa: SLF001
+        is_cast = func is cast and isinstance(inputs[0], nn.Parameter)
         return self._named.get(id(inputs[0]), "") if is_cast else ""
 
     def touch(self, inputs: Sequence[Tensor]) -> bool:

@@ -25,13 +25,14 @@ from lockstep.layout.mesh import Form
 from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.layout.run_folder import RunFolder
 from lockstep.run.start import finish
+from lockstep.torch_private import COMPILER
 
 _SERVER = multiprocessing.get_context("forkserver")
 
 
 def preload(*modules: str) -> None:
     """Import these once, in the server that ranks are forked from. Before the first `run_ranks`."""
-    _SERVER.set_forkserver_preload(["torch", "torch._dynamo", "lockstep.testing.ranks", *modules])
+    _SERVER.set_forkserver_preload(["torch", COMPILER, "lockstep.testing.ranks", *modules])
 
 
 preload()

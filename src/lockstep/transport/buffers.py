@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from lockstep.torch_private import FakeTensor
 from lockstep.transport.collective_errors import CollectiveMisused
 
 _STRIDED = torch.strided

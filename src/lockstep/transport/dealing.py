@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d as c10d
 
 from lockstep.transport.arguments import check_list, check_same_dtype, options
 from lockstep.transport.buffers import Buffers

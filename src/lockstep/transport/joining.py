@@ -6,8 +6,9 @@ import datetime as dt
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from lockstep import torch_private
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for
@@ -18,6 +19,9 @@ from lockstep.transport.new_group import agree_on_new_groups
 from lockstep.transport.process_group import LockstepProcessGroup
 from lockstep.transport.watched import NAME
 
+_withdrawn: list[str] = []
+"""Why there are no groups of this back end, once that was found."""
+
 
 def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
     """Make this rank's part of a group; every rank of the group does.
@@ -27,10 +31,13 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
         backend_options: `pg_options` of the caller; there are none for this back end.
 
     Raises:
-        CollectiveMisused: on every rank, when some are on another machine, or there is no compiled part.
+        CollectiveMisused: on every rank, when some are on another machine, there is no compiled part, or this torch and the
+            back end do not fit.
         CollectivePeerLost: when a rank of the default group has ended and does not come.
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
+    if _withdrawn:
+        raise CollectiveMisused(_withdrawn[0])
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
@@ -59,6 +66,14 @@ def _meeting_number(store: Store, size: int) -> int:
 
 def register() -> None:
     """Make the name known to torch.distributed; twice does no harm."""
-    if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001 - torch has no public way to ask
+    if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
     agree_on_new_groups()
+    # torch's flight recorder takes hold of a part that a group in Python has not; our own errors name every rank's line
+    if (recorded_elsewhere := torch_private.if_there("recorded_elsewhere")) is not None:
+        recorded_elsewhere.add(NAME)
+
+
+def withdraw(why: str) -> None:
+    """From now on whoever asks for a group of this back end hears why there is none."""
+    _withdrawn.append(why)

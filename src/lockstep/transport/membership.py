@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch.distributed.distributed_c10d import Store
 
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.collective_errors import CollectiveMisused

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d as c10d
 
+from lockstep.torch_private import AllgatherOptions
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import all_of, check_count, check_list, check_same_dtype, only, only_list, options
 from lockstep.transport.buffers import Buffers, unspoilt
@@ -16,7 +17,7 @@ from lockstep.transport.encoding import for_moving
 from lockstep.transport.membership import Membership
 from lockstep.transport.watched import seen
 
-_BROADCAST, _ALL_GATHER = c10d.BroadcastOptions(), c10d.AllgatherOptions()
+_BROADCAST, _ALL_GATHER = c10d.BroadcastOptions(), AllgatherOptions()
 _GATHER, _SCATTER = c10d.GatherOptions(), c10d.ScatterOptions()
 
 
@@ -57,7 +58,7 @@ class Movements(Membership):
 
         With several inputs there are as many lists, and each of them gets everything: rank 0's inputs, rank 1's, ...
         """
-        opts = options(c10d.AllgatherOptions, opts, timeout=timeout)
+        opts = options(AllgatherOptions, opts, timeout=timeout)
         if isinstance(inputs, Tensor) or len(inputs) == 1:
             return self.all_gather_list(only_list(outputs), only(inputs), opts)
         given, count = all_of(inputs), len(inputs)

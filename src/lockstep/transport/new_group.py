@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lockstep import torch_private
 from lockstep.transport.membership import Membership
 
 _MARK = "__lockstep_agreed__"
@@ -21,10 +22,9 @@ _MARK = "__lockstep_agreed__"
 
 def agree_on_new_groups() -> None:
     """Put that before torch's function, by which all its ways to a new group go; a second call changes nothing."""
-    c10d = dist.distributed_c10d
-    original = c10d._new_group_with_tag  # noqa: SLF001 - what new_group, device meshes and functional collectives call
-    if not hasattr(original, _MARK):
-        c10d._new_group_with_tag = _agreed(original)  # noqa: SLF001
+    original = torch_private.if_there("make_group")  # what new_group, device meshes and functional collectives call
+    if original is not None and not hasattr(original, _MARK):
+        torch_private.replace("make_group", _agreed(original))
 
 
 def _agreed(original: Callable[..., Any]) -> Callable[..., Any]:

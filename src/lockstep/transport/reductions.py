@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d as c10d
 
 from lockstep.transport import exchange as kinds
 from lockstep.transport.arguments import all_of, check_count, check_list, check_same_dtype, only, only_list, options

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import LockstepError, PeerLost, UsageError, WorldError
 from lockstep.layout.placement import Placement

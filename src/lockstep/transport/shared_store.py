@@ -10,13 +10,15 @@ import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
-from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.layout.meeting_place import InheritedFile, MeetingPlace
 from lockstep.layout.rank_environment import decode_place
 from lockstep.transport.native import compiled, why_not
+from lockstep.transport.trial import trouble_of
 
 
 class SharedStore(Store):
@@ -131,7 +133,34 @@ def has_inherited(variables: Mapping[str, str] = os.environ) -> bool:
 
 def _place(variables: Mapping[str, str]) -> MeetingPlace | None:
     place = decode_place(variables)
-    return place if place is not None and place.table.is_open() and not why_not() else None
+    usable = place is not None and place.table.is_open() and not why_not() and not store_trouble()
+    return place if usable else None
+
+
+def new_store(num_bytes: int = 1 << 16) -> SharedStore:
+    """A store of this process's own."""
+    return SharedStore(compiled.Table(compiled.Memory.create(num_bytes, reserve=False)))
+
+
+@lru_cache
+def store_trouble() -> str:
+    """What goes wrong when this torch calls a store that is written in Python, tried once; empty when nothing does.
+
+    Then ranks meet through a file of the run, as without the compiled part.
+    """
+    return trouble_of(_try)
+
+
+def _try() -> None:
+    shared = new_store()
+    store: Any = PrefixStore("self-test", shared)  # calls its methods from C++
+    store.set("word", "one")
+    seen = [store.get("word"), store.add("number", 2), store.compare_set("word", "one", "two"), store.check(["word"])]
+    store.wait(["word", "number"], dt.timedelta(seconds=1))
+    store.multi_set(["left", "right"], ["l", "r"])
+    seen += [store.multi_get(["left", "right"]), store.delete_key("word"), store.check(["word"])]
+    if seen != [b"one", 2, b"two", True, [b"l", b"r"], True, False]:
+        raise RuntimeError(f"a store gave {seen}")
 
 
 @lru_cache

@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import profiler
 from torch.futures import Future
-from torch.utils import _python_dispatch as dispatching
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from lockstep.torch_private import FakeTensor, TorchDispatchMode, dispatching
 from lockstep.transport.buffers import NoNumbers
 from lockstep.transport.work import Handle
 

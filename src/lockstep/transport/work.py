@@ -12,13 +12,11 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, ref
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PythonCallbackWork
-from torch.autograd import Variable
 from torch.futures import Future
 
+from lockstep.torch_private import PythonCallbackWork, autograd_node, graph_task_id, queue_callback
 from lockstep.transport.buffers import Buffers
 from lockstep.transport.caller import TORCH, calling_file
 from lockstep.transport.native import compiled
@@ -181,8 +179,8 @@ class Handle(PythonCallbackWork):
 
 def in_backward_node() -> bool:
     """Whether this thread is at a node of a backward pass, so that somebody will come at the end of the pass."""
-    # Torch has no public names. Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++.
-    return torch._C._current_graph_task_id() != -1 and torch._C._current_autograd_node() is not None  # noqa: SLF001
+    # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++.
+    return graph_task_id() != -1 and autograd_node() is not None
 
 
 def complete_inner_future(handle: Handle) -> None:
@@ -193,7 +191,7 @@ def complete_inner_future(handle: Handle) -> None:
     """
     transfer = handle.transfer
     transfer.then.append(partial(_complete, PythonCallbackWork.get_future(handle), transfer.results))
-    if torch._C._current_graph_task_id() == -1 and calling_file() != _DDP:  # noqa: SLF001
+    if graph_task_id() == -1 and calling_file() != _DDP:
         return
     if in_backward_node():
         complete_after_backward(transfer, ref(handle))
@@ -213,12 +211,12 @@ def complete_after_backward(transfer: Transfer, holder: Callable[[], Handle | No
         transfer: what somebody has a future of.
         holder: gives the handle with which somebody may wait later; then nothing is done. It gives None when it is gone.
     """
-    number = torch._C._current_graph_task_id()  # noqa: SLF001
+    number = graph_task_id()
     promised = _promised.get(number)
     if promised is None:
         promised = _promised[number] = Promised()
         # Before the callback of DDP, which waits in C++ for futures that it got before.
-        Variable._execution_engine.queue_callback(partial(_keep_promises, promised))  # noqa: SLF001
+        queue_callback(partial(_keep_promises, promised))
     promised.append((transfer, holder))
 
 

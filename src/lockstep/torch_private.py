@@ -1,0 +1,270 @@
+"""What lockstep uses of torch without torch promising it: every private name, with what breaks without it.
+
+A new torch may rename or drop any of them. So the rest of lockstep takes functions and classes from here, by names of
+ours (`from lockstep.torch_private import graph_task_id`), and a test keeps other files from naming torch's private
+places. Attributes of torch's objects (`module._buffers`) are read where they are needed, and are listed here too.
+`missing` looks for everything: for `lockstep doctor` and for `make test-torches`.
+
+This module imports nothing of torch: a name is looked up when one of our modules first wants it. One that is not there
+is a stand-in whose first use raises, so that what does not need it goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lockstep.errors import WorldError
+from lockstep.torch_versions import minor, tested_range
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import PythonCallbackWork
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+    from torch.nn.modules.batchnorm import _NormBase as Norm
+    from torch.utils import _python_dispatch as dispatching
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["BatchNorm", "FakeTensor", "Norm", "PythonCallbackWork", "TorchDispatchMode", "dispatching", "pytree"]
+
+COMPILER = "torch._dynamo"
+"""The module that torch's optimizers import, for more than a second."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module, function or class of torch."""
+
+    module: str
+    name: str
+    """In the module, with dots; empty for the module itself."""
+    needed_for: str
+    since: tuple[int, int] = (0, 0)
+    """The first torch that has it."""
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    def find(self) -> Any:
+        """It. Raises ImportError or AttributeError where this torch has none."""
+        found: Any = importlib.import_module(self.module)
+        for part in filter(None, self.name.split(".")):
+            found = getattr(found, part)
+        return found
+
+
+BACK_END, STAGES = "the back end lockstep", "model_parallel and pipeline"
+
+PLACES = {
+    # of the back end and the transport
+    "AllgatherOptions": Place("torch.distributed.distributed_c10d", "AllgatherOptions", f"{BACK_END}: all_gather"),
+    "FakeTensor": Place("torch._subclasses.fake_tensor", "FakeTensor", f"{BACK_END}: refusing such tensors"),
+    "autograd_node": Place("torch._C", "_current_autograd_node", f"{BACK_END}: buckets of DDP under way together"),
+    "graph_task_id": Place("torch._C", "_current_graph_task_id", f"{BACK_END}: buckets of DDP under way together"),
+    "queue_callback": Place(
+        "torch.autograd", "Variable._execution_engine.queue_callback", f"{BACK_END}: buckets of DDP under way together"
+    ),
+    "functional_collectives": Place(
+        "torch", "ops._c10d_functional", f"{BACK_END}: its self-test at the start of a run"
+    ),
+    "recorded_elsewhere": Place(
+        "torch.distributed.distributed_c10d",
+        "_FR_SELF_RECORDING_BACKENDS",
+        f"{BACK_END}: keeping torch's flight recorder away, which fails on groups written in Python",
+        (2, 15),
+    ),
+    "PythonCallbackWork": Place(
+        "torch._C._distributed_c10d", "PythonCallbackWork", f"{BACK_END}: works whose C++ half DDP keeps"
+    ),
+    "dispatching": Place("torch.utils._python_dispatch", "", f"{BACK_END}: what CommDebugMode and profiles show"),
+    "make_group": Place(
+        "torch.distributed.distributed_c10d", "_new_group_with_tag", f"{BACK_END}: new_group on some of the ranks only"
+    ),
+    # of the engine
+    "multiply_each": Place("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
+    "zero_each": Place("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
+    "storage_uses": Place("torch._C", "_storage_Use_Count", "the engine: gradients that a script keeps"),
+    "BatchNorm": Place("torch.nn.modules.batchnorm", "_BatchNorm", "lockstep verify: naming BatchNorm layers"),
+    "Norm": Place("torch.nn.modules.batchnorm", "_NormBase", "the engine: running statistics"),
+    "DisableTorchFunctionSubclass": Place("torch._C", "DisableTorchFunctionSubclass", STAGES),
+    "TorchDispatchMode": Place("torch.utils._python_dispatch", "TorchDispatchMode", f"{STAGES}; lockstep verify"),
+    "DisableTorchFunction": Place("torch._C", "DisableTorchFunction", STAGES),
+    "swap_tensor_impl": Place("torch._C", "_swap_tensor_impl", f"{STAGES}: parameters of other stages"),
+    "cast": Place("torch", "ops.aten._to_copy.default", f"{STAGES} under autocast"),
+    "function_modes": Place("torch.overrides", "_get_current_function_mode_stack", STAGES),
+    "pytree": Place("torch.utils._pytree", "", f"{STAGES}; dp"),
+    "saved_tensors_hooks": Place("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
+    "compiler_settings": Place(
+        "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
+    ),
+    "inductor_settings": Place("torch._inductor.config", "", "torch.compile: deterministic kernels"),
+    # of the launcher
+    "open_shared_storage": Place("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
+    "call_when_cuda_starts": Place("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
+}
+"""By our names for them."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What objects of one class have."""
+
+    kind: str
+    names: str
+    needed_for: str
+
+
+ATTRIBUTES = (
+    Attributes("torch.Tensor", "_version", "the engine: gradients that a script has written to"),
+    Attributes("torch.Tensor", "_is_view", f"{STAGES}: where a model may be cut"),
+    Attributes("torch.UntypedStorage", "_cdata", f"the engine: gradients that a script keeps; {STAGES}"),
+    Attributes("torch.UntypedStorage", "_share_fd_cpu_", "lockstep.spawn: shared tensors"),
+    Attributes("torch.storage.TypedStorage", "_untyped_storage", "lockstep.spawn: shared tensors"),
+    Attributes("torch.nn.Module", "_parameters _buffers _modules", "the engine"),
+    Attributes("torch.nn.Module", "_call_impl _compiled_call_impl", STAGES),
+    Attributes("torch.nn.Module", "_replicate_for_data_parallel", "dp"),
+    Attributes("torch.nn.RNN", "_flat_weights _flat_weight_refs", f"{STAGES}: recurrent layers"),
+    Attributes("torch._dynamo.OptimizedModule", "_orig_mod", "models that torch.compile has wrapped"),
+    Attributes("torch.optim.SGD", "_init_group", "zero1: own optimizers"),
+    Attributes("torch.optim.SGD", "_optimizer_step_pre_hooks _optimizer_step_post_hooks", "the engine: hooks of steps"),
+    Attributes("torch.autocast", "_enabled", "lockstep verify: the row plain under autocast"),
+    Attributes("torch._ops.OpOverload", "_schema", "noticing what lanes write to; lockstep verify"),
+    Attributes(
+        "torch.distributed.ProcessGroup", "_get_sequence_number_for_group", "noticing a script's own collectives"
+    ),
+    Attributes(
+        "torch.utils._python_dispatch",
+        "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode",
+        f"{BACK_END}: what CommDebugMode and profiles show",
+    ),
+    Attributes("torch.autograd.profiler", "_is_profiler_enabled", f"{BACK_END}: what profiles show"),
+    Attributes(
+        "torch.autograd.profiler.record_function", "_call_end_callbacks_on_future", f"{BACK_END}: what profiles show"
+    ),
+    Attributes("torch.utils.data.DataLoader", "_get_iterator", "refusing loaders that cannot be cut"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    """One of `PLACES`, or what stands in for it."""
+    place = PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return place.find()
+    except (ImportError, AttributeError):
+        return _Gone(name, (), {"place": place})
+
+
+def if_there(name: str) -> Any:
+    """One of `PLACES`, or None where this torch has none."""
+    try:
+        return PLACES[name].find()
+    except (ImportError, AttributeError):
+        return None
+
+
+def if_imported(name: str) -> Any:
+    """One of `PLACES` that is a module, or None when nobody has imported it."""
+    return sys.modules.get(PLACES[name].module)
+
+
+def replace(name: str, other: Any) -> None:
+    """Put something of ours where torch keeps one of `PLACES`."""
+    place = PLACES[name]
+    *path, last = place.name.split(".")
+    holder = Place(place.module, ".".join(path), "").find()
+    setattr(holder, last, other)
+
+
+class _Gone(type):
+    """A class that stands for a name which is not there, also as a base class: the first use raises WorldError."""
+
+    place: Place
+
+    def __call__(cls, *_: object, **__: object) -> NoReturn:
+        version = sys.modules["torch"].__version__
+        raise WorldError(
+            f"torch {version} has no {cls.place}, which is needed for {cls.place.needed_for}. "
+            f"lockstep was tested with torch {tested_range()}."
+        )
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What this torch has not, and what for."""
+
+    name: str
+    needed_for: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.needed_for})"
+
+
+def missing(*, compiler: bool = False) -> list[Missing]:
+    """All private names that this torch has not, though it should.
+
+    Args:
+        compiler: look into torch's compiler too, which takes seconds to import.
+    """
+    version = minor(importlib.import_module("torch").__version__)
+    places = [Missing(str(each), each.needed_for) for name, each in PLACES.items()
+              if each.since <= version and (compiler or not _of_compiler(each.module)) and if_there(name) is None]  # fmt: skip
+    examples = _examples(compiler=compiler)
+    attributes = [
+        Missing(f"{each.kind}.{name}", each.needed_for)
+        for each in ATTRIBUTES
+        if each.kind in examples
+        for name in each.names.split()
+        if not _has(examples[each.kind], name)
+    ]
+    return places + attributes
+
+
+def count() -> int:
+    """How many names are listed."""
+    return len(PLACES) + sum(len(each.names.split()) for each in ATTRIBUTES)
+
+
+def _of_compiler(name: str) -> bool:
+    return name.startswith((COMPILER, "torch._inductor"))
+
+
+def _has(example: Any, name: str) -> bool:
+    """Whether it has the attribute, or declares it: an optimizer is not made for this, which would import the compiler."""
+    classes = example.__mro__ if isinstance(example, type) else ()
+    return hasattr(example, name) or any(name in vars(each).get("__annotations__", ()) for each in classes)
+
+
+def _examples(*, compiler: bool) -> dict[str, Any]:
+    """An object or class of each kind in `ATTRIBUTES`."""
+    torch = importlib.import_module("torch")
+    storage = torch.zeros(1).untyped_storage()
+    examples = {
+        "torch.Tensor": torch.zeros(1),
+        "torch.UntypedStorage": storage,
+        "torch.storage.TypedStorage": torch.storage.TypedStorage(
+            wrap_storage=storage, dtype=torch.float, _internal=True
+        ),
+        "torch.nn.Module": torch.nn.Linear(1, 1),
+        "torch.nn.RNN": torch.nn.RNN(1, 1),
+        "torch.optim.SGD": torch.optim.SGD,
+        "torch._ops.OpOverload": torch.ops.aten.add.Tensor,
+        "torch.distributed.ProcessGroup": torch.distributed.ProcessGroup,
+        "torch.utils._python_dispatch": importlib.import_module("torch.utils._python_dispatch"),
+        "torch.autograd.profiler": torch.autograd.profiler,
+        "torch.autograd.profiler.record_function": torch.autograd.profiler.record_function,
+        "torch.autocast": torch.autocast("cpu", enabled=False),
+        "torch.utils.data.DataLoader": importlib.import_module("torch.utils.data").DataLoader([0]),
+    }
+    if compiler:
+        examples["torch._dynamo.OptimizedModule"] = torch.compile(torch.nn.Linear(1, 1), backend="eager")
+    return examples

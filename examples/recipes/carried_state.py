@@ -14,7 +14,7 @@ import lockstep
 
 STREAMS, WINDOW = 32, 16
 
-text = torch.tensor(list(inspect.getsource(inspect).encode()[: 32 * 1024]))
+text = torch.tensor(list(inspect.getsource(inspect).encode()[: 16 * 1024]))
 streams = text.unfold(0, WINDOW + 1, WINDOW)  # windows that follow each other, each with the next byte
 num_windows = len(streams) // STREAMS  # of each stream
 

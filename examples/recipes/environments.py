@@ -52,7 +52,7 @@ optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 loader = DataLoader(range(ENVIRONMENTS), batch_size=ENVIRONMENTS)  # a sample is the number of an environment
 policy, optimizer, loader = run.prepare(policy, optimizer, loader)
 
-for _update in run.epochs(40):
+for _update in run.epochs(24):
     for step in run.steps(loader):
         for numbers in step:
             loss, stood = episode(policy, len(numbers))

@@ -145,7 +145,7 @@ def test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest(verifi
     )
     assert findings.proved
     again = next(row for row in findings.rows if row.key == "again")
-    assert again.num_items == 2 * 2 + 2
+    assert again.num_items == 2 * 2 + 3
 
 
 def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_step(verified: Verifier) -> None:

@@ -137,7 +137,7 @@ def test_verify_compares_the_whole_state_of_the_optimizer(nursery, tmp_path):
     for row in findings.rows:
         alone, *others = row.cells
         assert all((other.digest, other.num_items) == (alone.digest, alone.num_items) for other in others)
-    [states] = [row for row in findings.rows if row.kind == "optimizer"]
+    [states] = [row for row in findings.rows if row.key == "optimizer"]
     assert states.num_items > 3 * 6
 
 

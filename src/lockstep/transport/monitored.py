@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+from typing import Any
 
+import torch.distributed as dist
+
+from lockstep import torch_private
 from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.exchange import Exchange
+from lockstep.transport.membership import Membership
 
 _NO_TIME = dt.timedelta(0)
+_MARK = "__lockstep_asks_the_group__"
+
+
+def answer_monitored_barrier() -> None:
+    """Have `dist.monitored_barrier` ask groups of this back end, which torch refuses by name; a second call changes nothing."""
+    original = torch_private.if_there("monitored_barrier")
+    if original is None or hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def ask(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        asked = dist.group.WORLD if group is None else group
+        if not isinstance(asked, Membership):
+            return original(group, timeout, wait_all_ranks)
+        if isinstance(timeout, int | float):
+            timeout = dt.timedelta(seconds=timeout)
+        return asked.monitored_barrier(timeout, wait_all_ranks)
+
+    setattr(ask, _MARK, True)
+    for name in ("monitored_barrier", "public_monitored_barrier"):
+        torch_private.replace(name, ask)
 
 
 def monitored_barrier(exchange: Exchange, rank: int, patience: dt.timedelta, wait_all_ranks: bool) -> None:

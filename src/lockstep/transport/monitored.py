@@ -30,25 +30,26 @@ def answer_monitored_barrier() -> None:
             return original(group, timeout, wait_all_ranks)
         if isinstance(timeout, int | float):
             timeout = dt.timedelta(seconds=timeout)
-        return asked.monitored_barrier(timeout, wait_all_ranks)
+        return monitored_barrier(asked.exchange, asked.rank(), timeout, wait_all_ranks)
 
     setattr(ask, _MARK, True)
     for name in ("monitored_barrier", "public_monitored_barrier"):
         torch_private.replace(name, ask)
 
 
-def monitored_barrier(exchange: Exchange, rank: int, patience: dt.timedelta, wait_all_ranks: bool) -> None:
+def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | None, wait_all_ranks: bool) -> None:
     """Wait for all ranks of the group.
 
     Args:
         exchange: the group's.
         rank: this one in the group.
-        patience: how long.
+        timeout: how long; None is the group's.
         wait_all_ranks: whether rank 0 names all ranks that are late, and not only the first one.
 
     Raises:
         CollectiveFailed: on every rank that came, when one did not. Rank 0 names those that are late, the others rank 0.
     """
+    patience = exchange.patience if timeout is None else timeout  # 0 is a time too
     operation = exchange.begin_barrier()
     try:
         exchange.wait(operation, max(patience, dt.timedelta(microseconds=1)))

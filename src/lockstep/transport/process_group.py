@@ -34,5 +34,4 @@ class LockstepProcessGroup(Reductions, Movements, Dealing):
 
     def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that are late, in the words of Gloo's; it breaks the group."""
-        patience = self.exchange.patience if timeout is None else timeout  # 0 is a time too
-        monitored_barrier(self.exchange, self.rank(), patience, wait_all_ranks)
+        monitored_barrier(self.exchange, self.rank(), timeout, wait_all_ranks)

@@ -73,6 +73,12 @@ def tests_over(backend: str) -> type[unittest.TestCase]:
             distributed_test.INIT_METHOD = os.environ["INIT_METHOD"]  # the file that torch made for this test
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
+        def run_test(self, *arguments: Any) -> None:
+            made = distributed_test.dist.get_backend_config()
+            if not made.startswith(f"cpu:{backend}"):
+                raise RuntimeError(f"the group that is tested is {made} and not of {backend}")
+            super().run_test(*arguments)
+
     return Own
 
 

@@ -13,7 +13,7 @@ PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR=
 # What runs the compiled module from Python.
 CONTRACTS ?= tests/contract
 
-.PHONY: demo test test-thorough test-torches test-peers lint bench format native native-test native-asan native-tsan model clean
+.PHONY: demo test test-thorough test-torch test-torches test-peers lint bench format native native-test native-asan native-tsan model clean
 
 demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
@@ -29,6 +29,11 @@ test-thorough: lint native
 # (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
 test-torches: native
 	$(BIN)/python -m tests.torches $(TORCHES)
+
+# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's back end (TESTS="barrier broadcast" for
+# those with one of the words). Ten minutes on 2 cores. Prints the table of docs/guarantees.md.
+test-torch: native
+	$(BIN)/python -m tests.torch_own $(TESTS)
 
 # Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks under
 # torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.

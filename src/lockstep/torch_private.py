@@ -83,6 +83,10 @@ PLACES = {
     "make_group": Place(
         "torch.distributed.distributed_c10d", "_new_group_with_tag", f"{BACK_END}: new_group on some of the ranks only"
     ),
+    "monitored_barrier": Place(
+        "torch.distributed.distributed_c10d", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
+    ),
+    "public_monitored_barrier": Place("torch.distributed", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"),
     # of the engine
     "multiply_each": Place("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
     "zero_each": Place("torch", "_foreach_zero_", "the engine: gradients in few kernels"),

@@ -110,12 +110,14 @@ def calls(folder):
     aliases(rank, group)
     shapes_of_calls(rank, group)
     is_shown()
-    monitored = dist.new_group()
-    monitored.monitored_barrier()
+    monitored, impatient = dist.new_group(), dist.new_group()
+    dist.monitored_barrier(monitored)
     if rank == 0:
         with pytest.raises(CollectiveFailed, match=r"Rank 1 failed to pass monitoredBarrier in 200 ms") as caught:
-            monitored.monitored_barrier(dt.timedelta(seconds=0.2))
+            dist.monitored_barrier(monitored, dt.timedelta(seconds=0.2))
         assert "Rank 1 did not come within the timeout of 0.2 s" in str(caught.value)
+        with pytest.raises(CollectiveFailed, match=r"Rank 0 timed out in monitoredBarrier"):
+            impatient.monitored_barrier(dt.timedelta(0))  # no time, and not the group's
     dist.barrier()
 
 
@@ -185,3 +187,16 @@ def mismatches(folder):
 
 def test_swapped_calls_other_shapes_messages_and_groups_raise_on_every_rank_with_both_lines(tmp_path):
     run_ranks(mismatches, Started(2), str(tmp_path))
+
+
+def parts_of_parts(folder):
+    rank, _ = begin(folder)
+    half, _ = dist.new_subgroups(group_size=2)
+    alone, _ = dist.new_subgroups(group_size=1, group=half)  # ranks 0 and 1 make other groups than 2 and 3
+    assert dist.get_process_group_ranks(alone) == [rank]
+    dist.all_reduce(total := torch.tensor(rank), group=half)
+    assert total.item() == (1, 5)[rank // 2]
+
+
+def test_new_subgroups_of_a_group_are_agreed_on_by_its_ranks_alone(tmp_path):
+    run_ranks(parts_of_parts, Started(4), str(tmp_path))

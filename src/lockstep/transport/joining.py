@@ -14,6 +14,7 @@ from lockstep.transport.caller import where
 from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost, error_for
 from lockstep.transport.exchange import Exchange
 from lockstep.transport.meeting import meet
+from lockstep.transport.monitored import answer_monitored_barrier
 from lockstep.transport.native import compiled
 from lockstep.transport.new_group import agree_on_new_groups
 from lockstep.transport.process_group import LockstepProcessGroup
@@ -69,6 +70,7 @@ def register() -> None:
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
     agree_on_new_groups()
+    answer_monitored_barrier()
     # torch's flight recorder takes hold of a part that a group in Python has not; our own errors name every rank's line
     if (recorded_elsewhere := torch_private.if_there("recorded_elsewhere")) is not None:
         recorded_elsewhere.add(NAME)

@@ -180,7 +180,7 @@ class Movements(Membership):
         tensor = only(tensors)
         return self.exchange.receive(tensor, for_moving(tensor.dtype)[0], source, tag)
 
-    @seen(1, "recv_anysource")
+    @seen(1, "recvAnySource")
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         tensor = only(tensors)
         return self.exchange.receive(tensor, for_moving(tensor.dtype)[0], self.size(), tag)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from lockstep import torch_private
 from lockstep.transport.membership import Membership
 
 _MARK = "__lockstep_agreed__"
+_NEAR = 6
+"""Frames between torch's public function and the one that makes groups, torch's logging of calls included."""
 
 
 def agree_on_new_groups() -> None:
@@ -32,17 +35,32 @@ def _agreed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        default = dist.group.WORLD
-        if isinstance(default, Membership):
+        callers = _who_enter()
+        if isinstance(callers, Membership):
             given = signature.bind(*args, **kwargs).arguments
             ranks = given.get("ranks")
-            ranks = range(default.size()) if ranks is None else ranks
+            ranks = range(callers.size()) if ranks is None else ranks
             if not given.get("use_local_synchronization") and _are_ranks(ranks):  # else torch says what is wrong
-                default.exchange.agree_on_group(list(ranks) if given.get("sort_ranks") is False else sorted(ranks))
+                callers.exchange.agree_on_group(list(ranks) if given.get("sort_ranks") is False else sorted(ranks))
         return original(*args, **kwargs)
 
     setattr(new_group, _MARK, True)
     return new_group
+
+
+def _who_enter() -> Any:
+    """The group whose ranks call: the default one, but the one that is cut in `new_subgroups(group=)`, which tells nobody."""
+    frame = sys._getframe(2)  # noqa: SLF001 - as inspect.currentframe
+    for _ in range(_NEAR):
+        if (
+            frame.f_code.co_name == "new_subgroups"
+            and frame.f_globals.get("__name__") == dist.distributed_c10d.__name__
+        ):
+            return frame.f_locals.get("group") or dist.group.WORLD
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return dist.group.WORLD
 
 
 def _are_ranks(ranks: Sequence[Any]) -> bool:

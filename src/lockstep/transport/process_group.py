@@ -34,4 +34,4 @@ class LockstepProcessGroup(Reductions, Movements, Dealing):
 
     def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that are late, in the words of Gloo's; it breaks the group."""
-        monitored_barrier(self.exchange, self.rank(), timeout or self.exchange.patience, wait_all_ranks)
+        monitored_barrier(self.exchange, self.rank(), timeout, wait_all_ranks)

@@ -1,0 +1,1 @@
+"""torch's own tests over lockstep's back end: `make test-torch`."""

@@ -56,17 +56,18 @@ void Group::compare(Operation& operation) {
   if (!same_labels) compare_labels(operation);
 }
 
-// Where some ranks only receive, a row of numbers may stand for any shape of as many.
+// Where some ranks only receive, and where numbers are added one by one, a row may stand for any shape of as many.
 bool Group::are_alike(const Operation& operation) const {
   const Description& first = row(0, operation.number).description;
-  const bool is_given_by_one = first.kind == Kind::broadcast || first.kind == Kind::scatter;
+  const bool may_be_row = first.kind == Kind::broadcast || first.kind == Kind::scatter ||
+                          first.kind == Kind::all_reduce || first.kind == Kind::reduce;
   std::uint64_t shape = first.shape;
-  for (std::size_t peer = 0; is_given_by_one && shape == 0 && peer < world_size(); ++peer) {
+  for (std::size_t peer = 0; may_be_row && shape == 0 && peer < world_size(); ++peer) {
     shape = row(peer, operation.number).description.shape;
   }
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     Description theirs = row(peer, operation.number).description;
-    if (theirs.shape == shape || (is_given_by_one && theirs.shape == 0)) theirs.shape = first.shape;
+    if (theirs.shape == shape || (may_be_row && theirs.shape == 0)) theirs.shape = first.shape;
     if (std::memcmp(&first, &theirs, sizeof(first)) != 0) return false;
   }
   return true;

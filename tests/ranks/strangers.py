@@ -157,24 +157,34 @@ def unprepared_optimizer():
 
 def inner_loop():
     """A copy that lives and is trained inside of one lane, and an outside model trained outside: both are fine."""
+    before = nn.Linear(1, 1)
+    of_before = torch.optim.SGD(before.parameters(), lr=0.1)
     run, model, optimizer, loader = begin()
     outside = nn.Linear(1, 1)
     other = torch.optim.SGD(outside.parameters(), lr=0.1)
+    kept = nn.Linear(64, 16)
+    of_kept = torch.optim.SGD(kept.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
 
     def loss_of(images, labels):
-        fast = copy.deepcopy(model[1])
-        inner = torch.optim.SGD(fast.parameters(), lr=0.1)
+        fast, inner = copy.deepcopy((kept, of_kept))
+        fast.load_state_dict(model[1].state_dict())
         for _ in range(2):
             inner.zero_grad()
             fast(images.flatten(1)).square().mean().backward()
             inner.step()
-        return F.cross_entropy(model(images), labels) + F.mse_loss(model[1](images.flatten(1)), fast(images.flatten(1)))
+        pushed = 0 * (outside(torch.ones(1)) + before(torch.ones(1))).sum()
+        return (
+            F.cross_entropy(model(images), labels)
+            + pushed
+            + F.mse_loss(model[1](images.flatten(1)), fast(images.flatten(1)))
+        )
 
     losses = []
     for _ in range(2):
         losses += loop(run, loader, loss_of, optimizer)
-        other.zero_grad()
-        outside(torch.ones(1)).square().sum().backward()
-        other.step()
+        for module, own in ((outside, other), (before, of_before)):
+            own.zero_grad(set_to_none=False)
+            module(torch.ones(1)).square().sum().backward()
+            own.step()
     return {"losses": losses, "model": digest_of(model), "outside": digest_of(outside)}

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.testing.ranks import Started, run_ranks
+from lockstep.transport.default_group import num_exchanges
+from lockstep.transport.joining import register
 
 pytestmark = pytest.mark.ranks
 
@@ -119,8 +121,20 @@ def writes(folder):
     run.sum(1)
 
 
+def own_group(folder, backend):
+    dist.init_process_group(backend, init_method=f"file://{folder}/{backend[-4:]}", rank=0, world_size=1)
+    register()
+    dist.all_reduce(torch.ones(1))
+    return num_exchanges()
+
+
+def test_a_group_that_does_not_count_its_exchanges_stops_nobody(tmp_path):
+    assert run_ranks(own_group, Started(1), tmp_path, "gloo") == [1]
+    assert run_ranks(own_group, Started(1), tmp_path, "cpu:gloo") == [None]
+
+
 def test_a_path_that_several_ranks_write_is_said_once_with_its_line(tmp_path):
-    said = lines_with("all wrote", writes, 2, tmp_path)
+    said = lines_with("each wrote", writes, 2, tmp_path)
     assert len(said) == 2
-    assert f"ranks 0, 1 all wrote {tmp_path}/best.pt (test_evaluation.py:" in said[0]
+    assert f"ranks 0, 1 each wrote {tmp_path}/best.pt (test_evaluation.py:" in said[0]
     assert "log.txt" in said[1]

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -103,6 +104,24 @@ def is_shown():
     assert tensor.tolist() == [4] * 4
 
 
+def rows_and_choices(rank):
+    """What is right over other back ends stays right: a row for a column, NumPy's numbers, choices that no `if` shows."""
+    dist.all_reduce(column := torch.ones((4, 1) if rank else 4))
+    assert column.sum() == 8
+    assert dist.get_process_group_ranks(dist.new_group(list(np.arange(2)) if rank else [0, 1])) == [0, 1]
+    for turn in range(4):
+        {True: give, False: take}[turn % 2 == rank]()
+        (turn % 2 == rank and [give()]) or [take()]
+
+
+def give():
+    dist.all_reduce(torch.ones(3))
+
+
+def take():
+    dist.all_reduce(torch.zeros(3))
+
+
 def calls(folder):
     rank, _ = begin(folder)
     group = dist.group.WORLD
@@ -110,6 +129,7 @@ def calls(folder):
     aliases(rank, group)
     shapes_of_calls(rank, group)
     is_shown()
+    rows_and_choices(rank)
     monitored, impatient = dist.new_group(), dist.new_group()
     dist.monitored_barrier(monitored)
     if rank == 0:

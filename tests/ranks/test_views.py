@@ -40,3 +40,8 @@ def test_where_memory_has_to_move_it_is_one_sentence(strategy):
     with pytest.raises(RankFailed, match="something else uses too") as failed:
         run_ranks(views.polyak_pairs, Started(2, form=Form(strategy)))
     assert failed.value.error_type == "UsageError"
+
+
+def test_a_result_that_nobody_uses_does_not_keep_a_model_from_being_cut():
+    [alone] = run_ranks(views.unused_result, Started(1))
+    assert run_ranks(views.unused_result, Started(2, form=Form("model_parallel"))) == [alone] * 2

@@ -45,6 +45,11 @@ def test_it_adds_up_with_losses_of_lanes():
         assert result == alone
 
 
+def test_lanes_without_a_gradient_count_nothing():
+    [alone] = run_ranks(whole_batches.partly_without_gradient, Started(1))
+    assert run_ranks(whole_batches.partly_without_gradient, Started(3)) == [alone] * 3
+
+
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [

@@ -136,6 +136,36 @@ def _evaluate(model, answer):
     answer.send([float(p.detach().double().sum()) for p in model.parameters()])
 
 
+class WithAside(nn.Module):
+    """Gives something besides that no loss may use."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.aside, self.head = nn.Linear(64, 16), nn.Linear(16, 4), nn.Linear(16, 10)
+
+    def forward(self, images):
+        seen = self.body(images.flatten(1)).relu()
+        return self.head(seen), self.aside(seen)
+
+
+def unused_result():
+    """The graph of a result that no backward goes through is alive when the model is cut."""
+    run = lockstep.init(seed=3, lanes=4)
+    model = WithAside()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32))
+    losses = []
+    for step in run.steps(loader):
+        for images, labels in step:
+            out, aside = model(images)
+            run.backward(F.cross_entropy(out, labels))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(step.loss.hex())
+    assert aside is not None
+    return losses
+
+
 def from_numpy():
     model = seeded(mlp)
     array = model[1].weight.detach().numpy().copy()

@@ -93,6 +93,24 @@ def with_other_losses():
     return {"model": digest_of(model), "head": digest_of(head), "norms": norms}
 
 
+def partly_without_gradient():
+    """Only some lanes have features that need a gradient, and one of three steps has a lane less than ranks."""
+    run = lockstep.init(seed=3, lanes=4)
+    model = Encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(65), 32))
+    for step in run.steps(loader):
+
+        def features_of(batch, step=step):
+            with torch.set_grad_enabled(step.lane % 2 == 1):
+                return two_views(model, batch)
+
+        step.backward(features_of, over_batch=lambda features: contrast(model, features))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)
+
+
 def wrong(what):
     run = lockstep.init(seed=3, lanes=4)
     model = Encoder()

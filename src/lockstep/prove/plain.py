@@ -206,7 +206,7 @@ def sentence(plain: Plain) -> str:
         return (
             f"{lanes} do not give the gradient of the whole batch ({apart}): the loss grows with the number of samples "
             f"or with the lanes, as a sum does. Use the mean over the lane's samples (reduction='mean'), and do not "
-            f"divide by the number of lanes."
+            f"divide by the number of lanes. To train with the sum of the batch, multiply that mean by step.num_samples."
         )
     if plain.finding is Finding.WEIGHTS:
         return _weights(plain, f"{lanes} do not give the gradient of the whole batch ({apart})")
@@ -214,7 +214,8 @@ def sentence(plain: Plain) -> str:
     return (
         f"{lanes} do not give the gradient of the whole batch ({apart}), and no weights of the lanes would: the loss "
         f"compares samples of a batch with each other (as a contrastive loss does), normalises over the batch, or "
-        f"draws random numbers by NumPy or `random`.{norms} A lane sees its own samples only."
+        f"draws random numbers that are not one for each sample, or by NumPy or `random`.{norms} A lane sees its own samples only: "
+        f"see step.backward(..., over_batch=), or accept what is meant so with --accept plain."
     )
 
 

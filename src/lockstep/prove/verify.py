@@ -22,6 +22,8 @@ from lockstep.prove.saved_bits import SavedBits, fact_differences, facts, name_o
 from lockstep.prove.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
+LAST_WORDS = 5
+"""So many lines of a script that ended by itself are shown."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,19 @@ def _run(trials: Trials, label: str, lanes: int | None, evidence: Mapping[str, A
 
 
 def _failed(trial: Trial, code: int) -> Failed:
-    return Failed(trial.label, trial.outcome.block or f"It ended with exit code {trial.outcome.exit_code}.", code)
+    text = trial.outcome.block or f"It ended with exit code {trial.outcome.exit_code}."
+    if trial.outcome.failure is None:
+        text += _last_words(trial)
+    return Failed(trial.label, text, code)
+
+
+def _last_words(trial: Trial) -> str:
+    """What rank 0 printed last, for a script that ends by itself (argparse says why, and exits)."""
+    try:
+        lines = trial.folder.log(0).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(f"\n  | {line}" for line in lines[-LAST_WORDS:])
 
 
 def _nothing_recorded(trial: Trial) -> str:

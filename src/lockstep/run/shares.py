@@ -28,14 +28,14 @@ class Shares:
     def __init__(self) -> None:
         self._open: list[Share] = []
         self._said: set[str] = set()
-        self._num_exchanges = 0
+        self._num_exchanges: int | None = 0
         """Of the script's own by torch.distributed, when the first open evaluation began."""
 
-    def begin(self, num_exchanges: int) -> None:
+    def begin(self, num_exchanges: int | None) -> None:
         """A loop over a prepared loader begins.
 
         Args:
-            num_exchanges: how many operations of torch.distributed the script has made so far.
+            num_exchanges: how many operations of torch.distributed the script has made so far; None where nobody counts them.
         """
         if not self._open:
             self._num_exchanges = num_exchanges
@@ -49,9 +49,9 @@ class Shares:
         """Ranks exchanged values: gathered rows, a sum; or a tally, which says nothing of loops in which none was used."""
         self._open = [share for share in self._open if only_counted and not share.is_counted]
 
-    def take(self, num_exchanges: int) -> list[Share]:
+    def take(self, num_exchanges: int | None) -> list[Share]:
         """Those that nothing was exchanged after, each line once; called before a step, and at the end."""
-        found = self._open if num_exchanges == self._num_exchanges else []
+        found = self._open if num_exchanges is not None and num_exchanges == self._num_exchanges else []
         new = list({share.where: share for share in found if share.where not in self._said}.values())
         self._said.update(share.where for share in new)
         self._open = []
@@ -62,6 +62,6 @@ def sentence(share: Share) -> str:
     """What is said of one."""
     return (
         f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was put together "
-        f"with the other ranks before the next step, so numbers that were made in it are one rank's. Count with "
+        f"with the other ranks before the next step, so numbers computed in it cover one rank's share only. Count with "
         f"`tally = run.tally()`, `tally.add(accuracy=...)` in the loop and `tally.mean()` after it, or use run.gather or run.sum."
     )

@@ -122,7 +122,7 @@ class Step:
             for position, part in enumerate(self._lanes):
                 lanes.append(LaneFeatures.of(features_of(self._enter_lane(position, part))))
                 self._leave_lane()
-        whole = WholeBatch(lanes, parts.transport, where())
+        whole = WholeBatch(lanes, parts.transport, parts.device, where())
         parts.strategy.precision.enter()
         loss = loss_of(whole.features())
         parts.strategy.precision.leave()
@@ -131,7 +131,8 @@ class Step:
         with self._pass():
             for position, part in enumerate(self._lanes):
                 self._enter_lane(position, part)
-                parts.strategy.backward(terms[position], 1.0)
+                if (term := terms[position]) is not None:
+                    parts.strategy.backward(term, 1.0)
                 self._leave_lane()
 
     def _forward(self, ordered: Ordered, position: int, loss_of: Callable[[Any], Tensor]) -> None:

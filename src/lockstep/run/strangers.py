@@ -9,6 +9,7 @@ tensors gradients is seen by comparing them before and after each lane, which co
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -45,7 +46,8 @@ class Strangers:
         self._before: list[tuple[Tensor, Mark]] = []
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
-        self._undo = _see_constructions(self._made)
+        self._unknown.update(_living())
+        self._undo = _see(self._made, self._zeroed)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
@@ -78,6 +80,10 @@ class Strangers:
     def _made(self, optimizer: Optimizer) -> None:
         (self._of_lane if self._place.in_lane else self._unknown).add(optimizer)
 
+    def _zeroed(self, optimizer: Optimizer) -> None:
+        for tensor in self._strange(optimizer):
+            self._fed.pop(id(tensor), None)
+
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
         """What it updates and no prepared model has."""
         prepared = {id(parameter) for model in self._models for parameter in model.parameters()}
@@ -87,7 +93,7 @@ class Strangers:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
         if optimizer in self._taken or optimizer in self._of_lane:
             return
-        is_new = optimizer not in self._unknown  # made before `lockstep.init`: nobody saw where its gradients came from
+        is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
         self._unknown.add(optimizer)
         for tensor in self._strange(optimizer):
             if (is_new and self._had_lanes and tensor.grad is not None) or self._is_fed(tensor):
@@ -107,20 +113,41 @@ def _mark(tensor: Tensor) -> Mark:
     return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
 
 
-def _see_constructions(told: Callable[[Optimizer], None]) -> Callable[[], None]:
-    """Let `told` hear of every optimizer that is made from now on; what ends it."""
-    construct = Optimizer.__init__
+def _living() -> list[Optimizer]:
+    """Optimizers that exist already."""
+    return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
 
-    @functools.wraps(construct)
-    def constructed(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        construct(self, *args, **kwargs)
-        told(self)
 
-    Optimizer.__init__ = constructed  # type: ignore[method-assign]
+def _see(made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None]) -> Callable[[], None]:
+    """Let `made` hear of every optimizer that is made from now on, copies too, and `zeroed` of every `zero_grad`; what ends it."""
+    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed}
+    undo = [_tell(name, hears) for name, hears in told.items()]
+
+    def undo_all() -> None:
+        for each in undo:
+            each()
+
+    return undo_all
+
+
+def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
+    method = getattr(Optimizer, name)
+    is_active = True
+
+    @functools.wraps(method)
+    def called(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        if is_active:  # a patch of somebody else's may keep this one alive
+            hears(self)
+        return result
+
+    setattr(Optimizer, name, called)
 
     def undo() -> None:
-        if Optimizer.__init__ is constructed:
-            Optimizer.__init__ = construct  # type: ignore[method-assign]
+        nonlocal is_active
+        is_active = False
+        if getattr(Optimizer, name) is called:
+            setattr(Optimizer, name, method)
 
     return undo
 

@@ -63,14 +63,15 @@ class WholeBatch:
     Args:
         lanes: of this rank, in lane order; perhaps none.
         transport: the ranks.
+        device: of this rank.
         where: the user's source line.
 
     Raises:
         UsageError: on every rank, when lanes returned features of different structures, shapes or dtypes.
     """
 
-    def __init__(self, lanes: Sequence[LaneFeatures], transport: Transport, where: str) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: Sequence[LaneFeatures], transport: Transport, device: torch.device, where: str) -> None:
+        self._lanes, self._device = lanes, device
         told = transport.all_gather_object([_described(lane) for lane in lanes], "features of the batch", where)
         described = [lane for rank in told for lane in rank]
         if any(lane["form"] != described[0]["form"] or lane["kinds"] != described[0]["kinds"] for lane in described):
@@ -78,7 +79,8 @@ class WholeBatch:
                 "over_batch= needs features of the same structure, shape and dtype in every lane; only the number of rows may "
                 "differ."
             )
-        self.num_lanes = len(described)
+        self.num_terms = sum(not number or any(lane["needs"]) for number, lane in enumerate(described))
+        """Lanes that a gradient goes through; the first one always, for what the loss uses besides features."""
         self.is_first = bool(lanes) and not any(told[rank] for rank in range(transport.rank))
         """Whether the first lane with samples is on this rank."""
         self._form = described[0]["form"]
@@ -99,8 +101,7 @@ class WholeBatch:
         transport: Transport,
         needs: bool,
     ) -> None:
-        device = self._lanes[0].tensors[number].device if self._lanes else torch.device("cpu")
-        padded = torch.zeros((max(map(sum, rows)), *shape), dtype=dtype, device=device)
+        padded = torch.zeros((max(map(sum, rows)), *shape), dtype=dtype, device=self._device)
         mine = rows[transport.rank]
         if mine:
             padded[: sum(mine)] = torch.cat([lane.tensors[number].detach() for lane in self._lanes])
@@ -122,8 +123,8 @@ class WholeBatch:
         tensors = [leaf.to(dtype) for leaf, dtype in zip(self._leaves, dtypes, strict=True)]
         return pytree.tree_unflatten(tensors, pytree.treespec_loads(self._form))
 
-    def terms(self, loss: Tensor, scale: float) -> list[Tensor]:
-        """For each lane of this rank what to call backward of, with weight 1.
+    def terms(self, loss: Tensor, scale: float) -> list[Tensor | None]:
+        """For each lane of this rank what to call backward of, with weight 1; None where no gradient goes through the lane.
 
         Args:
             loss: over the whole batch: a scalar, computed from `features`.
@@ -134,11 +135,15 @@ class WholeBatch:
         gradients = iter(found)
         with_leaves = [next(gradients) if leaf.requires_grad else None for leaf in self._leaves]
         value = loss.detach()
-        terms = []
+        terms: list[Tensor | None] = []
         for position, lane in enumerate(self._lanes):
+            is_first = self.is_first and not position
+            if not is_first and not any(tensor.requires_grad for tensor in lane.tensors):
+                terms.append(None)
+                continue
             part = self._part(lane, position, with_leaves, 1.0 / scale)
-            part = part + loss if self.is_first and not position else part
-            terms.append(value + self.num_lanes * (part - part.detach()))
+            part = part + loss if is_first else part
+            terms.append(value + self.num_terms * (part - part.detach()))
         return terms
 
     def _part(self, lane: LaneFeatures, position: int, gradients: Sequence[Tensor | None], unscale: float) -> Tensor:

@@ -36,6 +36,8 @@ class WrittenFiles:
     def __init__(self, own: Path | None) -> None:
         self._own = f"{own.absolute()}/" if own is not None else "/dev/"
         self._process = os.getpid()
+        self._closed = False
+        """A patch of somebody else's may keep ours alive."""
         self._new: dict[str, str] = {}
         self._said: set[str] = set()
         self._undo = [
@@ -59,13 +61,14 @@ class WrittenFiles:
         found = [path for path, ranks in writers.items() if len(ranks) > 1 and path not in self._said]
         self._said.update(found)
         return [
-            f"ranks {', '.join(map(str, writers[path]))} all wrote {path} ({lines[path]}), and the last one counts. Write it "
+            f"ranks {', '.join(map(str, writers[path]))} each wrote {path} ({lines[path]}): what one writes replaces the other's, or is mixed with it. Write it "
             f"on one rank (`if run.is_main:`), or use run.save_weights and run.save_state."
             for path in found
         ]
 
     def close(self) -> None:
         """`open` and `torch.save` are what they were."""
+        self._closed = True
         for undo in self._undo:
             undo()
 
@@ -88,7 +91,7 @@ class WrittenFiles:
         return save
 
     def _wrote(self, file: Any) -> None:
-        if not isinstance(file, (str, bytes, os.PathLike)) or os.getpid() != self._process:
+        if self._closed or not isinstance(file, (str, bytes, os.PathLike)) or os.getpid() != self._process:
             return
         path = os.path.realpath(os.fsdecode(file))
         if path.startswith((self._own, *_ELSEWHERE)) or "/." in path or path in self._new:

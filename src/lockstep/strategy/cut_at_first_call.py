@@ -21,6 +21,7 @@ from lockstep.strategy.contract import PassResult, StepCut
 from lockstep.strategy.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.strategy.lane import Lane
 from lockstep.strategy.model_cut import ModelCut
+from lockstep.strategy.other_users import with_other_users
 from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.replica import Replica
 from lockstep.transport.contract import Transport
@@ -52,6 +53,8 @@ class CutAtFirstCall(Replica):
         self._wanted: tuple[str, ...] = ()
         self._cut: ModelCut | None = None
         self._restore_forward: Callable[[], None] = _nothing
+        self._used: set[str] = set()
+        """Names of tensors whose memory something else uses too, when the first lane began."""
         self._first: FirstLane | None = None
         """The present lane, until the model is cut."""
 
@@ -84,6 +87,8 @@ class CutAtFirstCall(Replica):
         super().begin_lane(lane)
         if self._cut is None:
             [(_, model)] = self._models
+            # Before the lane: its own graph, which may live on, is no other user.
+            self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], self._laid())
             self._first = FirstLane(model, self._looks, self._device)
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:

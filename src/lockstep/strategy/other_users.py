@@ -87,6 +87,16 @@ def _mapped_file(tensor: Tensor) -> str:
     return ""
 
 
+def with_other_users(named: Iterable[tuple[str, Tensor]], laid: Container[int] = ()) -> set[str]:
+    """The names of those tensors whose memory is somebody else's too; `laid` as below."""
+    listed = list(named)
+    return {
+        name
+        for (name, _), elsewhere in zip(listed, used_elsewhere([tensor for _, tensor in listed], laid), strict=True)
+        if elsewhere
+    }
+
+
 def refuse_other_users(named: Iterable[tuple[str, Tensor]], why: str, laid: Container[int] = ()) -> None:
     """Raise `UsageError` for a tensor that has to move, and whose memory is somebody else's too.
 
@@ -96,8 +106,13 @@ def refuse_other_users(named: Iterable[tuple[str, Tensor]], why: str, laid: Cont
         laid: addresses of the memory that lockstep made.
     """
     listed = list(named)
-    for (name, _), elsewhere in zip(listed, used_elsewhere([tensor for _, tensor in listed], laid), strict=True):
-        if elsewhere:
+    refuse_named([name for name, _ in listed], with_other_users(listed, laid), why)
+
+
+def refuse_named(names: Iterable[str], used: Container[str], why: str) -> None:
+    """Raise `UsageError` for the first of the tensors that have to move, and are among the `used` ones."""
+    for name in names:
+        if name in used:
             raise UsageError(
                 f"{name} lies in memory that something else uses too: a view that was taken before (p.data, p.detach(), "
                 f".numpy(), from_numpy()), a graph that is still alive, or another process (share_memory()). {why}"

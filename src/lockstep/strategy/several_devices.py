@@ -16,7 +16,7 @@ from lockstep.layout.placement import Placement
 from lockstep.strategy.cut_at_first_call import CutAtFirstCall
 from lockstep.strategy.gate import Arguments, Gate, Passing
 from lockstep.strategy.model_cut import ModelCut
-from lockstep.strategy.other_users import refuse_other_users
+from lockstep.strategy.other_users import refuse_named
 from lockstep.strategy.replaced_method import replace_method
 from lockstep.strategy.result_tree import with_tensors
 from lockstep.strategy.stand_ins import StandIns
@@ -46,9 +46,8 @@ class SeveralDevices(CutAtFirstCall):
     def _install(self, model: nn.Module, cut: ModelCut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
-        refuse_other_users(
-            moved, "Its layer goes to another device. Do without the view, or use --strategy ddp.", self._laid()
-        )
+        why = "Its layer goes to another device. Drop the view, or use --strategy ddp."
+        refuse_named([name for name, _ in moved], self._used, why)
         for name, tensor in named:
             stage = cut.holders.get(name, 0)
             gradient, tensor.grad = tensor.grad, None

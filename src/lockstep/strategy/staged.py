@@ -26,7 +26,7 @@ from lockstep.strategy.links import Links
 from lockstep.strategy.model_cut import ModelCut
 from lockstep.strategy.norm import chunk_norms, combine_norms
 from lockstep.strategy.optimizer_kinds import updates_by
-from lockstep.strategy.other_users import refuse_other_users
+from lockstep.strategy.other_users import refuse_named
 from lockstep.strategy.stage import StageRunner
 from lockstep.strategy.stage_clock import StageClock
 from lockstep.strategy.step_watch import StepWatch
@@ -74,9 +74,8 @@ class Staged(CutAtFirstCall):
             if holder not in (None, stage):
                 self._absent.add(id(tensor))
                 absent.append((name, tensor))
-        refuse_other_users(
-            absent, "Its layer is on another rank now. Do without the view, or use --strategy ddp.", self._laid()
-        )
+        why = "Its layer is on another rank now. Drop the view, or use --strategy ddp."
+        refuse_named([name for name, _ in absent], self._used, why)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
                 let_go(name, tensor)

@@ -83,8 +83,8 @@ class StepWatch:
                 if "NoneType" not in str(error):
                     raise
                 raise UsageError(
-                    f"{type(optimizer).__name__}.step() failed ({error}). Under zero1 it finds gradients of this rank's share "
-                    f"only, and must leave a parameter whose grad is None alone, as torch's own do. Use --strategy ddp."
+                    f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it finds the gradients of "
+                    f"this rank's part only, and must leave a parameter whose grad is None alone, as torch's own do. Use --strategy ddp."
                 ) from error
             finally:
                 self._depth -= 1

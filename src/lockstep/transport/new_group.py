@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -39,9 +40,9 @@ def _agreed(original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(callers, Membership):
             given = signature.bind(*args, **kwargs).arguments
             ranks = given.get("ranks")
-            ranks = range(callers.size()) if ranks is None else ranks
-            if not given.get("use_local_synchronization") and _are_ranks(ranks):  # else torch says what is wrong
-                callers.exchange.agree_on_group(list(ranks) if given.get("sort_ranks") is False else sorted(ranks))
+            ranks = _readable(range(callers.size()) if ranks is None else ranks)
+            if not given.get("use_local_synchronization"):
+                callers.exchange.agree_on_group(ranks if given.get("sort_ranks") is False else sorted(ranks))
         return original(*args, **kwargs)
 
     setattr(new_group, _MARK, True)
@@ -63,5 +64,10 @@ def _who_enter() -> Any:
     return dist.group.WORLD
 
 
-def _are_ranks(ranks: Sequence[Any]) -> bool:
-    return all(isinstance(rank, int) and rank >= 0 for rank in ranks)
+def _readable(ranks: Iterable[Any]) -> list[int]:
+    """The ranks; none where torch will say what is wrong with them: whether ranks agree first must not depend on that."""
+    try:
+        numbers = [operator.index(rank) for rank in ranks]
+    except TypeError:
+        return []
+    return numbers if all(number >= 0 for number in numbers) else []

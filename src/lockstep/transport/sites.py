@@ -84,7 +84,8 @@ def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
         calls: in the order of this rank; each as its places, the innermost first.
     """
     known = [call for call in calls if call]
-    together = any(are_alternatives(one, other) for one, other in itertools.combinations(known, 2))
+    pairs = list(itertools.combinations(known, 2))
+    together = any(are_alternatives(*pair) for pair in pairs) or not any(stand_in_one_function(*pair) for pair in pairs)
     return together, ", then ".join(_line(_told(call, known)) for call in known)
 
 
@@ -97,8 +98,13 @@ def _line(place: Place) -> str:
     return short(place[0].co_filename, span_of(*place)[0])
 
 
+def stand_in_one_function(one: Sequence[Place], other: Sequence[Place]) -> bool:
+    """Whether some function comes to both calls. Where none does, a choice that nobody sees here may lead to one or the other."""
+    return any(first[0] is second[0] and first[1] != second[1] for first, second in itertools.product(one, other))
+
+
 def are_alternatives(one: Sequence[Place], other: Sequence[Place]) -> bool:
-    """Whether somewhere a decision (`if`, `match`, `except`, `a if b else c`) led to one call or to the other."""
+    """Whether somewhere a decision (`if`, `match`, `except`, `a if b else c`, `a and b or c`) led to one call or to the other."""
     return any(
         first[0].co_filename == second[0].co_filename
         and exclude_each_other(
@@ -119,7 +125,7 @@ def branches(file: str, span: Span) -> Branches:
     """The decisions that lead to this place, and which branch of each; none where the source cannot be read."""
     try:
         return frozenset(_descend(_tree(file), span))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return frozenset()
 
 
@@ -153,6 +159,8 @@ def _branch(node: ast.AST, name: str, index: int) -> int | None:
         return {"body": 0, "orelse": 1}.get(name)
     if isinstance(node, ast.Try):
         return {"body": 0, "orelse": 0, "handlers": 1 + index}.get(name)
+    if isinstance(node, ast.BoolOp):
+        return index if name == "values" else None
     return index if isinstance(node, ast.Match) and name == "cases" else None
 
 

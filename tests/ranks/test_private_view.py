@@ -99,8 +99,10 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(
+        tmp_path_factory.mktemp("v")
+    )  # short: sockets of loader workers lie in TMPDIR, and their names may have 107 bytes
 
 
 def can(*command: str) -> bool:

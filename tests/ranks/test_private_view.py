@@ -153,6 +153,7 @@ def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart
 
 
 @pytest.mark.skipif(not can("unshare", "-m"), reason="this system gives no private views")
+@pytest.mark.thorough
 def test_a_bench_has_views_too_and_in_place_has_none(
     home: Home, nursery: NurseryHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifi
     assert batch.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_fewer_steps_are_compared_as_far_as_they_go(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"
     verified(ranks=(1,), steps=3, save=bits)

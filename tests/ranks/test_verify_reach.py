@@ -51,6 +51,7 @@ def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier)
     ).proved
 
 
+@pytest.mark.thorough
 def test_it_is_compared_too_in_a_function_and_in_a_script_that_ends_before_the_steps_do(
     verified: Verifier, tmp_path
 ) -> None:
@@ -201,6 +202,7 @@ def test_samples_that_lanes_draw_for_themselves_make_the_row_plain_show_nothing(
     assert findings.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_a_second_run_in_one_script_is_compared_too(verified: Verifier) -> None:
     again = (
         "run = lockstep.init(seed=1, lanes=2)\n"

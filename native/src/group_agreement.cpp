@@ -141,8 +141,8 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
       if (has_told() && blocks_[peer].text[0] != 0) line = std::string(" at ") + blocks_[peer].text;
     }
     std::string place = text_of(theirs);
-    // The same kind with other terms, or added up in another order: that alone would not show. Nor would a long shape.
-    if (theirs.kind == first.kind && theirs.program_hash != first.program_hash) place += " of other terms than on rank 0";
+    // The same kind with other arguments, or added up in another order: that alone would not show. Nor would a long shape.
+    if (theirs.kind == first.kind && theirs.program_hash != first.program_hash) place += " with other arguments than on rank 0";
     if (theirs.shape != first.shape && place == text_of(first)) place += " in another shape than on rank 0";
     parts.add(peer, settings_.name_of(peer), place + line);
   }

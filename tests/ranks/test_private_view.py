@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.here, self.outside = folder / "project", folder / "elsewhere" / "out.txt"
-        self.temporary, self.shared = folder / "tmp", f"lockstep-test-{os.getpid()}-{folder.name}"
+        self.temporary, self.shared = folder / "tmp", f"seen-by-all-{os.getpid()}-{folder.name}"
         for path in (self.here, self.outside.parent, self.temporary):
             path.mkdir()
         for name, text in (("train.log", "before\n"), ("old.txt", "old"), ("new.txt", "new"), ("best.pt", "the best")):
@@ -99,10 +100,11 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(
-        tmp_path_factory.mktemp("v")
-    )  # short: sockets of loader workers lie in TMPDIR, and their names may have 107 bytes
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    # A short name: sockets of loader workers lie in TMPDIR, and their names may have 107 bytes.
+    home = Home(tmp_path_factory.mktemp("v"))
+    yield home
+    home.close()
 
 
 def can(*command: str) -> bool:

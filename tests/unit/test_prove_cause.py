@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 
+from lockstep.layout.carried_tensor import CarriedTensor
 from lockstep.layout.recording import AT_END
-from lockstep.prove.carried import Carried
 from lockstep.prove.cause import Symptoms, usual_cause
 from lockstep.prove.evidence import Kind, Place
 
-CARRIED = Carried((1, 8), "float32", "train.py:9", "train.py:8", "h")
+CARRIED = CarriedTensor((1, 8), "float32", "train.py:9", "train.py:8", "h")
 
 
 def cause(kind: Kind, **known: object) -> str:

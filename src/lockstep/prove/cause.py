@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lockstep.layout.carried_tensor import CarriedTensor
 from lockstep.layout.recording import AT_END
-from lockstep.prove.carried import Carried
 from lockstep.prove.evidence import Kind, Place
 
 NOT_REPEATABLE = (
@@ -86,7 +86,7 @@ class Symptoms:
     """The file that the second side is; empty for a run."""
     facts: tuple[str, ...] = ()
     """What is not the same where the file was written, and here."""
-    carried: Carried | None = None
+    carried: CarriedTensor | None = None
     """What lanes hand on."""
 
     @property

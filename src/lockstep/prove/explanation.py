@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.layout.carried_tensor import CarriedTensor, read_carried_tensor
 from lockstep.layout.recording import AT_END
-from lockstep.prove.carried import Carried, read_carried
 from lockstep.prove.cause import Symptoms, usual_cause
 from lockstep.prove.comparison import Difference, Side
 from lockstep.prove.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
@@ -122,9 +122,10 @@ def _agrees_up_to(step: int, first: Evidence, again: Evidence) -> bool:
     )
 
 
-def _carried(difference: Difference, scene: Scene) -> Carried | None:
+def _carried(difference: Difference, scene: Scene) -> CarriedTensor | None:
     wanted = {"steps": max(difference.place.step, WATCHED_STEPS), "watch": True}
-    return read_carried(scene.trials.run("1 rank, watched", 1, scene.lanes, wanted).folder)
+    folder = scene.trials.run("1 rank, watched", 1, scene.lanes, wanted).folder
+    return read_carried_tensor(folder.carried(0))
 
 
 def _deviation(difference: Difference, again: Mapping[int, Trial]) -> Deviation | None:

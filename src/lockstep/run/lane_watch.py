@@ -11,10 +11,9 @@ not seen.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from lockstep.layout.carried_tensor import CarriedTensor
 from lockstep.run.holdings import is_a_frame_of_the_script
 from lockstep.run.place import Place, Region
 from lockstep.run.recorder import dtype_name
@@ -33,17 +33,6 @@ ENOUGH = 2
 """In so many lanes a loss must depend on what came from the lane before."""
 
 
-@dataclass(frozen=True)
-class Handed:
-    """A tensor that went from one lane to another."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    made_at: str
-    used_at: str
-    name: str
-
-
 @dataclass
 class _Made:
     """What is known of a piece of memory."""
@@ -53,7 +42,7 @@ class _Made:
     lane: int
     """The number of the lane among all that this rank has carried."""
     at: str
-    depends_on: Handed | None
+    depends_on: CarriedTensor | None
 
 
 class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -112,7 +101,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._note(tensor, handed, frame)
         return result
 
-    def _handed(self, given: Sequence[Tensor], frame: FrameType) -> Handed | None:
+    def _handed(self, given: Sequence[Tensor], frame: FrameType) -> CarriedTensor | None:
         """What the arguments depend on: they come from the lane before, or were computed from what did."""
         for tensor in given:
             made = self._made.get(_address(tensor))
@@ -120,12 +109,12 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if made.lane == self._lane - 1:
                 name = _name_of(tensor, frame)
-                return Handed(tuple(tensor.shape), dtype_name(tensor), made.at, _line(frame), name)
+                return CarriedTensor(tuple(tensor.shape), dtype_name(tensor), made.at, _line(frame), name)
             if made.lane == self._lane and made.depends_on is not None:
                 return made.depends_on
         return None
 
-    def _note(self, tensor: Tensor, handed: Handed | None, frame: FrameType) -> None:
+    def _note(self, tensor: Tensor, handed: CarriedTensor | None, frame: FrameType) -> None:
         """The present lane has made the memory of `tensor`, or written to it."""
         made = self._made.get(_address(tensor))
         if made is not None and made.lane == self._lane:
@@ -141,7 +130,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         lanes = self._seen.setdefault(made.depends_on.used_at, set())
         lanes.add(self._lane)
         if len(lanes) == ENOUGH and not self._told.exists():
-            self._told.write_text(json.dumps(asdict(made.depends_on)))
+            made.depends_on.write(self._told)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -81,8 +81,9 @@ class Strangers:
         (self._of_lane if self._place.in_lane else self._unknown).add(optimizer)
 
     def _zeroed(self, optimizer: Optimizer) -> None:
-        for tensor in self._strange(optimizer):
-            self._fed.pop(id(tensor), None)
+        if self._fed:
+            for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+                self._fed.pop(id(tensor), None)
 
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
         """What it updates and no prepared model has."""

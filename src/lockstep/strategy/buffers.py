@@ -252,10 +252,6 @@ class BufferBank:
             }
         return largest
 
-    def start_of(self, index: int) -> Tensor:
-        """What entry `index` was when the pass began, 1-D."""
-        return _part(self._start[self.entries[index].segment.flat], self.entries[index].segment)
-
     def fill(self, indices: Sequence[int], value: int) -> None:
         """Give entries one number."""
         for run, _ in self.runs(indices):

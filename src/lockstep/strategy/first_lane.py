@@ -1,6 +1,6 @@
 """The lane in which the model is called for the first time: every rank computes all of it, and one of them watches.
 
-So the model can be cut by what its forward really does, and nothing is computed for the sake of looking. All ranks of a
+So the model can be cut by what its forward really does, and no layer is called for the sake of looking. All ranks of a
 replica make the same numbers, which is checked; each keeps the gradients of its own stage.
 """
 

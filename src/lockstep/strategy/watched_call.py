@@ -1,6 +1,6 @@
 """The first call of a model in a lane, watched while it is made: how the model is cut follows from it.
 
-Nothing is computed for the sake of looking, so nothing has to be put back: what forward does to its inputs, to attributes,
+No layer is called for the sake of looking (only the clock repeats pure operations), so nothing has to be put back: what forward does to its inputs, to attributes,
 to files or to the random streams, it does once.
 """
 

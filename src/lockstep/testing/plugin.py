@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -24,8 +23,11 @@ from lockstep.errors import UsageError
 WIDTH = "100"
 
 
-class SameBits(Protocol):
+class SameBits:
     """What the fixture is."""
+
+    def __init__(self, folder: Path, saves: bool) -> None:
+        self._folder, self._saves = folder, saves
 
     def __call__(
         self,
@@ -49,6 +51,11 @@ class SameBits(Protocol):
         Raises:
             UsageError: when verify is called wrongly, or the script uses lockstep wrongly.
         """
+        numbers = ranks or ((1,) if against is not None else (1, 2, 4))
+        words = ["--ranks", ",".join(map(str, numbers)), *options]
+        words += ["--steps", str(steps)] if steps is not None else []
+        words += ["--save" if self._saves else "--against", os.fspath(against)] if against is not None else []
+        return _run([*words, os.fspath(script), "--", *args], self._folder)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,23 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def same_bits(pytestconfig: pytest.Config) -> SameBits:
     """Runs `lockstep verify` on a script; see `SameBits`."""
-    saves = bool(pytestconfig.getoption("--save-bits"))
-
-    def verify(
-        script: str | os.PathLike[str],
-        *args: str,
-        against: str | os.PathLike[str] | None = None,
-        ranks: Sequence[int] | None = None,
-        steps: int | None = None,
-        options: Sequence[str] = (),
-    ) -> str:
-        numbers = ranks or ((1,) if against is not None else (1, 2, 4))
-        words = ["--ranks", ",".join(map(str, numbers)), *options]
-        words += ["--steps", str(steps)] if steps is not None else []
-        words += ["--save" if saves else "--against", os.fspath(against)] if against is not None else []
-        return _run([*words, os.fspath(script), "--", *args], pytestconfig.rootpath)
-
-    return verify
+    return SameBits(pytestconfig.rootpath, bool(pytestconfig.getoption("--save-bits")))
 
 
 def _run(words: Sequence[str], folder: Path) -> str:

@@ -1,16 +1,15 @@
-"""Tensors that a lane uses although an earlier lane made them, as `lockstep.run.lane_watch` saw them on one rank."""
+"""A tensor that one lane makes and the next lane uses: `lockstep.run.lane_watch` sees it, `lockstep verify` says it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-
-from lockstep.layout.run_folder import RunFolder
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Carried:
-    """The first one on which a loss depends."""
+class CarriedTensor:
+    """The first one on which losses depend."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,11 +29,14 @@ class Carried:
             f"{self.used_at})"
         )
 
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self)))
 
-def read_carried(folder: RunFolder) -> Carried | None:
-    """What a run with evidence `watch` on one rank wrote; None when its lanes hand nothing on."""
-    path = folder.carried(0)
+
+def read_carried_tensor(path: Path) -> CarriedTensor | None:
+    """What a run wrote; None when its lanes carry nothing on."""
     if not path.exists():
         return None
     told = json.loads(path.read_text())
-    return Carried(**{**told, "shape": tuple(told["shape"])})
+    return CarriedTensor(**{**told, "shape": tuple(told["shape"])})

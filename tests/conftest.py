@@ -20,6 +20,10 @@ from lockstep.testing.ranks import preload
 
 LIMIT_S = int(os.environ.get("LOCKSTEP_TEST_LIMIT_S", "120"))
 
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell starts what is in its background so, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"

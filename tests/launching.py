@@ -5,6 +5,7 @@ Every process of a run inherits a variable with a value of its own, so that a te
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -14,9 +15,10 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 LIMIT_S = 60.0
 MARK = "LOCKSTEP_TEST_MARK"
@@ -104,6 +106,16 @@ def start_python(
             command, cwd=place, env={**variables, MARK: mark, **(env or {})}, stdin=stdin, stdout=out, stderr=err
         )
     return Running(process, mark, place)
+
+
+@contextlib.contextmanager
+def killed_at_the_end(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process whose texts the test reads; it does not outlive the test, whatever fails."""
+    with subprocess.Popen(command, text=True, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run_script(

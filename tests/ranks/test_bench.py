@@ -17,6 +17,7 @@ from lockstep.prove.bench import Runners, measure
 from lockstep.prove.bench_plan import Amount, Bench
 from lockstep.prove.bench_results import Results
 from lockstep.prove.trials import PRELOADED, Program, Trials
+from tests.launching import killed_at_the_end
 
 pytestmark = pytest.mark.ranks
 
@@ -146,22 +147,19 @@ def test_a_script_that_fails_on_one_rank_already_ends_the_bench(measured: Benche
 def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))
     options = ["--ranks", "2", "--threads", "1", "--steps", "4", "--rounds", "1000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lockstep", "bench", *options, "train.py"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
-    assert process.stderr is not None
-    said = process.stderr.readline()
-    if said.startswith("note: this machine is busy"):
+    command = [sys.executable, "-m", "lockstep", "bench", *options, "train.py"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with killed_at_the_end(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stderr is not None
         said = process.stderr.readline()
-    assert said.startswith("first run, not counted: ")
-    assert process.stderr.readline().startswith("round 1 of 1000: ")
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+        if said.startswith("note: this machine is busy"):
+            said = process.stderr.readline()
+        assert said.startswith("first run, not counted: ")
+        assert process.stderr.readline().startswith("round 1 of 1000: ")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "ddp on 2" in out
     assert "of 1000 rounds in turn" in out

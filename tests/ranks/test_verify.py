@@ -13,6 +13,7 @@ from verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 
 from lockstep.prove.evidence import Kind
 from lockstep.prove.plain import Finding, sentence
+from tests.launching import killed_at_the_end
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
@@ -220,14 +221,13 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     command = [sys.executable, "-m", "lockstep", "verify", "train.py", "--ranks", "1,2", "--steps", "1000000"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(temporary)}
-    )
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("plain … ")
-    assert process.stderr.readline().startswith("plain, 1 lane … ")
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with killed_at_the_end(command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("plain … ")
+        assert process.stderr.readline().startswith("plain, 1 lane … ")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     last = r'stopped by Ctrl-C( in the run ".+")?: nothing is proved; no process and no file of the runs is left'
     assert re.fullmatch(last, said.splitlines()[-1])

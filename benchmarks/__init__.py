@@ -2,5 +2,5 @@
 
 python -m benchmarks --help     the parts; each row names the line of the scoreboard that it belongs to
 python -m benchmarks transport --picture transport.png
-python -m benchmarks.notes_figure    the note's comparison: naive split, one device, pipeline, and a sweep
+python -m benchmarks.notes.figure    the note's comparison: naive split, one device, pipeline, and a sweep
 """

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.parts import PARTS, Amount
+from benchmarks.catalogue import PARTS, Amount
 from benchmarks.summary import Line, table
-from lockstep.launch.cores import usable_cores
-from lockstep.transport.native import why_not
+from lockstep.machine.cores import usable_cores
+from lockstep.node.native import why_not
 
 CORES = 2
 FORMATS = (".png", ".svg", ".pdf")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 def measure_in_ranks(
     module: str, num_ranks: int, arguments: Sequence[object], launch_options: Sequence[object] = ()
 ) -> Any:
-    """Run `benchmarks.<module>` on so many CPU ranks of one thread each; it writes JSON into the file behind `--to`.
+    """Run `benchmarks.in_rank.<module>` on so many CPU ranks of one thread each; it writes JSON into the file behind `--to`.
 
     Exits with what the ranks said when they fail.
     """
@@ -33,14 +33,18 @@ def measure_in_ranks(
             "cpu",
             *launch_options,
             "-m",
-            f"benchmarks.{module}",
+            f"benchmarks.in_rank.{module}",
         ]
         command = [str(word) for word in (*launch, *arguments, "--to", target)]
         try:
             done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise SystemExit(f"benchmarks.{module} on {num_ranks} ranks took longer than {TIMEOUT_S} s.") from None
+            raise SystemExit(
+                f"benchmarks.in_rank.{module} on {num_ranks} ranks took longer than {TIMEOUT_S} s."
+            ) from None
         if done.returncode:
             words = " ".join(map(str, arguments))
-            raise SystemExit(f"benchmarks.{module} {words} on {num_ranks} ranks failed:\n{done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"benchmarks.in_rank.{module} {words} on {num_ranks} ranks failed:\n{done.stdout}{done.stderr}"
+            )
         return json.loads(target.read_text())

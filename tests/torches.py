@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from lockstep.torch_versions import TESTED
-from tests.environment import ROOT, Environment, pinned, requirements
+from tests.support.environment import ROOT, Environment, pinned, requirements
 
 CORE = (
-    "tests/architecture/test_torch_private.py", "tests/contract", "tests/unit",
-    *(f"tests/ranks/test_{name}.py" for name in (
-        "compile", "same_bits", "staged", "torch_backend", "torch_backend_libraries", "torch_that_does_not_fit", "zero1",
-    )),
+    "tests/architecture/test_torch_private.py", "tests/contract", "tests/unit", "tests/ranks/process_group",
+    "tests/ranks/run/test_compile.py", "tests/ranks/strategy/test_staged.py", "tests/ranks/strategy/test_zero1.py",
+    "tests/ranks/test_same_bits.py",
 )  # fmt: skip
 """What depends on torch most: arithmetic, transports, equal bits, the compiler, the back end, stages and shares."""
 

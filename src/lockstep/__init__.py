@@ -2,14 +2,18 @@
 
 How to read this package, from the user's script to the bits:
 
-1. `launch/` starts and watches the ranks; `cli/` is its command line. Neither imports torch.
-2. `rank/` joins the ranks, pins the device, seeds the random streams.
-3. `layout/` is the arithmetic: samples into lanes, lanes onto ranks, the lane tree.
-4. `feed/` fetches samples lane by lane; `run/` walks through steps and lanes.
-5. `strategy/` collects gradients and buffers of lanes; `transport/` adds them up in the tree's order.
-6. `checkpoint/` is what outlives the run: weights, and the state from which it goes on.
-7. `journal/` is what a rank leaves for the launcher to read.
-8. `prove/` runs a script several ways and compares the bits.
+1. `cli/` reads a command, `launch/` starts and watches the ranks; `machine/` is what they run on. None imports torch.
+2. `handover/` is what a launcher and a rank give each other, `journal/` what a rank leaves to be read even when it is dead.
+3. `rank/` joins the ranks, pins the device, seeds the random streams.
+4. `layout/` is the arithmetic: samples into lanes, lanes onto ranks, the lane tree.
+5. `feed/` fetches samples lane by lane; `run/` walks through steps and lanes.
+6. `strategy/` collects gradients and buffers of lanes; `transport/` adds them up in the tree's order. `node/` is the shared
+   memory below, `process_group/` what torch.distributed gets of it.
+7. `checkpoint/` is what outlives the run: weights, and the state from which it goes on.
+8. `trials/` runs a script several times, for `prove/` (verify), which compares bits, and `bench/`, which compares speeds.
+   `checkup/` is the doctor.
+
+Everything but `lockstep.__all__`, `lockstep.testing` and `lockstep.torch_backend` is internal.
 """
 
 from __future__ import annotations
@@ -21,24 +25,24 @@ from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, 
 
 if TYPE_CHECKING:
     from lockstep.checkpoint.weights import load_weights
-    from lockstep.launch.spawn import spawn
-    from lockstep.run.agreed import Agreed
+    from lockstep.launch.spawning.spawn import spawn
+    from lockstep.run.loop.agreed import Agreed
+    from lockstep.run.loop.step import Step
+    from lockstep.run.loop.tally import Tally
     from lockstep.run.run import Run
     from lockstep.run.start import finish, init
-    from lockstep.run.step import Step
-    from lockstep.run.tally import Tally
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Agreed": "lockstep.run.agreed",
+    "Agreed": "lockstep.run.loop.agreed",
     "Run": "lockstep.run.run",
-    "Step": "lockstep.run.step",
-    "Tally": "lockstep.run.tally",
+    "Step": "lockstep.run.loop.step",
+    "Tally": "lockstep.run.loop.tally",
     "finish": "lockstep.run.start",
     "init": "lockstep.run.start",
     "load_weights": "lockstep.checkpoint.weights",
-    "spawn": "lockstep.launch.spawn",
+    "spawn": "lockstep.launch.spawning.spawn",
 }
 
 __all__ = [

@@ -56,3 +56,7 @@ class RankMisused(RankFailed, UsageError):  # noqa: N818
 
 class PromiseBroken(LockstepError):  # noqa: N818
     """An invariant of lockstep does not hold. This is a bug in lockstep."""
+
+
+SAMPLE_NOTE = "lockstep: while fetching sample {index} of the data set"
+"""The note that the feed adds to an exception of the user's data set, and the failure block reads."""

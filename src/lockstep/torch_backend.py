@@ -8,9 +8,9 @@ method. A group of one rank is tried first: where a newer torch and lockstep do 
 sentence, not a number or a hang. Errors are RuntimeErrors (`dist.DistBackendError`) and members of lockstep's own tree at once.
 """
 
-from lockstep.transport.collective_errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost
-from lockstep.transport.joining import register
-from lockstep.transport.self_test import group_problem
+from lockstep.process_group.errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost
+from lockstep.process_group.joining import register
+from lockstep.process_group.self_test import group_problem
 
 __all__ = ["CollectiveFailed", "CollectiveMisused", "CollectivePeerLost"]
 

@@ -1,7 +1,7 @@
 """The versions of torch that the tests ran with, and what a version means for a run.
 
 `make test-torches` runs the tests with each of `TESTED`. A version alone forbids nothing: whether a newer torch and
-lockstep fit is tried at the start of a run (`transport/self_test.py`), and `lockstep doctor` says what was found.
+lockstep fit is tried at the start of a run (`process_group/self_test.py`), and `lockstep doctor` says what was found.
 """
 
 from __future__ import annotations

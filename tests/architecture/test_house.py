@@ -13,7 +13,20 @@ import lockstep
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
-OUTSIDE = ("errors", "layout", "journal", "launch", "prove", "checkup", "cli")
+OUTSIDE = (
+    "errors",
+    "regular_file",
+    "machine",
+    "layout",
+    "handover",
+    "journal",
+    "launch",
+    "trials",
+    "prove",
+    "bench",
+    "checkup",
+    "cli",
+)
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
 
 BLOCKER = """

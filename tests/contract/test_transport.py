@@ -6,13 +6,13 @@ import torch
 from lockstep.errors import PeerLost, UsageError
 from lockstep.layout.placement import place, place_shares
 from lockstep.layout.tree import fold
+from lockstep.node import native
 from lockstep.run import start
+from lockstep.testing.fake_transport import FakeWorld
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport import native
 from lockstep.transport.alone import AloneTransport
-from lockstep.transport.fake import FakeWorld
-from lockstep.transport.group import GroupTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
+from lockstep.transport.torch_group import GroupTransport
 
 
 def over_shared_memory(check, ranks, *args):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.launching import run_script, start_python, write_script
+from tests.support.launching import run_script, start_python, write_script
 
 pytestmark = [
     pytest.mark.ranks,

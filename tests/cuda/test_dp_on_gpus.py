@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.layout.mesh import Form
-from lockstep.strategy.replica_costs import measure_replica_costs
+from lockstep.strategy.dp.replica_costs import measure_replica_costs
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 
 pytestmark = [

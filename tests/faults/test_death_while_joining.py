@@ -10,9 +10,9 @@ import signal
 import pytest
 import torch.distributed as dist
 
+from lockstep.node import native
+from lockstep.node.native import compiled
 from lockstep.testing.ranks import Started, run_ranks
-from lockstep.transport import native
-from lockstep.transport.native import compiled
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 

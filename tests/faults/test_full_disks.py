@@ -12,8 +12,8 @@ import pytest
 
 from lockstep.journal.failure import Failure, FailureKind, decode_failure, shortened
 from lockstep.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
-from lockstep.run.kept_file import append_line
-from tests.launching import LIMIT_S, write_script
+from lockstep.run.position.kept_file import append_line
+from tests.support.launching import LIMIT_S, write_script
 
 SMALL_DISK = 'mkdir -p lockstep-runs && mount -t tmpfs -o size=2m none lockstep-runs && "$@"; code=$?; cp -r lockstep-runs kept; exit $code'
 """A shell's text: a command with its run folders on a disk of 2 MB, which are copied when it has ended."""
@@ -146,7 +146,7 @@ def with_small_files(program: str, *args: str) -> None:
 
 def test_a_log_ends_with_a_whole_line(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from lockstep.launch.rank_log import RankLog\n"
+        "import sys; from pathlib import Path; from lockstep.launch.screen.rank_log import RankLog\n"
         "log = RankLog(Path(sys.argv[1]))\n"
         "said = [log.write(data) for data in (b'x' * 600 + b'\\nha', b'lf\\n' + b'y' * 600, b'later\\n')]\n"
         "assert said == ['', 'File too large', ''], said"
@@ -159,7 +159,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     append_line(file, "first")
     program = (
-        "import sys; from pathlib import Path; from lockstep.run.kept_file import append_line\n"
+        "import sys; from pathlib import Path; from lockstep.run.position.kept_file import append_line\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 1000)\n"
         "except OSError: append_line(Path(sys.argv[1]), 'last')\n"
     )

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from launching import kill
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import damage
+from tests.support.launching import kill
 
 pytestmark = pytest.mark.ranks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import run_script, start, write_script
+from tests.support.launching import run_script, start, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -114,8 +114,8 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
         import os, signal
         from lockstep.journal.record import Phase
         from lockstep.journal.ring import JournalWriter
-        from lockstep.layout.rank_environment import decode
-        from lockstep.layout.run_folder import RunFolder
+        from lockstep.handover.environment import decode
+        from lockstep.handover.run_folder import RunFolder
         place = decode(os.environ)
         journal = JournalWriter(RunFolder(place.settings.run_folder).journal(place.position.rank))
         journal.write(Phase.EXCHANGE, "all_reduce", step=12, epoch=1, file=__file__, line=11)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Running, kill, start, stretched, until, write_script
+from tests.support.launching import Running, kill, start, stretched, until, write_script
 
 pytestmark = pytest.mark.ranks
 

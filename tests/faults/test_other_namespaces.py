@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
+from lockstep.node import native
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectivePeerLost
-from lockstep.transport import native
 from lockstep.transport.shared_memory import SharedMemoryTransport
-from tests.launching import stretched
+from tests.support.launching import stretched
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 

@@ -17,9 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.environment import ROOT, Environment, name_of, pinned, requirements
 from tests.peers.outcome import Outcome, all_good, read, table
 from tests.peers.programs import PROGRAMS, Program
+from tests.support.environment import ROOT, Environment, name_of, pinned, requirements
 
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 PEERS = ("accelerate", "lightning", "torchdata", "transformers")

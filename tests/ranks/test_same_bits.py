@@ -1,22 +1,13 @@
 """The strongest test: everything that a script may do gives the same bits on 1, 2, 3 and 4 ranks."""
 
-import corner_cases
 import pytest
-import scenarios
 
 from lockstep.testing.ranks import Started, run_ranks
+from tests.scripts import corner_cases, scenarios
+from tests.scripts.registration import SCENARIOS
 
 pytestmark = pytest.mark.ranks
-
-SCENARIOS = [
-    value
-    for module in (scenarios, corner_cases)
-    for name, value in vars(module).items()
-    if callable(value)
-    and getattr(value, "__module__", "") == module.__name__
-    and not isinstance(value, type)
-    and name not in ("closures", "digits", "mlp", "train")
-]
+__all__ = ["corner_cases", "scenarios"]  # they register
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 HANGING = """
 import threading
 from lockstep.testing.ranks import Started, run_ranks
-from tests.launching import start, write_script
+from tests.support.launching import start, write_script
 
 def wait_for_ever():
     threading.Event().wait()
@@ -24,6 +25,13 @@ def test_under_the_launcher(tmp_path):
     script = write_script(tmp_path, "import threading\\ndef wait_in_the_script():\\n  threading.Event().wait()\\nwait_in_the_script()")
     start(tmp_path, "-n", "2", script).process.wait()
 """
+
+
+def long_enough_to_begin():
+    """Seconds after which the ranks of a test surely stand in its code: several times what importing torch takes now."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return max(5, round(5 * (time.monotonic() - begin)))
 
 
 @pytest.mark.ranks
@@ -42,14 +50,15 @@ def test_a_test_that_hangs_shows_the_stack_of_every_rank(tmp_path, name, stack):
         "--rootdir",
         str(tmp_path),
     ]
+    limit_s = long_enough_to_begin()
     done = subprocess.run(
         [*command, "-k", name, f"--basetemp={tmp_path / 'base'}", str(tmp_path / "test_hanging.py")],
-        env=os.environ | {"LOCKSTEP_TEST_LIMIT_S": "14"},
+        env=os.environ | {"LOCKSTEP_TEST_LIMIT_S": str(limit_s)},
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=100 + limit_s,
     )
     logs = "".join(log.read_text() for log in (tmp_path / "base").rglob("rank-*.log"))
-    assert "the test took longer than 14 s" in done.stdout
+    assert f"the test took longer than {limit_s} s" in done.stdout
     assert (done.stderr + logs).count(f"in {stack}") >= 2

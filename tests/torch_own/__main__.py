@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from tests.environment import ROOT
+from tests.support.environment import ROOT
 from tests.torch_own.tally import Outcome, Tally, chosen, passed
 
 OUTPUT = ROOT / "build" / "torch-own"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
-from lockstep.launch.columns import columns, cut, folded
+from lockstep.launch.screen.columns import columns, cut, folded
 from lockstep.visible import hung, visible, visible_lines, without_colours
 
 ANY = st.text(st.characters())  # with halves of surrogate pairs

@@ -19,7 +19,7 @@ from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest
 from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
 from lockstep.checkpoint.rename_exchange import exchange
 from lockstep.errors import UsageError, WorldError
-from lockstep.layout.regular_file import read_regular
+from lockstep.regular_file import read_regular
 
 _PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
 """Where PATH moves when it cannot be exchanged; the second where the first is somebody else's."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.layout.regular_file import open_regular
+from lockstep.regular_file import open_regular
 
 NAME = "manifest.json"
 FORMAT = "lockstep-state"

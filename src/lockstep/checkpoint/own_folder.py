@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lockstep.checkpoint.manifest import FORMAT, MOST_BYTES, NAME, Manifest, is_manifest
 from lockstep.errors import UsageError
-from lockstep.layout.regular_file import is_regular, read_regular
+from lockstep.regular_file import is_regular, read_regular
 
 MARK = "saving.json"
 """The first file of a stage, and the last to go before it is a state."""

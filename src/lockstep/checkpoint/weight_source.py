@@ -10,7 +10,7 @@ from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, left_bet
 from lockstep.checkpoint.manifest import NAME, Manifest, damage_of, is_manifest
 from lockstep.checkpoint.model_state import MODEL_FILE
 from lockstep.errors import LockstepError, UsageError
-from lockstep.layout.regular_file import read_regular
+from lockstep.regular_file import read_regular
 from lockstep.visible import remark
 
 

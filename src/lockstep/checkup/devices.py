@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockstep.checkup.row import Row, note, ok
-from lockstep.launch.report import device_names
+from lockstep.launch.screen.report import device_names
 
 
 def device_row(names: tuple[str, ...], gpus: int, present: int, visible: str | None) -> Row:

@@ -22,11 +22,11 @@ from lockstep.checkup.row import Row, State
 from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row
 from lockstep.checkup.torch_facts import TorchFacts, ask_torch
 from lockstep.checkup.versions import names_row, version_rows
-from lockstep.launch.cores import usable_cores
 from lockstep.launch.folder import DEFAULT_BASE
-from lockstep.launch.gpus import count_gpus
-from lockstep.launch.leftovers import orphaned_processes, orphaned_shared_memory
 from lockstep.launch.sizing import Machine
+from lockstep.machine.cores import usable_cores
+from lockstep.machine.gpus import count_gpus
+from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
 
 
 @dataclass(frozen=True)

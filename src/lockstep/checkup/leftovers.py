@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lockstep.checkup.row import Row, note, ok
-from lockstep.launch.leftovers import SHARED_MEMORY
+from lockstep.machine.leftovers import SHARED_MEMORY
 
 MAX_NAMED = 8
 

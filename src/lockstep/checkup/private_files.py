@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from lockstep.checkup.row import Row, note, ok
-from lockstep.launch.private_view import ViewReport, make_view, remove_tree
+from lockstep.machine.private_view import ViewReport, make_view, remove_tree
 
 
 def try_view() -> ViewReport:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lockstep.checkup.row import Row, note, ok, problem
-from lockstep.launch.leftovers import SHARED_MEMORY
+from lockstep.machine.leftovers import SHARED_MEMORY
 
 FOLDER = SHARED_MEMORY
 SMALL_BYTES = 1 << 30

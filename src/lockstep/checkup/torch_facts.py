@@ -84,7 +84,7 @@ def _gather() -> TorchFacts:
     distributed = importlib.import_module("torch.distributed")
     cuda, hip = torch.version.cuda, getattr(torch.version, "hip", None)
     devices, cuda_error = _devices(torch) if cuda or hip else ((), "")
-    native = importlib.import_module("lockstep.transport.native")
+    native = importlib.import_module("lockstep.node.native")
     backends = tuple(name for name in ("gloo", "nccl", "mpi", "ucc") if _has(distributed, name))
     return TorchFacts(
         version=str(torch.__version__),
@@ -106,7 +106,7 @@ def _gather() -> TorchFacts:
 def _try_group(facts: TorchFacts) -> TorchFacts:
     if "gloo" not in facts.backends:
         return replace(facts, misfit="")  # then no ranks meet at all
-    return replace(facts, misfit=importlib.import_module("lockstep.transport.self_test").group_problem())
+    return replace(facts, misfit=importlib.import_module("lockstep.process_group.self_test").group_problem())
 
 
 def _has(distributed: Any, name: str) -> bool:

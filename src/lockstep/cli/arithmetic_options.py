@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lockstep.layout.arithmetic import NUMERICS, PRECISIONS, Arithmetic
+from lockstep.handover.arithmetic import NUMERICS, PRECISIONS, Arithmetic
 
 
 def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]:

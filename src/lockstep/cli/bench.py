@@ -12,6 +12,12 @@ from typing import Any
 
 import click
 
+from lockstep.bench.bench import Runners, measure
+from lockstep.bench.picture import FORMATS, draw
+from lockstep.bench.plan import Amount, Bench, parse_strategies, with_all_threads
+from lockstep.bench.reasons import sentences
+from lockstep.bench.report import show
+from lockstep.bench.results import Results
 from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.machine import machine_for
@@ -22,14 +28,8 @@ from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
-from lockstep.layout.regular_file import other_kind
-from lockstep.prove.bench import Runners, measure
-from lockstep.prove.bench_picture import FORMATS, draw
-from lockstep.prove.bench_plan import Amount, Bench, parse_strategies, with_all_threads
-from lockstep.prove.bench_reasons import sentences
-from lockstep.prove.bench_report import show
-from lockstep.prove.bench_results import Results
-from lockstep.prove.trials import Files, Trials
+from lockstep.regular_file import other_kind
+from lockstep.trials.trials import Files, Trials
 from lockstep.visible import visible
 
 DEFAULT_STEPS = 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from lockstep.launch.cores import usable_cores
-from lockstep.launch.gpus import count_gpus, torch_speaks_cuda
-from lockstep.launch.open_files import open_file_limit
 from lockstep.launch.sizing import Machine
+from lockstep.machine.cores import usable_cores
+from lockstep.machine.gpus import count_gpus, torch_speaks_cuda
+from lockstep.machine.processes import open_file_limit
 
 
 def machine_for(device: str) -> Machine:

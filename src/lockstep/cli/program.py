@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.layout.regular_file import other_kind
+from lockstep.regular_file import other_kind
 from lockstep.visible import visible
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.cli.arithmetic_options import arithmetic_from
 from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.layout.mesh import Form
-from lockstep.prove.trials import Program
+from lockstep.trials.trials import Program
 
 
 def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:

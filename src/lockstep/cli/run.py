@@ -19,17 +19,17 @@ from lockstep.cli.program import check_program
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
 from lockstep.cli.words import strays
 from lockstep.errors import UsageError
-from lockstep.launch.backend_rules import BACKENDS, check_backend
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
-from lockstep.launch.gpus import gpu_names
+from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.report import Line
 from lockstep.launch.request import LaunchRequest, Verbosity
-from lockstep.launch.saying import Saying
+from lockstep.launch.screen.report import Line
+from lockstep.launch.screen.saying import Saying
+from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
-from lockstep.launch.terminal import Terminal
 from lockstep.layout.mesh import Form, is_data_parallel, launched
+from lockstep.machine.gpus import gpu_names
 
 EPILOG = """\b
 Examples:

@@ -23,13 +23,13 @@ from lockstep.cli.program_options import program_from
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
-from lockstep.layout.regular_file import other_kind
 from lockstep.prove.findings import ACCEPTABLE, SCRIPT
 from lockstep.prove.report import show
 from lockstep.prove.saved_bits import SavedBits, read_saved
-from lockstep.prove.trials import Files, Trials
 from lockstep.prove.verify import Proof
 from lockstep.prove.verify import verify as prove
+from lockstep.regular_file import other_kind
+from lockstep.trials.trials import Files, Trials
 
 DEFAULT_RANKS = "1,2,4"
 DEFAULT_STEPS = 20

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
+from lockstep.errors import SAMPLE_NOTE
 from lockstep.feed.under_way import UnderWay
-from lockstep.layout.sample_note import SAMPLE_NOTE
 
 PR_SET_PDEATHSIG = 1
 

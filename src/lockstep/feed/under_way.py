@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-from lockstep.layout.sample_note import SAMPLE_NOTE
+from lockstep.errors import SAMPLE_NOTE
 
 ROW = 64
 MAX_INDEX = ROW - 2

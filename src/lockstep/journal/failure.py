@@ -16,10 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lockstep.errors import PeerLost, UsageError
-from lockstep.journal.private_file import write_private
-from lockstep.layout.regular_file import read_regular
-from lockstep.layout.sample_note import SAMPLE_NOTE
+from lockstep.errors import SAMPLE_NOTE, PeerLost, UsageError
+from lockstep.handover.run_folder import write_private
+from lockstep.regular_file import read_regular
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")

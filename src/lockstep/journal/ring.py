@@ -1,7 +1,7 @@
 """The mapped ring: one file per rank, one writer, any number of readers, no locks.
 
 The page cache keeps what a killed process wrote, so the launcher reads the last record of a dead rank. Writing a
-record costs well under a microsecond beside the clock (`tests/unit/test_journal.py` prints it); nothing is flushed to
+record costs well under a microsecond beside the clock (`tests/unit/journal/test_journal.py` prints it); nothing is flushed to
 the disk on purpose.
 
 Layout: header (4 KiB: magic, capacity, rank, pid, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.

@@ -1,7 +1,10 @@
-"""Start, watch and stop the ranks of a run on one node. Plain Python: nothing here imports torch.
+"""Start, watch and stop the ranks of a run on one node. Plain Python, a room for each process.
 
-`launcher` is the entrance. It asks `nursery_handle` for a nursery (`nursery`: a process that imports torch once and
-forks every rank), makes the run folder (`folder`), and lets `supervisor` watch until every rank has ended. What to
-send to whom is decided in `stopping`, whose fault it was in `verdict`; both are pure. `report`, `progress`,
-`rank_output` and `terminal` say it to a person.
+request -> how many ranks, threads, devices        request, sizing
+launch(request):                                   launcher
+a run folder                                   folder
+a nursery, which forks the ranks               nursery/ -> in_rank/, guards/
+start, watch, stop                             supervise/; signals, stopping and verdict decide, purely
+what a person sees                             screen/
+spawn(function) does the same from Python          spawning/
 """

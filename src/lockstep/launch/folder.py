@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
-from lockstep.layout.run_folder import RunFolder
 from lockstep.visible import visible
 
 DEFAULT_BASE = "lockstep-runs"

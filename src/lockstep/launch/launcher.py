@@ -12,22 +12,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.launch.failure_block import Evidence, crash_stack, failure_block, lost_block
+from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.folder import make_run_folder
-from lockstep.launch.losses import Losses
-from lockstep.launch.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
-from lockstep.launch.nursery_handle import NurseryHandle
-from lockstep.launch.observer import Observer
-from lockstep.launch.preloading import modules_for
-from lockstep.launch.report import Line, alone_line, done_lines, ranks_line
+from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
-from lockstep.launch.run_store import RunStore
-from lockstep.launch.saying import Saying
+from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
+from lockstep.launch.screen.losses import Losses
+from lockstep.launch.screen.report import Line, alone_line, done_lines, ranks_line
+from lockstep.launch.screen.saying import Saying
+from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.supervisor import Supervisor
-from lockstep.launch.terminal import Terminal
+from lockstep.launch.supervise.observer import Observer
+from lockstep.launch.supervise.run_store import RunStore
+from lockstep.launch.supervise.supervisor import Supervisor
 from lockstep.launch.verdict import Verdict, judge, signal_name
-from lockstep.layout.run_folder import RunFolder
+from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 
 
 def launch(

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.layout.regular_file import read_regular
+from lockstep.regular_file import read_regular
 
 SPELLINGS = ("--local_rank", "--local-rank")
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from lockstep.handover.arithmetic import Arithmetic
 from lockstep.journal.failure import Failure
-from lockstep.layout.arithmetic import Arithmetic
 from lockstep.layout.mesh import Form
 
 Device = Literal["cpu", "cuda"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
-from lockstep.launch.cores import Cores, threads_per_rank
 from lockstep.launch.request import Device
+from lockstep.machine.cores import Cores, threads_per_rank
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS = 1024

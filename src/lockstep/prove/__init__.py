@@ -1,5 +1,9 @@
 """`lockstep verify`: run one script in several ways and compare every bit. Plain Python, without torch.
 
-The ranks record hashes (`lockstep.run.witness`); here they are read (`evidence`), compared (`comparison`), explained
-(`plain`, `values`, `cause`) and shown (`report`). `verify` is the order in which this happens.
+for each number of ranks: a run, recorded            verify, ../trials
+what ranks recorded, read back                       evidence, saved_bits (`--save`, `--against`)
+the first difference                                 comparison, rows
+a closer look: values, cause                         explanation, values, cause
+one step over lanes against the whole batch          plain, least_squares
+-> Findings, shown                                   findings, report
 """

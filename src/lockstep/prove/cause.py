@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lockstep.layout.carried_tensor import CarriedTensor
-from lockstep.layout.recording import AT_END
+from lockstep.handover.carried_tensor import CarriedTensor
+from lockstep.handover.recording import AT_END
 from lockstep.prove.evidence import Kind, Place
 
 NOT_REPEATABLE = (

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.layout.recording import AT_END
+from lockstep.handover.recording import AT_END
 from lockstep.prove.evidence import Evidence, Kind, Place, Recorded
 
 

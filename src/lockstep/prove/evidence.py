@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from lockstep.layout.recording import AT_END, NAN_MARK
-from lockstep.layout.run_folder import RunFolder
+from lockstep.handover.recording import AT_END, NAN_MARK
+from lockstep.handover.run_folder import RunFolder
 
 T = TypeVar("T")
 

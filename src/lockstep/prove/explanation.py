@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.layout.carried_tensor import CarriedTensor, read_carried_tensor
-from lockstep.layout.recording import AT_END
+from lockstep.handover.carried_tensor import CarriedTensor, read_carried_tensor
+from lockstep.handover.recording import AT_END
 from lockstep.prove.cause import Symptoms, usual_cause
 from lockstep.prove.comparison import Difference, Side
 from lockstep.prove.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
 from lockstep.prove.findings import Explained
-from lockstep.prove.trials import Trial, Trials
 from lockstep.prove.values import Deviation, constant_ratio, deviation, read_values
+from lockstep.trials.trials import Trial, Trials
 
 WATCHED_STEPS = 3
 """With fewer steps two lanes would not hand on often enough to be sure."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lockstep.layout.recording import AT_END
+from lockstep.handover.recording import AT_END
 from lockstep.prove.comparison import Cell, Difference
 from lockstep.prove.evidence import Place
 from lockstep.prove.plain import Plain, sentence
@@ -92,7 +92,7 @@ class Findings:
     numerics: str = "exact"
     """As the script or the command line chose it."""
     not_exact: str = ""
-    """Why equal bits are not promised at all (see `lockstep.layout.exactness`); empty where they are."""
+    """Why equal bits are not promised at all (see `lockstep.handover.arithmetic`); empty where they are."""
     plain: Plain | None = None
     accepted: tuple[str, ...] = ()
     """What a person accepts, of `ACCEPTABLE`: it does not make the exit code 1."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.layout.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder
 from lockstep.prove.least_squares import combination, distance, dot, fit, norm
 
 TOLERANCES = {"float64": 1e-6, "float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}

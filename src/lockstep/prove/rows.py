@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lockstep.layout.recording import AT_END
+from lockstep.handover.recording import AT_END
 from lockstep.prove.comparison import Cell, cell
 from lockstep.prove.evidence import Evidence, Kind, Place
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.layout.recording import AT_END
-from lockstep.layout.regular_file import read_regular
+from lockstep.handover.recording import AT_END
 from lockstep.prove.evidence import End, Evidence, Place
-from lockstep.prove.trials import Program
+from lockstep.regular_file import read_regular
+from lockstep.trials.trials import Program
 
 FORMAT = "lockstep-bits"
 VERSION = 1

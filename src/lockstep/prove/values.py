@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from lockstep.layout.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder
 
 T = TypeVar("T", int, float)
 CONSTANT = 1e-4

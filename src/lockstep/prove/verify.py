@@ -19,7 +19,7 @@ from lockstep.prove.findings import SCRIPT, Against, Failed, Findings, Run
 from lockstep.prove.plain import Finding, Lanes, Plain, elements_for, judge, read_lanes
 from lockstep.prove.rows import rows_of
 from lockstep.prove.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
-from lockstep.prove.trials import Program, Trial, Trials
+from lockstep.trials.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
 LAST_WORDS = 5

@@ -12,18 +12,18 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch i
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.layout.rank_environment import Position, RankEnvironment
-from lockstep.layout.run_folder import RunFolder
-from lockstep.transport import native
+from lockstep.handover.environment import Position, RankEnvironment
+from lockstep.handover.run_folder import RunFolder
+from lockstep.node import native
+from lockstep.node.shared_store import inherited_store
+from lockstep.process_group.errors import CollectiveFailed
+from lockstep.process_group.self_test import group_problem
+from lockstep.process_group.watched import NAME
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
-from lockstep.transport.collective_errors import CollectiveFailed
 from lockstep.transport.contract import Transport
-from lockstep.transport.group import PATIENCE, GroupTransport
-from lockstep.transport.self_test import group_problem
 from lockstep.transport.shared_memory import SharedMemoryTransport
-from lockstep.transport.shared_store import inherited_store
-from lockstep.transport.watched import NAME
+from lockstep.transport.torch_group import PATIENCE, GroupTransport
 
 _said_in: set[int] = set()
 """The last meeting of which something was said."""

@@ -1,6 +1,10 @@
 """The run that the user's script holds: where rank, strategy and feed meet.
 
-`run` is the facade, `step` a step and its lanes, `evaluation` plain iteration of a prepared loader, `place` where in
-the loop the script is, `tally` metrics whose bits do not depend on the ranks, `rows` gathering in data-set order,
-`weights` and `state` files and `resume` from them, `metrics` what `run.log` writes, `ledger` the journal and the times, `witness` what `verify` records.
+    run = init(...)                              start: environment -> parts -> Run
+    model, optimizer, loader = run.prepare(...)  run (the facade) -> prepare/
+    for step in run.steps(loader): ...           -> loop/; position/ knows where the script is
+    run.save_state(path)                         -> saving/
+    finish()                                     ending
+
+`parts` is what all of these share. `watch/` looks at what a script does in every run, `witness/` records for `lockstep verify`.
 """

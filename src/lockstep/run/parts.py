@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
-from lockstep.layout.arithmetic import Arithmetic
+from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.environment import RankEnvironment
+from lockstep.handover.run_folder import RunFolder
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
-from lockstep.layout.rank_environment import RankEnvironment
-from lockstep.layout.run_folder import RunFolder
 from lockstep.rank.streams import Streams
-from lockstep.run.epoch_count import EpochCount
-from lockstep.run.ledger import Ledger
-from lockstep.run.meter import Meter
-from lockstep.run.metrics import MetricsFile
-from lockstep.run.place import Place
-from lockstep.run.shares import Shares
-from lockstep.run.strangers import Strangers
-from lockstep.run.witness import Witness
-from lockstep.run.written_files import WrittenFiles
+from lockstep.run.position.epoch_count import EpochCount
+from lockstep.run.position.ledger import Ledger
+from lockstep.run.position.metrics import MetricsFile
+from lockstep.run.position.region import Place
+from lockstep.run.watch.shares import Shares
+from lockstep.run.watch.strangers import Strangers
+from lockstep.run.watch.written_files import WrittenFiles
+from lockstep.run.witness.meter import Meter
+from lockstep.run.witness.witness import Witness
 from lockstep.strategy.contract import Strategy
 from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport

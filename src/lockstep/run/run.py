@@ -10,23 +10,24 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from lockstep.caller import where
 from lockstep.errors import UsageError, WorldError
 from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.layout.tree import tree_sum
-from lockstep.run import rows, weights
-from lockstep.run.agreed import Agreed, number
+from lockstep.run.loop import rows
+from lockstep.run.loop.agreed import Agreed, number
+from lockstep.run.loop.step import Step
+from lockstep.run.loop.tally import Tally
+from lockstep.run.loop.testimony import is_over, settle
+from lockstep.run.loop.training import train
 from lockstep.run.parts import Parts
-from lockstep.run.place import Region
-from lockstep.run.preparation import prepare
-from lockstep.run.resume import load_state
-from lockstep.run.state import save_state
-from lockstep.run.step import Step
-from lockstep.run.tally import Tally
-from lockstep.run.testimony import is_over, settle
-from lockstep.run.training import train
+from lockstep.run.position.region import Region
+from lockstep.run.prepare.preparation import prepare
+from lockstep.run.saving import weights
+from lockstep.run.saving.resume import load_state
+from lockstep.run.saving.state import save_state
 from lockstep.strategy.right_form import RIGHT_FORM
-from lockstep.transport.caller import where
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import operator
 import os
 import sys
@@ -15,35 +14,29 @@ from typing import Any
 import torch
 
 from lockstep.errors import LockstepError, PeerLost, UsageError
+from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.environment import MEASURE, RankEnvironment, decode
+from lockstep.handover.late_settings import came_too_late
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import describe, write_failure
-from lockstep.layout.arithmetic import Arithmetic
-from lockstep.layout.late_settings import came_too_late
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
 from lockstep.layout.placement import place
-from lockstep.layout.rank_environment import MEASURE, RankEnvironment, decode
-from lockstep.layout.run_folder import RunFolder
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.device import pin_device
-from lockstep.rank.join import join, leave
+from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
-from lockstep.run.calm import calm, calm_random_numbers, compile_nothing
-from lockstep.run.evaluation import say_shares
-from lockstep.run.kept_file import keep
-from lockstep.run.lane_watch import LaneWatch
-from lockstep.run.ledger import Ledger
-from lockstep.run.meter import Meter
-from lockstep.run.metrics import MetricsFile
+from lockstep.run.ending import end
 from lockstep.run.parts import Parts
-from lockstep.run.precision import make_precision
-from lockstep.run.replicas import check_replicas
+from lockstep.run.position.ledger import Ledger
+from lockstep.run.position.metrics import MetricsFile
+from lockstep.run.prepare.precision import make_precision
 from lockstep.run.run import Run
-from lockstep.run.stage_report import write_stage_report
-from lockstep.run.state_hash import state_hash
-from lockstep.run.testimony import testify_end
-from lockstep.run.training import say_written
-from lockstep.run.witness import Witness
+from lockstep.run.witness.calm import calm, calm_random_numbers, compile_nothing
+from lockstep.run.witness.lane_watch import LaneWatch
+from lockstep.run.witness.meter import Meter
+from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
 from lockstep.visible import remark
 
@@ -239,30 +232,7 @@ def finish() -> None:
     parts = _present.pop()
     parts.ended = True
     atexit.unregister(_finish_at_exit)
-    failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
-    failed = failed or (parts.folder is not None and parts.folder.failure(parts.transport.rank).exists())
-    try:
-        if not failed:
-            if parts.meter is not None:
-                parts.meter.close()
-            say_shares(parts)
-            mine = [parts.strategy.checksums(), parts.written.take() if parts.written is not None else {}]
-            told = parts.transport.all_gather_object(mine, "the end of the script")
-            say_written(parts, [paths for _, paths in told])
-            check_replicas(parts, [sums for sums, _ in told])
-            testify_end(parts)
-            _write_result(parts)
-            write_stage_report(parts)
-    finally:
-        parts.strategy.close()
-        parts.strangers.close()
-        if parts.written is not None:
-            parts.written.close()
-        for hook in parts.hooks:
-            hook.remove()
-        if not failed:
-            parts.transport.close()
-            leave()
+    end(parts)
 
 
 def _finish_at_exit() -> None:
@@ -284,34 +254,3 @@ def _leave_failure(parts: Parts, folder: RunFolder, error: LockstepError) -> boo
     """For the launcher; False when it could not be written."""
     rank = parts.transport.rank
     return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))
-
-
-def _write_result(parts: Parts) -> None:
-    if parts.transport.rank != 0 and parts.mesh.stages == 1:
-        return
-    digest = state_hash(parts) if parts.models else ""
-    if parts.transport.rank != 0:
-        return
-    if parts.folder is None:
-        if digest and parts.said_decisions:
-            print(f"lockstep: bits sha256:{digest}", file=sys.stderr)
-        return
-    earlier_epochs, earlier_steps = parts.resumed
-    result = {
-        "steps": parts.ledger.step - earlier_steps,
-        "epochs": len(parts.epochs_seen) - earlier_epochs,
-        "earlier_epochs": earlier_epochs,
-        "samples": _samples(parts.epochs_seen[earlier_epochs:]),
-        "bits": f"sha256:{digest}" if digest else "",
-        "lanes": parts.placement.num_lanes,
-        "threads": parts.threads,
-    }
-    keep(parts.folder.result, json.dumps(result), parts.ledger)
-
-
-def _samples(epochs: list[int]) -> str:
-    if not epochs:
-        return ""
-    if len(set(epochs)) == 1:
-        return f"{epochs[0]} samples x {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}, each once"
-    return f"{sum(epochs)} samples in {len(epochs)} epochs, each once per epoch"

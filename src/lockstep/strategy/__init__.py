@@ -1,6 +1,11 @@
-"""How a model is laid on ranks: one contract, one file per way of doing it.
+"""How a model is laid on ranks: one contract, a room for each way of doing it.
 
-`replica` is `single` and `ddp`: every rank holds the model. `arena` keeps parameters in flat buffers, `gradients` is
-what a lane's backward writes into and what the ranks reduce, `buffers` are BatchNorm's statistics and their like.
-`zero1` is a replica of which each rank updates a `share`; `visibility` is how the others see what it wrote.
+    choose_strategy(mesh, ...) -> Strategy                   choice
+    strategy.adopt(models)                                   contract; agreement (do ranks have the same?), other_users
+    for each step:  begin_pass, then for each lane
+                    begin_lane, backward, end_lane;          replica/ is the way that the others build on
+                    end_pass                                 norm, losses, precision, loss_scale
+    optimizer.step                                           step_watch, optimizer_kinds
+
+`around` is a strategy that changes little of another one. `right_form` holds the loops that messages show.
 """

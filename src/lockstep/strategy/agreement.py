@@ -124,3 +124,8 @@ def tensor_hash(tensor: Tensor) -> str:
     flat = dense.contiguous().cpu().reshape(-1)
     alias = from_dlpack(flat.view(torch.uint8))  # .numpy() marks a storage for good as one that NumPy may use
     return hashlib.blake2b(alias.numpy().data, digest_size=16).hexdigest()
+
+
+def spans_devices(model: nn.Module) -> bool:
+    """Whether a module's author has put it on several devices already; then it is left as it is."""
+    return len({tensor.device for tensor in model.parameters()}) > 1

@@ -5,13 +5,13 @@ The delegation is written out here once, so that those files hold only what is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.strategy.contract import PassResult, StepCut, Strategy
+from lockstep.strategy.contract import OnLane, PassResult, StepCut, Strategy
 from lockstep.strategy.precision import Precision
 
 
@@ -28,11 +28,11 @@ class Around(Strategy):
         self.placement = inner.placement
 
     @property
-    def on_lane(self) -> Callable[[int, Any, float, bool], None] | None:  # one observer: the inner one's
+    def on_lane(self) -> OnLane | None:  # one observer: the inner one's
         return self._inner.on_lane
 
     @on_lane.setter
-    def on_lane(self, told: Callable[[int, Any, float, bool], None] | None) -> None:
+    def on_lane(self, told: OnLane | None) -> None:
         self._inner.on_lane = told
 
     @property

@@ -7,15 +7,15 @@ import torch
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import Strategy
-from lockstep.strategy.data_parallel import DataParallel
-from lockstep.strategy.hogwild import Hogwild
-from lockstep.strategy.once_per_node import OncePerNode
-from lockstep.strategy.pipeline import Pipeline
-from lockstep.strategy.replica import Replica
-from lockstep.strategy.several_devices import SeveralDevices
-from lockstep.strategy.staged import Staged
-from lockstep.strategy.visibility import HandedAround
-from lockstep.strategy.zero1 import Zero1
+from lockstep.strategy.dp.data_parallel import DataParallel
+from lockstep.strategy.hogwild.hogwild import Hogwild
+from lockstep.strategy.replica.replica import Replica
+from lockstep.strategy.stages.pipeline import Pipeline
+from lockstep.strategy.stages.several_devices import SeveralDevices
+from lockstep.strategy.stages.staged import Staged
+from lockstep.strategy.zero1.once_per_node import OncePerNode
+from lockstep.strategy.zero1.visibility import HandedAround
+from lockstep.strategy.zero1.zero1 import Zero1
 from lockstep.transport.contract import Transport
 
 

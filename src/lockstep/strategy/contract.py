@@ -15,6 +15,10 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
 from lockstep.strategy.precision import Precision
 
+OnLane = Callable[[int, Sequence[Tensor], float, bool], None]
+"""Told of a lane: its number, its gradients before they are weighted (one flat tensor for each dtype and device), its weight,
+and whether the script passed `weight=`."""
+
 
 @dataclass(frozen=True)
 class StepCut:
@@ -82,9 +86,8 @@ class Strategy(ABC):
     update only, or others write to the parameters."""
     seen = 0
     """Of a rank's random streams outside of lanes; `end_pass` compares it over the ranks."""
-    on_lane: Callable[[int, Any, float, bool], None] | None = None
-    """Told each lane's gradients before they are weighted, its weight, and whether the script passed `weight=`;
-    `lockstep verify` looks at them."""
+    on_lane: OnLane | None = None
+    """`lockstep verify` looks at each lane's gradients with it."""
 
     @abstractmethod
     def adopt(self, models: Sequence[nn.Module]) -> None:

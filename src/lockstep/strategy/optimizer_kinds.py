@@ -3,7 +3,7 @@
 An optimizer is *element-wise* when the update of an element depends on that element's gradient and state alone; then it
 may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that couples
 parameters, or that nobody here knows, is refused unless the script says what it is; then zero1 gives it its own parameters
-(`lending`). The tables are tested: `tests/unit/test_optimizer_kinds.py`.
+(`lending`). The tables are tested: `tests/unit/strategy/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.layout.mesh import Form
-from lockstep.layout.rank_environment import Position, RankEnvironment, RankSettings, encode
-from lockstep.layout.run_folder import RunFolder
 from lockstep.run.start import finish
 from lockstep.torch_private import COMPILER
 

@@ -1,5 +1,6 @@
 """How ranks exchange tensors: one contract, and everything that fulfils it.
 
-`contract` says what a transport promises, `alone` is one rank, `group` is torch.distributed (Gloo, NCCL), `fake` is
-several ranks as threads of one process, for tests. One suite in `tests/contract/` runs over all of them.
+`contract` says what a transport promises and `frame` what every small exchange carries. `alone` is one rank, `shared_memory`
+the ranks of one node, `torch_group` torch.distributed (Gloo, NCCL), `backend_order` the same without a fixed order; `channel`
+sends tensors between two ranks. One suite in `tests/contract/` runs over all of them and over `testing.fake_transport`.
 """

@@ -14,7 +14,7 @@ from torch import Tensor
 from lockstep.errors import PeerLost
 from lockstep.layout.placement import Placement
 from lockstep.transport.contract import Pending
-from lockstep.transport.group import LEFT, GroupTransport
+from lockstep.transport.torch_group import LEFT, GroupTransport
 
 
 class BackendOrderTransport(GroupTransport):

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from lockstep.caller import where
 from lockstep.errors import LockstepError, PeerLost, UsageError, WorldError
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, children
+from lockstep.node.meeting import meet
+from lockstep.node.native import compiled
 from lockstep.transport.alone import AloneTransport
-from lockstep.transport.caller import where
 from lockstep.transport.contract import Pending, Sent, SharedOnce, Transport
-from lockstep.transport.meeting import meet
-from lockstep.transport.native import compiled
 
 BROADCAST, ALL_GATHER = 4, 5
 """Kinds of operations, as the compiled part numbers them."""

@@ -1,0 +1,125 @@
+"""What can be measured: each part by name, with what it needs and whether it has a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.measurement import Measurement
+from benchmarks.parts.buckets import measure_buckets
+from benchmarks.parts.ddp import measure_ddp
+from benchmarks.parts.descriptions import measure_descriptions
+from benchmarks.parts.launching import measure_launch
+from benchmarks.parts.memory import measure_memory
+from benchmarks.parts.naive_split import measure_pipeline
+from benchmarks.parts.overhead import measure_overhead
+from benchmarks.parts.replacing import measure_replacement
+from benchmarks.parts.stepping import measure_alone, measure_steps
+from benchmarks.parts.transport import transport_measurements
+from benchmarks.parts.update import SIZES_M, measure_update
+from benchmarks.pictures.steps import draw_steps
+from benchmarks.pictures.transport import draw_transport
+from benchmarks.summary import Line
+from benchmarks.workloads import WORKLOADS
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured."""
+
+    rounds: int
+    steps: int
+    """Of `overhead`, whose steps are very short."""
+    picture: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """One word of the command line."""
+
+    what: str
+    plan: Callable[[Amount], list[Measurement]]
+    """What to measure, in order."""
+    compiled: bool = True
+    """Whether it needs the compiled part of lockstep."""
+    draw: Callable[[Sequence[Line], Path], None] | None = None
+    """Writes the picture of its lines."""
+
+
+def _steps(amount: Amount) -> list[Measurement]:
+    return [
+        Measurement(f"steps, {strategy}: {workload.what}", partial(measure_steps, name, strategy, amount.rounds))
+        for name, workload in WORKLOADS.items()
+        for strategy in ("ddp", "zero1")
+    ]
+
+
+def _alone(amount: Amount) -> list[Measurement]:
+    names = ("mlp", "gpt", "cnn")
+    return [
+        Measurement(f"alone: {WORKLOADS[name].what}", partial(measure_alone, name, amount.rounds)) for name in names
+    ]
+
+
+def _launch(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"launch, {n} ranks", partial(measure_launch, n, amount.rounds)) for n in (2, 8)]
+
+
+def _pipeline(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"pipeline, {m} micro-batches", partial(measure_pipeline, m, amount.rounds)) for m in (8, 16)]
+
+
+def _overhead(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"overhead, {n} ranks", partial(measure_overhead, n, amount.steps)) for n in (1, 2)]
+
+
+def _ddp(amount: Amount) -> list[Measurement]:
+    names = ("mlp", "gpt", "cnn")
+    return [Measurement(f"ddp: {WORKLOADS[name].what}", partial(measure_ddp, name, amount.rounds)) for name in names]
+
+
+def _update(amount: Amount) -> list[Measurement]:
+    return [
+        Measurement(f"update, {size} M parameters", partial(measure_update, size, amount.rounds)) for size in SIZES_M
+    ]
+
+
+def _transport(amount: Amount) -> list[Measurement]:
+    return transport_measurements(amount.rounds, picture=amount.picture)
+
+
+def _replace(amount: Amount) -> list[Measurement]:
+    return [Measurement("replace", partial(measure_replacement, amount.rounds))]
+
+
+def _memory(_: Amount) -> list[Measurement]:
+    return [Measurement("memory", measure_memory)]
+
+
+def _descriptions(amount: Amount) -> list[Measurement]:
+    return [Measurement("descriptions", partial(measure_descriptions, amount.rounds))]
+
+
+def _buckets(amount: Amount) -> list[Measurement]:
+    names = ("mlp", "gpt", "cnn")
+    return [
+        Measurement(f"buckets: {WORKLOADS[name].what}", partial(measure_buckets, name, amount.rounds)) for name in names
+    ]
+
+
+PARTS = {
+    "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport, draw=draw_transport),
+    "descriptions": Part("what an operation costs beyond two flags", _descriptions),
+    "buckets": Part("the size of the buckets that gradients are added up in", _buckets),
+    "ddp": Part("a DDP script with our back end instead of Gloo (C5)", _ddp),
+    "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps),
+    "update": Part("reduction and AdamW (C7)", _update, compiled=False),
+    "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False),
+    "launch": Part("launch to the first all_reduce (C10)", _launch, compiled=False),
+    "replace": Part("fork to the first collective (C11)", _replace),
+    "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
+    "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
+    "overhead": Part("what a step costs besides the model (C16)", _overhead, compiled=False),
+}

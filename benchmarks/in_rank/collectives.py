@@ -1,0 +1,148 @@
+"""One operation as each side makes it, on buffers of its own, and a check that all sides compute the same.
+
+Runs in ranks. All numbers are float32. `whole` is the tensor of the case's size, `part` an equal share of it: all_gather
+makes whole from parts, reduce_scatter parts from wholes; the others work on whole in place. `send` is there and back
+between neighbours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.bare import Copy
+from benchmarks.cases import Case
+from benchmarks.limits import touched_bytes
+from lockstep.node.native import compiled
+
+Act = Callable[[], object]
+
+KINDS = {"barrier": 0, "all_reduce": 1, "reduce_scatter": 3, "broadcast": 4, "all_gather": 5}
+FLOAT32, SUM, NO_ROOT, FOREVER_S = 1, 0, -1, 600.0
+ELEMENT, LINE = 4, 64
+"""Bytes of a number, and of a cache line, at which every tensor begins."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """What one operation works on."""
+
+    whole: Tensor
+    part: Tensor
+
+
+def stride(num_bytes: int) -> int:
+    """Where the next tensor begins."""
+    return -(-num_bytes // LINE) * LINE
+
+
+def pool_bytes(case: Case, count: int, num_ranks: int) -> int:
+    """What so many buffers of a case need."""
+    return count * (stride(case.num_bytes) + stride(max(case.num_bytes // num_ranks, ELEMENT)))
+
+
+def buffers(memory: Tensor, case: Case, count: int, num_ranks: int) -> list[Buffer]:
+    """Cut `memory` (float32, one dimension) into so many buffers, filled with zeros."""
+    whole, part = (stride(n) // ELEMENT for n in (case.num_bytes, max(case.num_bytes // num_ranks, ELEMENT)))
+    size, share = case.num_bytes // ELEMENT, max(case.num_bytes // num_ranks // ELEMENT, 1)
+    memory[: count * (whole + part)].zero_()
+    starts = range(0, count * (whole + part), whole + part)
+    return [Buffer(memory[at : at + size], memory[at + whole : at + whole + share]) for at in starts]
+
+
+def window_memory(group: compiled.Group, num_bytes: int) -> tuple[compiled.Window, Tensor]:
+    """A new shared window, to be kept, and this rank's region of it as float32; every rank must call it."""
+    window = group.allocate(num_bytes)
+    address = window.address(group.rank)
+    return window, torch.frombuffer((ctypes.c_char * num_bytes).from_address(address), dtype=torch.float32)
+
+
+def by_handle(group: compiled.Group, collective: str, buffer: Buffer) -> Act:
+    """Through our compiled group."""
+    whole, part, count = buffer.whole.data_ptr(), buffer.part.data_ptr(), buffer.whole.numel()
+    if collective == "all_reduce":
+        return partial(group.all_reduce, whole, count, FLOAT32, SUM)
+    if collective == "send":
+        return partial(_there_and_back, group, whole, count * ELEMENT)
+    root, size, inputs, outputs = {
+        "barrier": (NO_ROOT, 0, [], []),
+        "broadcast": (0, count, [whole], [whole]),
+        "all_gather": (NO_ROOT, buffer.part.numel(), [part], [whole]),
+        "reduce_scatter": (NO_ROOT, buffer.part.numel(), [whole], [part]),
+    }[collective]
+    return partial(group.run, KINDS[collective], FLOAT32, SUM, root, size, inputs, outputs)
+
+
+def by_torch(group: dist.ProcessGroup, collective: str, buffer: Buffer) -> Act:
+    """Through torch.distributed, whatever the group's back end."""
+    return {
+        "barrier": partial(dist.barrier, group=group),
+        "all_reduce": partial(dist.all_reduce, buffer.whole, group=group),
+        "broadcast": partial(dist.broadcast, buffer.whole, 0, group=group),
+        "all_gather": partial(dist.all_gather_into_tensor, buffer.whole, buffer.part, group=group),
+        "reduce_scatter": partial(dist.reduce_scatter_tensor, buffer.part, buffer.whole, group=group),
+        "send": partial(_there_and_back_by_torch, group, buffer.whole),
+    }[collective]
+
+
+def by_copying(copy: Copy, case: Case, source: Buffer, target: Tensor, num_ranks: int) -> Act:
+    """The limit: `copy(target, source, num_bytes)` until as many bytes are touched as the collective must touch."""
+    num_bytes = touched_bytes(case.collective, case.num_bytes, num_ranks) // 2
+    room = source.whole.numel() * ELEMENT
+    times, rest = divmod(num_bytes, room)
+    pieces = [room] * times + [rest] * bool(rest)
+    addresses = target.data_ptr(), source.whole.data_ptr()
+    return lambda: [copy(*addresses, piece) for piece in pieces]
+
+
+def _there_and_back(group: compiled.Group, data: int, num_bytes: int) -> None:
+    peer = group.rank ^ 1
+    calls = [group.send, group.receive] if group.rank % 2 == 0 else [group.receive, group.send]
+    for call in calls:
+        group.wait(call(data, num_bytes, FLOAT32, peer, 0), FOREVER_S)
+
+
+def _there_and_back_by_torch(group: dist.ProcessGroup, data: Tensor) -> None:
+    peer = group.rank() ^ 1
+    for call in (dist.send, dist.recv) if group.rank() % 2 == 0 else (dist.recv, dist.send):
+        call(data, peer, group=group)
+
+
+def check(collective: str, act: Act, buffer: Buffer, rank: int, num_ranks: int) -> bool:
+    """Whether one operation gives exactly what it must. Whole numbers, so that no order of adding matters.
+
+    The buffer holds zeros afterwards.
+    """
+    if collective == "barrier":
+        act()
+        return True
+    for tensor in (buffer.whole, buffer.part):
+        tensor.copy_(_pattern(tensor.numel(), rank))
+    act()
+    result = buffer.part if collective == "reduce_scatter" else buffer.whole
+    good = torch.equal(result, _expected(collective, buffer, rank, num_ranks))
+    buffer.whole.zero_()
+    buffer.part.zero_()
+    return good
+
+
+def _pattern(count: int, rank: int) -> Tensor:
+    return torch.arange(count, dtype=torch.float32).remainder_(61.0).add_(rank)
+
+
+def _expected(collective: str, buffer: Buffer, rank: int, num_ranks: int) -> Tensor:
+    count, share = buffer.whole.numel(), buffer.part.numel()
+    if collective == "broadcast":
+        return _pattern(count, 0)
+    if collective == "send":  # the even rank gets its own numbers back
+        return _pattern(count, rank - rank % 2)
+    if collective == "all_gather":
+        return torch.cat([_pattern(share, peer) for peer in range(num_ranks)])
+    total = torch.stack([_pattern(count, peer) for peer in range(num_ranks)]).sum(0)
+    return total if collective == "all_reduce" else total[rank * share : (rank + 1) * share]

@@ -1,0 +1,123 @@
+"""What runs in the ranks of `transport`: every case, its sides in turn.
+
+lockstep run -n 2 -m benchmarks.in_rank.transport --rounds 24 --cases '[...]' --to times.json
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import cycle
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.bare import Bare
+from benchmarks.cases import BY_TORCH, GLOO, KIB, ORDINARY, WINDOWS, Case
+from benchmarks.in_rank.back_end import lockstep_group
+from benchmarks.in_rank.collectives import (
+    Act,
+    Buffer,
+    buffers,
+    by_copying,
+    by_handle,
+    by_torch,
+    check,
+    pool_bytes,
+    window_memory,
+)
+from benchmarks.in_rank.options import rank_parser
+from benchmarks.in_rank.turns import Turn, slowest, take_turns
+from benchmarks.limits import evicting_bytes, last_cache_bytes, num_buffers, repeats
+from lockstep.node.meeting import meet
+
+WARM_UP = 4
+LEAST_COPIED = 64 * KIB
+"""Below this a copy is no limit: what counts is how fast two cores tell each other that they are there."""
+
+
+class Bench:
+    """One rank's groups and memory."""
+
+    def __init__(self, cases: list[Case], bare: Bare) -> None:
+        dist.init_process_group("gloo")
+        self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
+        self.gloo, self.lockstep = dist.group.WORLD, lockstep_group()
+        store = dist.PrefixStore("benchmarks", dist.group.WORLD.get_group_store())
+        self.handle = meet(store, self.rank, self.num_ranks, lambda: "benchmarks")
+        most = max(pool_bytes(case, self.count(case), self.num_ranks) for case in cases)
+        self._kept, self._window = window_memory(self.handle, most)
+        self._memory = torch.empty(most // 4)
+        self._other = torch.ones(evicting_bytes(last_cache_bytes()) // 4)
+        self._copies = bare.limits()
+        self._target = torch.zeros(max(case.num_bytes for case in cases) // 4)
+
+    def count(self, case: Case) -> int:
+        """How many buffers take turns."""
+        return num_buffers(case.num_bytes, cold=case.cold)
+
+    def sides(self, case: Case) -> dict[str, list[Act]]:
+        """Each side's operations, one for each buffer, checked."""
+        ordinary, placed = (self._buffers(memory, case) for memory in (self._memory, self._window))
+        name = case.collective
+        found: dict[str, list[Act]] = {
+            GLOO: [by_torch(self.gloo, name, buffer) for buffer in ordinary],
+            WINDOWS: [by_handle(self.handle, name, buffer) for buffer in placed],
+            ORDINARY: [by_handle(self.handle, name, buffer) for buffer in ordinary],
+            BY_TORCH: [by_torch(self.lockstep, name, buffer) for buffer in ordinary],
+        }
+        for side, acts in found.items():
+            first = placed[0] if side == WINDOWS else ordinary[0]
+            if not check(name, acts[0], first, self.rank, self.num_ranks):
+                raise SystemExit(f"{case.what}: {side} gives wrong numbers on rank {self.rank}")
+        if name != "barrier" and case.num_bytes >= LEAST_COPIED:
+            for side, copy in self._copies.items():
+                found[side] = [by_copying(copy, case, buffer, self._target, self.num_ranks) for buffer in ordinary]
+        return found
+
+    def _buffers(self, memory: Tensor, case: Case) -> list[Buffer]:
+        return buffers(memory, case, self.count(case), self.num_ranks)
+
+    def measure(self, case: Case, rounds: int) -> dict[str, list[float]]:
+        """Nanoseconds of one operation, of the slowest rank, for each side and round."""
+        often = repeats(case.num_bytes if case.collective != "barrier" else 0)
+        acts = {side: cycle(of_side) for side, of_side in self.sides(case).items()}
+
+        def turn(side: str) -> Turn:
+            following = acts[side]
+
+            def act() -> None:
+                for _ in range(often):
+                    next(following)()
+
+            return act
+
+        def prepare(side: str) -> None:
+            if case.cold:
+                self._other.sum()
+            else:
+                next(acts[side])()
+
+        barrier = by_handle(self.handle, "barrier", Buffer(self._memory[:1], self._memory[:1]))
+        times = take_turns(
+            {side: turn(side) for side in acts}, rounds, warm_up=WARM_UP, barrier=barrier, before=prepare
+        )
+        return {side: [time / often for time in values] for side, values in slowest(times).items()}
+
+
+def main() -> None:
+    parser = rank_parser(bare=True)
+    parser.add_argument("--cases", type=json.loads, required=True)
+    options = parser.parse_args()
+    cases = [Case("", *told) for told in options.cases]
+    bench = Bench(cases, Bare(options.bare))
+    measured: list[Any] = [bench.measure(case, options.rounds) for case in cases]
+    if bench.rank == 0:
+        options.to.write_text(json.dumps(measured))
+    bench.handle.leave()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

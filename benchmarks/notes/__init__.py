@@ -1,0 +1,1 @@
+"""The notes' comparison of a pipeline with one device, repeated."""

@@ -1,0 +1,1 @@
+"""Pictures of measurements, for `--picture`."""

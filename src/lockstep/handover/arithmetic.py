@@ -1,0 +1,119 @@
+"""In which arithmetic a run computes: its precision, and whether the order of sums and the kernels are fixed.
+
+Names, their spellings elsewhere, and the line that tells a person what was decided. What the names do to torch is in
+`lockstep.strategy.precision` and `lockstep.rank.numerics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.errors import UsageError
+
+PRECISIONS = ("32", "bf16-mixed", "16-mixed")
+NUMERICS = ("exact", "fast")
+
+ALIASES = {
+    "32": ("32", "32-true", "fp32", "float32", "no"),
+    "bf16-mixed": ("bf16-mixed", "bf16", "bfloat16"),
+    "16-mixed": ("16-mixed", "16", "fp16", "float16"),
+}
+"""Every accepted spelling of a precision: Lightning Fabric's, Accelerate's, torch's dtypes; lower case."""
+
+ELSEWHERE = {
+    "bf16-true": "model.to(torch.bfloat16) before run.prepare, or bf16-mixed",
+    "16-true": "model.half() before run.prepare, or 16-mixed",
+    "64": "model.double() before run.prepare",
+    "64-true": "model.double() before run.prepare",
+    "fp64": "model.double() before run.prepare",
+    "float64": "model.double() before run.prepare",
+    "fp8": "bf16-mixed",
+    "transformer-engine": "bf16-mixed",
+}
+"""Names that others know, and the nearest thing that works here."""
+
+NOT_EXACT = (
+    'numerics="fast" leaves the order of sums and the choice of kernels to the back end, so bits may differ between '
+    'numbers of ranks and from run to run. numerics="exact", the default, fixes both.'
+)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a person said; None where nothing was said. After `decided`, both are names from the lists above."""
+
+    precision: str | None = None
+    numerics: str | None = None
+
+    def over(self, weaker: Arithmetic) -> Arithmetic:
+        """This one, completed by a weaker one: the command line over the script."""
+        return Arithmetic(self.precision or weaker.precision, self.numerics or weaker.numerics)
+
+    def decided(self) -> Arithmetic:
+        """The canonical names, defaults filled in.
+
+        Raises:
+            UsageError: for a name that is none.
+        """
+        return Arithmetic(precision_named(self.precision or "32"), numerics_named(self.numerics or "exact"))
+
+
+def precision_named(name: object) -> str:
+    """The precision that a spelling names; 16 and 32 may be numbers.
+
+    Raises:
+        UsageError: for another one, with the nearest thing that works.
+    """
+    spelled = str(name).lower().replace("_", "-").removeprefix("torch.")
+    for precision, spellings in ALIASES.items():
+        if spelled in spellings:
+            return precision
+    if spelled in ELSEWHERE:
+        raise UsageError(f"There is no precision {name!r} here. Use {ELSEWHERE[spelled]}.")
+    raise UsageError(f"There is no precision {name!r}. Known precisions: {', '.join(PRECISIONS)}.")
+
+
+def numerics_named(name: object) -> str:
+    """`exact` or `fast`.
+
+    Raises:
+        UsageError: for another name.
+    """
+    if str(name).lower() in NUMERICS:
+        return str(name).lower()
+    raise UsageError(f'`numerics` must be "exact" or "fast", but is {name!r}.')
+
+
+def arithmetic_text(decided: Mapping[str, Any]) -> str:
+    """What was decided, in one line; `decided` is what rank 0 wrote into decided.json.
+
+    Settings that only GPUs know are named only there.
+    """
+    flags: Mapping[str, Any] = decided.get("flags") or {}
+    fast = decided.get("numerics") == "fast"
+    parts = [f"seed {decided.get('seed')}"]
+    parts.append("any kernels and order of sums: bits may differ" if fast else "deterministic algorithms")
+    if decided.get("device") == "cuda":
+        parts.append(f"cudnn.benchmark {'on' if flags.get('cudnn.benchmark') else 'off'}")
+        parts.append(f"CUBLAS_WORKSPACE_CONFIG={flags.get('CUBLAS_WORKSPACE_CONFIG', '')}")
+    precision = f", {decided['precision']}" if decided.get("precision") not in (None, "32") else ""
+    return f"{decided.get('numerics')}{precision}: {', '.join(parts)}"
+
+
+REASONS = {
+    "hogwild": (
+        "hogwild is not exact by nature: ranks update shared parameters without waiting for each other, so the order of "
+        "updates is another one in every run."
+    ),
+    "dp": (
+        "dp gives the bits that torch's DataParallel gives: a batch is cut by the number of replicas, and replicas on "
+        "threads draw from one random generator in any order."
+    ),
+}
+
+
+def why_not_exact(strategy: str, numerics: str | None = "exact") -> str:
+    """Why bits may differ on other ranks, or in another run, as sentences; empty where they may not."""
+    return REASONS.get(strategy) or (NOT_EXACT if numerics == "fast" else "")

@@ -1,0 +1,181 @@
+"""The environment of a rank: written by the launcher, read by the rank, encoded and decoded here and nowhere else.
+
+Two layers. torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...) make plain DDP, Accelerate and Fabric scripts run
+unchanged. lockstep's own travel as one JSON object in LOCKSTEP_RANK, so that nothing can be half set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.layout.mesh import Form
+
+OWN = "LOCKSTEP_RANK"
+"""The variable that holds lockstep's own settings of a rank."""
+
+PLACE = "LOCKSTEP_RANK_MEETING"
+"""The variable that holds what this rank has inherited to meet the others."""
+
+MEASURE = "measure"
+"""Inside `RankSettings.evidence`: what `bench` wants measured (see `lockstep.run.witness.meter`); then nothing else is in it."""
+
+FOREIGN_LAUNCHERS = (
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+)
+"""Launchers that this version recognises but does not join: (name, variable of the rank, variable of the size)."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rank stands, in torch.distributed's words."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """What `lockstep run` (or `verify`) decided for the run. None: the script decides."""
+
+    run_folder: Path
+    threads: int
+    """Per rank."""
+    threads_given: bool = True
+    """Whether a person gave `threads` on the command line; otherwise the script's `init(threads=...)` wins."""
+    lanes: int | None = None
+    device: str = "cpu"
+    """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
+    backend: str = ""
+    """The back end of torch.distributed that a person asked for on the command line; empty: the script's own."""
+    form: Form = field(default_factory=Form)
+    """How a person asked on the command line to lay the model on ranks."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    """In which precision and numerics a person asked on the command line to compute."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What `verify` or `bench` wants recorded (see `lockstep.run.witness.witness` and `meter`); empty for a normal run."""
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """Everything that a rank learns from its environment before its script begins."""
+
+    position: Position
+    settings: RankSettings | None
+    """None when another launcher than ours started the rank, or nobody did."""
+
+
+def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:
+    """The variables to set for a rank: torchrun's whole contract, and ours.
+
+    Args:
+        environment: the rank's position and settings; settings must not be None.
+        master_port: the port on 127.0.0.1 that is kept for a store of this run.
+        run_id: the run's name.
+    """
+    position, settings = environment.position, environment.settings
+    assert settings is not None
+    own = {**asdict(settings), "run_folder": str(settings.run_folder)}
+    variables = {
+        OWN: json.dumps(own),
+        "RANK": position.rank,
+        "LOCAL_RANK": position.local_rank,
+        "WORLD_SIZE": position.world_size,
+        "LOCAL_WORLD_SIZE": position.local_world_size,
+        "GROUP_RANK": 0,
+        "GROUP_WORLD_SIZE": 1,
+        "ROLE_RANK": position.rank,
+        "ROLE_WORLD_SIZE": position.world_size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": master_port,
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nobody serves before a script wants it; then rank 0 may
+        "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def encode_place(place: MeetingPlace) -> dict[str, str]:
+    """The variable that tells a rank its descriptors; only the rank's own process can know their numbers."""
+    return {PLACE: json.dumps(asdict(place))}
+
+
+def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
+    """What this rank has inherited; None when another launcher started it, or nobody did."""
+    if PLACE not in variables:
+        return None
+    told = json.loads(variables[PLACE])
+    return MeetingPlace(InheritedFile(**told["table"]), InheritedFile(**told["port"]))
+
+
+def decode(variables: Mapping[str, str]) -> RankEnvironment:
+    """The environment of this process: ours, torchrun's, or that of a process that runs alone.
+
+    Raises:
+        UsageError: when a launcher started several tasks but RANK and WORLD_SIZE do not say which one this is, or when
+            they contradict each other. A launched script never trains alone in silence.
+    """
+    settings = None
+    if OWN in variables:
+        own = json.loads(variables[OWN])
+        parsed = {
+            "run_folder": Path(own["run_folder"]),
+            "form": Form(**own["form"]),
+            "arithmetic": Arithmetic(**own["arithmetic"]),
+        }
+        settings = RankSettings(**{**own, **parsed})
+    position = _position(variables)
+    if settings is None and position == Position():
+        _refuse_foreign_launchers(variables)
+    return RankEnvironment(position, settings)
+
+
+def _position(variables: Mapping[str, str]) -> Position:
+    if "RANK" not in variables and "WORLD_SIZE" not in variables:
+        return Position()
+    for present, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if missing not in variables:
+            raise UsageError(
+                f"{present}={variables[present]} is set but {missing} is not, so this process does not know whether it "
+                f"is one of several. Set both, unset both, or start with `lockstep run -n N SCRIPT`."
+            )
+    rank, world_size = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"RANK={rank} does not fit WORLD_SIZE={world_size}; ranks count from 0 to {world_size - 1}.")
+    local_world_size = _number(variables, "LOCAL_WORLD_SIZE", world_size)
+    local_rank = _number(variables, "LOCAL_RANK", rank % max(local_world_size, 1))
+    return Position(rank, local_rank, world_size, local_world_size)
+
+
+def _number(variables: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = variables.get(name)
+    if value is None and default is not None:
+        return default
+    try:
+        return int(value or "")
+    except ValueError:
+        raise UsageError(f"{name} must be a whole number, but is {value!r}.") from None
+
+
+def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
+    for launcher, rank, size in FOREIGN_LAUNCHERS:
+        tasks = variables.get(size, "1")
+        if rank in variables and tasks.isdigit() and int(tasks) > 1:
+            raise UsageError(
+                f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone. On one "
+                f"node use `lockstep run -n {tasks} SCRIPT`; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."
+            )

@@ -1,0 +1,95 @@
+"""The run folder: where a run keeps its settings, journals, logs, failures, metrics and evidence.
+
+One of the two bridges between the launcher and the ranks (the other is the environment). Paths only; the launcher
+makes the folder with mode 0700.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths inside one run's folder."""
+
+    path: Path
+
+    def journal(self, rank: int) -> Path:
+        """The mapped ring of `rank`, made by the launcher before the rank starts."""
+        return self.path / "journal" / f"rank-{rank:05d}.ring"
+
+    def log(self, rank: int) -> Path:
+        """Everything that `rank` wrote to its standard output and error."""
+        return self.path / "logs" / f"rank-{rank:05d}.log"
+
+    def failure(self, rank: int) -> Path:
+        """The failure record of `rank` (JSON, `lockstep.journal.failure`); absent while nothing failed."""
+        return self.path / "failures" / f"rank-{rank:05d}.json"
+
+    def evidence(self, rank: int) -> Path:
+        """What `rank` recorded for `lockstep verify` (JSON lines)."""
+        return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
+
+    def ending(self, rank: int) -> Path:
+        """How far `rank` came behind the last step that it recorded (JSON); absent while steps are missing."""
+        return self.path / "evidence" / f"ending-{rank:05d}.json"
+
+    def carried(self, rank: int) -> Path:
+        """What lanes of `rank` handed on to later lanes, for `lockstep verify` (JSON)."""
+        return self.path / "evidence" / f"carried-{rank:05d}.json"
+
+    def measured(self, rank: int) -> Path:
+        """What `rank` measured for `lockstep bench` (JSON)."""
+        return self.path / "evidence" / f"measured-{rank:05d}.json"
+
+    @property
+    def plan(self) -> Path:
+        """What the launcher decided (JSON): command, ranks, threads, device, lanes if given."""
+        return self.path / "plan.json"
+
+    @property
+    def decided(self) -> Path:
+        """What rank 0 decided at `lockstep.init` and `prepare` (JSON): lanes, batch size, strategy, devices."""
+        return self.path / "decided.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The values of `run.log`, one JSON object per line, written by rank 0."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """What rank 0 wrote when the script ended well (JSON): steps, samples, bits of the parameters."""
+        return self.path / "result.json"
+
+    @property
+    def stages(self) -> Path:
+        """What each stage of a cut model did (JSON, see `lockstep.run.ending`)."""
+        return self.path / "stages.json"
+
+    def store(self, number: int) -> Path:
+        """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
+        return self.path / f"store-{number}"
+
+    def folders(self) -> list[Path]:
+        """All folders, parents first."""
+        return [self.path, *(self.path / name for name in ("journal", "logs", "failures", "evidence"))]
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write atomically, with mode 0600: a reader sees the whole text or the one before.
+
+    Raises:
+        OSError: when it cannot be written; nothing is left of the attempt.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(text)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

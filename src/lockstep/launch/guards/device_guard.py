@@ -1,0 +1,67 @@
+"""Pins each CUDA rank to its device, and looks at the devices that the script takes by itself.
+
+Pinning waits for the moment when CUDA is initialised, so a script that never uses it has no context; `set_device` in
+the script comes after and wins. Nothing here runs in CPU ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from lockstep import torch_private
+from lockstep.handover.environment import Position
+from lockstep.launch.guards.after_import import when_imported
+from lockstep.launch.guards.device_rules import check_device_index, crowded_device
+
+
+def guard_devices(position: Position) -> None:
+    """Install, now or when the script imports torch."""
+    when_imported("torch.cuda", lambda cuda: _guard_cuda(cuda, position))
+    when_imported("torch.nn.parallel.distributed", lambda module: _guard_models(module, position))
+
+
+def _guard_cuda(cuda: ModuleType, position: Position) -> None:
+    original: Callable[[Any], None] = cuda.set_device
+
+    @functools.wraps(original)
+    def set_device(device: Any) -> None:
+        index = _index(device)
+        if index is not None:
+            check_device_index(index, position, cuda.device_count())
+        original(device)
+
+    cuda.set_device = set_device  # type: ignore[attr-defined]
+
+    def pin() -> None:
+        if position.local_rank < cuda.device_count():
+            original(position.local_rank)
+
+    torch_private.call_when_cuda_starts(pin)  # as torch itself keeps seeds that are set before CUDA is initialised
+
+
+def _guard_models(module: ModuleType, position: Position) -> None:
+    wrapper = module.DistributedDataParallel
+    original = wrapper.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes that place
+        device = next((parameter.device for parameter in model.parameters()), None)
+        if device is not None and device.type == "cuda":
+            note = crowded_device(device.index, position, sys.modules["torch"].cuda.device_count())
+            if note is not None:
+                print(f"lockstep: {note}", file=sys.stderr)
+        original(self, model, *args, **kwargs)
+
+    wrapper.__init__ = __init__
+
+
+def _index(device: Any) -> int | None:
+    """The index in 1, "cuda:1" or torch.device("cuda", 1); None when there is none."""
+    if isinstance(device, int):
+        return device
+    _, _, number = str(device).partition(":")
+    return int(number) if number.isdigit() else None

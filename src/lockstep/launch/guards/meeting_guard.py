@@ -1,0 +1,207 @@
+"""Stands before `torch.distributed.init_process_group` and `TCPStore` in a rank, and looks at what the script asks for.
+
+Installed when torch.distributed is there, without importing it. What the rules (`meeting_rules`) let pass reaches torch as
+it was given; name, signature and docstring stay. Only the ranks that lockstep started have it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import inspect
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qsl, urlparse
+
+from lockstep.errors import UsageError
+from lockstep.handover.environment import decode
+from lockstep.handover.meeting_place import InheritedFile
+from lockstep.launch.guards.after_import import put_in_place, when_imported
+from lockstep.launch.guards.meeting_rules import (
+    Asked,
+    Launched,
+    Surroundings,
+    Way,
+    busy_port,
+    judge_meeting,
+    meeting_name,
+)
+
+MARK = "__lockstep__"
+"""Set on what stands before torch, so that it is installed once."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What a rank can do about the launcher."""
+
+    tell: Callable[[str], None]
+    """Say that something has happened: "met", or "store" when somebody wants one at the run's port."""
+    port: InheritedFile
+    """The run's port; see `lockstep.handover.meeting_place`."""
+
+    def serve(self) -> None:
+        """From now on a `TCPStore` answers at the run's port."""
+        if self.port.is_open():
+            with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
+                listener.listen()  # at once: a client that comes before the server waits for it
+            self.tell("store")
+
+
+def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
+    """Install, now or when the script imports torch.distributed.
+
+    Args:
+        variables: the rank's environment as the launcher set it.
+        launcher: whom to tell.
+    """
+    guard = _Guard(dict(variables), launcher)
+    when_imported("torch.distributed.distributed_c10d", guard.install)
+
+
+class _Guard:
+    def __init__(self, variables: dict[str, str], launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._position = decode(variables).position
+        self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+        self._meetings: Counter[str] = Counter()
+        self._process = os.getpid()
+
+    def install(self, c10d: ModuleType) -> None:
+        """Put the guard in the place of torch's functions; a second call changes nothing."""
+        original = c10d.init_process_group
+        if hasattr(original, MARK):
+            return
+        guarded = self._guarded(original, c10d)
+        setattr(guarded, MARK, True)
+        put_in_place(c10d, "init_process_group", guarded)
+        self._guard_store(sys.modules["torch.distributed"].TCPStore)
+
+    def _guarded(self, original: Callable[..., Any], c10d: ModuleType) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+                asked = _asked(given)
+            except (TypeError, ValueError):
+                return original(*args, **kwargs)  # torch says what is wrong
+            if c10d.is_initialized() or given.get("_ranks") or os.getpid() != self._process:
+                return original(*args, **kwargs)
+            address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            moved_to = address if address != f"{self._host}:{self._port}" else ""
+            key = meeting_name(asked.init_method, self._world_size(asked), moved_to)
+            way = judge_meeting(asked, self._launched(c10d), Surroundings(address, self._meetings[key]))
+            if not asked.has_store:
+                self._meetings[key] += 1
+            if way is Way.TORCH:
+                return original(*args, **kwargs)
+            original(**{**given, **self._through_the_run(c10d, given, asked, key)})
+            self._launcher.tell("met")
+            return None
+
+        return init_process_group
+
+    def _launched(self, c10d: ModuleType) -> Launched:
+        torch = sys.modules["torch"]
+        position = self._position
+        return Launched(
+            rank=position.rank,
+            local_rank=position.local_rank,
+            world_size=position.world_size,
+            local_world_size=position.local_world_size,
+            address=f"{self._host}:{self._port}",
+            has_nccl=c10d.is_nccl_available(),
+            has_mpi=c10d.is_mpi_available(),
+            gpus=torch.cuda.device_count(),
+            shares_memory=_memory_shared().has_inherited(),
+        )
+
+    def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
+        """The same meeting at the run's store; each has a name of its own there, because old keys stay."""
+        timeout = given.get("timeout") or c10d.default_pg_timeout
+        store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
+            self._host, self._port, is_master=False
+        )
+        store.set_timeout(timeout)
+        position = self._position
+        return {
+            "init_method": None,
+            "store": c10d.PrefixStore(f"lockstep {key}, {self._meetings[key]}", store),
+            "rank": asked.rank if asked.rank >= 0 else position.rank,
+            "world_size": self._world_size(asked),
+        }
+
+    def _world_size(self, asked: Asked) -> int:
+        return asked.world_size if asked.world_size >= 0 else self._position.world_size
+
+    def _guard_store(self, store: Any) -> None:
+        """A TCPStore at the run's address is a client of the run's store; one that would serve at a busy port says so."""
+        original = store.__init__
+        own_port, serve = self._port, self._launcher.serve
+
+        @functools.wraps(original)
+        def __init__(  # noqa: N807 - it takes that place
+            self: Any,
+            host_name: str,
+            port: int,
+            world_size: Any = None,
+            is_master: bool = False,
+            *rest: Any,
+            **more: Any,
+        ) -> None:
+            if port == own_port and more.get("master_listen_fd") is None:
+                is_master = False
+                serve()
+            elif is_master and port and not more.get("multi_tenant") and more.get("master_listen_fd") is None:
+                check_port(port)
+            original(self, host_name, port, world_size, is_master, *rest, **more)
+
+        store.__init__ = __init__
+
+
+def _memory_shared() -> Any:
+    """The module that knows the store in shared memory; by name, for it belongs to the inside and needs torch."""
+    return importlib.import_module("lockstep.node.shared_store")
+
+
+def check_port(port: int) -> None:
+    """Raise `UsageError` when somebody listens on `port` of this machine already."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UsageError(busy_port(port)) from None
+
+
+def _asked(given: Mapping[str, Any]) -> Asked:
+    backend = given.get("backend")
+    method = given.get("init_method")
+    parts = urlparse("env://" if method is None else str(method))
+    query = dict(parse_qsl(parts.query))
+    if parts.scheme == "env" and given.get("store") is None:  # as torch reads them, perhaps changed by the script
+        query = {"rank": os.environ.get("RANK", "-1"), "world_size": os.environ.get("WORLD_SIZE", "-1"), **query}
+    return Asked(
+        backend=None if backend is None else str(backend),
+        init_method=None if method is None else str(method),
+        world_size=_first(given.get("world_size"), query.get("world_size")),
+        rank=_first(given.get("rank"), query.get("rank")),
+        has_store=given.get("store") is not None,
+    )
+
+
+def _first(given: Any, default: str | None) -> int:
+    """What the call says, else the default; -1 where neither says anything."""
+    number = int(given) if given is not None else -1
+    return number if number >= 0 else int(default or -1)

@@ -1,0 +1,62 @@
+"""A script that starts its own ranks by torch.multiprocessing, although lockstep has started ranks already.
+
+Those of `spawn` get the environment that plain `python` would give them. Other processes of multiprocessing (a loader's
+workers too) keep the rank's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from lockstep.handover.environment import Position
+from lockstep.launch.guards.after_import import when_imported
+
+
+def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None:
+    """Install, now or when the script imports torch.
+
+    Args:
+        variables: what the launcher has set for the rank, and its processes must not see.
+        position: the rank's.
+    """
+    names = frozenset(name for name in variables if name.startswith(("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "LOCKSTEP_RANK")))  # fmt: skip
+
+    def install(module: ModuleType) -> None:
+        original = module.start_processes
+
+        @functools.wraps(original)
+        def start_processes(*args: Any, **kwargs: Any) -> Any:
+            if position.world_size > 1 and position.rank == 0:
+                print(f"lockstep: {sentence(position.world_size)}", file=sys.stderr)
+            with _without(names):
+                return original(*args, **kwargs)
+
+        module.start_processes = start_processes  # type: ignore[attr-defined]
+        package = sys.modules.get("torch.multiprocessing")
+        if getattr(package, "start_processes", None) is original:
+            package.start_processes = start_processes  # type: ignore[union-attr]
+
+    when_imported("torch.multiprocessing.spawn", install)
+
+
+def sentence(world_size: int) -> str:
+    """What a person should know."""
+    return (
+        f"each of {world_size} ranks starts processes of its own by torch.multiprocessing.spawn. If they are meant to be "
+        "the ranks, start this script with `lockstep run -n 1` or `python`."
+    )
+
+
+@contextmanager
+def _without(names: frozenset[str]) -> Iterator[None]:
+    held = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(held)

@@ -1,0 +1,8 @@
+"""The process of a rank, from its birth to the script's first line.
+
+task = read the order in an unnamed file                  task
+environment, streams, guards, `breakpoint()`              entrance, debugger, ../guards
+equal random streams                                      equal_streams
+run the script as `__main__`, or a packed function        script_main, function_main, unpacking
+an exception -> failure record, exit code                 entrance
+"""

@@ -1,0 +1,201 @@
+"""What a new process does to become a rank: environment, standard streams, `__main__`, and the exit code.
+
+Reached in two ways: a child that the nursery forked calls `run_rank`; with --fresh a new interpreter comes in by
+`python -m lockstep.launch.in_rank.entrance PARENT ORDER NEWS TABLE PORT`. The script's exception is written as a failure
+record and into the rank's log; the launcher prints it, once.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from lockstep.errors import UsageError
+from lockstep.handover.environment import decode, encode_place
+from lockstep.handover.late_settings import remember
+from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, write_failure
+from lockstep.launch.guards.backend_guard import guard_backends
+from lockstep.launch.guards.device_guard import guard_devices
+from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
+from lockstep.launch.guards.nested_guard import guard_nested_ranks
+from lockstep.launch.in_rank.equal_streams import start_equal_streams
+from lockstep.launch.in_rank.function_main import function_program
+from lockstep.launch.in_rank.script_main import Program, module_program, script_program
+from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
+from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
+from lockstep.machine.processes import die_with_parent
+
+MOST_NEWS_BYTES = 3500
+"""The kernel keeps a message of up to 4096 bytes together, whoever else writes into the same pipe."""
+
+
+def run_rank(order: RankOrder, news: int, parent: int, place: Sequence[int]) -> int:
+    """Be the rank until its script has ended; the exit code is for `sys.exit`.
+
+    Args:
+        order: what to run.
+        news: a pipe to the launcher that says at once what its journals and exits would say later.
+        parent: the nursery; when it ends, the rank ends.
+        place: the descriptors of the run's table and of its port's socket.
+    """
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
+    table, port = map(InheritedFile.at, place)
+    apply_variables({**order.variables, **encode_place(MeetingPlace(table, port))})
+    if "torch" in sys.modules:
+        remember(os.environ)
+    log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    faulthandler.enable(log)
+    _line_buffered_streams()
+    start_equal_streams()
+    _guard(order, news, port)
+    _debugger(order)
+    code = _run_script(order, news, log)
+    _report_joined(order, news)
+    return code
+
+
+def _line_buffered_streams() -> None:
+    """Lines leave at once, although they go through a pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=True)
+
+
+def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
+    """Mistakes that would block are said where the script makes them."""
+    variables = {name: value for name, value in order.variables.items() if value is not None}
+    environment = decode(variables)
+    tell = partial(_tell_event, news, order.rank)
+    guard_meetings(variables, Launcher(tell, port))
+    settings = environment.settings
+    guard_backends(settings.backend if settings else "", settings.device if settings else "cpu")
+    guard_nested_ranks(variables, environment.position)
+    if settings is not None and settings.device == "cuda":
+        guard_devices(environment.position)
+
+
+def _debugger(order: RankOrder) -> None:
+    """`breakpoint()` opens the debugger in rank 0; the others have no terminal and go on."""
+    journal = RunFolder(Path(order.run_folder)).journal(order.rank)
+
+    def stop(*args: object, **kwargs: object) -> object:
+        if order.rank != 0:
+            return None
+        stop_at = importlib.import_module("lockstep.launch.in_rank.debugger").stop_at
+        return stop_at(sys._getframe(1), journal, *args, **kwargs)  # noqa: SLF001
+
+    sys.breakpointhook = stop
+
+
+def _run_script(order: RankOrder, news: int, log: int) -> int:
+    try:
+        program = _program(order)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        program()
+    except SystemExit as ending:
+        code = _exit_code(ending)
+        if code:
+            sys.last_value = ending  # exit handlers see that the script did not end well
+            _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
+        return code
+    except KeyboardInterrupt as error:  # told only when it was not the person at the launcher who meant it
+        _failed(order, error, news, log)
+        return 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
+        return _failed(order, error, news, log)
+    return 0
+
+
+def _program(order: RankOrder) -> Program:
+    if order.parcel:
+        return function_program(order.parcel, order.rank, order.folder)
+    set_up = module_program if order.module else script_program
+    return set_up(order.module or order.script, order.args)
+
+
+def _exit_code(ending: SystemExit) -> int:
+    """The code of `sys.exit(...)`; a text goes to standard error and counts as 1, as in Python."""
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    print(ending.code, file=sys.stderr)
+    return 1
+
+
+def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
+    sys.last_value = error  # exit handlers see that the script did not end well
+    is_peer = kind_of(error) is FailureKind.PEER
+    if is_peer:
+        # Usually the cause is told meanwhile, and the launcher stops this rank. If all wrote records and took torch down, on
+        # cores that they share, nobody would be told the cause: with 64 ranks on 2 cores for ten seconds and more.
+        _rest(CAUSE_S)
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
+    failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
+    told: dict[str, object] = {"rank": order.rank, "event": "failed"}
+    if not write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure):
+        told["failure"] = asdict(shortened(failure, MOST_NEWS_BYTES))
+    _tell(news, told)
+    with suppress(OSError):
+        os.write(log, failure.traceback.encode(errors="backslashreplace"))
+    _call_hook(error)
+    if is_peer:
+        _rest(STOPPED_WITHIN_S)
+    return 2 if isinstance(error, UsageError) else 1
+
+
+def _rest(seconds: float) -> None:
+    with suppress(KeyboardInterrupt):
+        select.select([], [], [], seconds)
+
+
+def _call_hook(error: BaseException) -> None:
+    """A hook that the script set (an experiment tracker's, say) is called; torch's only prints the traceback again."""
+    hook = sys.excepthook
+    if hook is not sys.__excepthook__ and not str(hook.__module__).startswith("torch."):
+        with suppress(Exception):
+            hook(type(error), error, error.__traceback__)
+
+
+def _report_joined(order: RankOrder, news: int) -> None:
+    """A script that met its peers by a way of its own is not one of N copies that train alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        _tell_event(news, order.rank, "joined")
+
+
+def _tell_event(news: int, rank: int, event: str) -> None:
+    _tell(news, {"rank": rank, "event": event})
+
+
+def _tell(news: int, message: dict[str, object]) -> None:
+    with suppress(OSError):
+        os.write(news, json.dumps(message).encode() + b"\n")
+
+
+def main(parent: int, order: int, news: int, *place: int) -> int:
+    """The entrance of a fresh interpreter; descriptors arrive as numbers."""
+    for descriptor in (order, news, *place):
+        os.set_inheritable(descriptor, False)
+    told = read_order(order)
+    os.close(order)
+    return run_rank(told, news, parent, place)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

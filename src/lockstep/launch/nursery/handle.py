@@ -1,0 +1,165 @@
+"""The launcher's end of a nursery: start it, talk to it, end it. One nursery may serve several runs in turn."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lockstep.errors import WorldError
+from lockstep.launch.nursery.channel import ChannelClosed, Message, channel_pair
+from lockstep.launch.nursery.rank_variables import nursery_variables
+from lockstep.launch.signals import CaughtSignals
+from lockstep.machine.leftovers import (
+    MARKER,
+    kill,
+    marked,
+    remove_shared_memory,
+    remove_sockets,
+    remove_unmarked_group_files,
+    socket_folders,
+)
+from lockstep.machine.private_view import ViewReport
+from lockstep.machine.processes import interpreter_options
+
+
+def broken_sentence(message: Message) -> str:
+    """What to say when the nursery could not import a module."""
+    return f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}"
+
+
+END_S = 5.0
+"""Time for a nursery to end all below it and itself."""
+
+
+class NurseryHandle:
+    """A running nursery. `with NurseryHandle(threads) as nursery: ...` ends it and everything below it."""
+
+    def __init__(self, threads: int, modules: Sequence[str] = ("torch",)) -> None:
+        """Start the process; it imports `modules` while the caller goes on.
+
+        Args:
+            threads: OMP_NUM_THREADS of its ranks, which is read when torch is loaded.
+            modules: what to import once for all ranks; empty when every rank will be a fresh interpreter.
+        """
+        self.threads = threads
+        self.channel, theirs = channel_pair()
+        self.marker = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self.ready: Message | None = None
+        """Its first message, once somebody has received it."""
+        self._ended = False
+        self._environment = dict(os.environ)
+        theirs.set_inheritable(True)
+        launcher = str(os.getpid())
+        options = ["-P", "-m", "lockstep.launch.nursery.process", str(theirs.fileno()), ",".join(modules), launcher]
+        variables = {**os.environ, **nursery_variables(threads, self.marker, os.environ)}
+        arguments = [sys.executable, *interpreter_options(), *options]
+        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        self.process = os.posix_spawn(sys.executable, arguments, variables, file_actions=null)
+        theirs.close()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> bool:
+        """Send; False when the nursery is gone."""
+        try:
+            self.channel.send(message, descriptors)
+        except ChannelClosed:
+            return False
+        return True
+
+    def make_view(self, folder: Path) -> ViewReport:
+        """Let the ranks of the next run have a private view of the file system; what they write lies in `folder`.
+
+        Call it while no run is under way. The view ends with the run.
+
+        Raises:
+            WorldError: when the nursery cannot import what it should, or is gone.
+            SystemExit: at a signal that ends this process, with 128 + its number.
+        """
+        self.send({"do": "view", "folder": str(folder)})
+        while True:
+            message = self._next_message()
+            if message["is"] == "broken":
+                raise WorldError(broken_sentence(message))
+            if message["is"] == "ready":
+                self.ready = message
+            elif message["is"] == "view":
+                return ViewReport(message["problem"], tuple(message["real"]))
+
+    def _next_message(self) -> Message:
+        with CaughtSignals() as signals:
+            while not (ready := select.select([self.channel.fileno(), signals.fileno()], [], [])[0]):
+                pass
+            if signals.fileno() in ready and (numbers := signals.take()):
+                raise SystemExit(128 + numbers[0])
+        try:
+            return self.channel.receive()[0]
+        except ChannelClosed:
+            raise WorldError("The nursery (the parent of all ranks) was killed from outside.") from None
+
+    def changed(self, variables: Mapping[str, str]) -> dict[str, str | None]:
+        """What has changed in the launcher's environment since the nursery was started; None for what is gone."""
+        old = self._environment
+        return {
+            name: variables.get(name) for name in old.keys() | variables.keys() if old.get(name) != variables.get(name)
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still there."""
+        if not self._ended:
+            with suppress(ChildProcessError):
+                return os.waitpid(self.process, os.WNOHANG) == (0, 0)
+        return False
+
+    def close(self) -> None:
+        """End the nursery, and every process of its runs with it."""
+        if self._ended:
+            return
+        self._ended = True
+        self.channel.close()
+        if self.ready is None:
+            kill([self.process])
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGCONT)  # somebody may have stopped it
+        until = time.monotonic() + END_S
+        with suppress(ChildProcessError):
+            while os.waitpid(self.process, os.WNOHANG) == (0, 0):
+                if time.monotonic() > until:
+                    self.kill()
+                    self.bury()
+                    os.waitpid(self.process, 0)
+                    break
+                select.select([], [], [], 0.002)
+
+    def kill(self) -> None:
+        """End the nursery at once; its ranks end with it, and `bury` ends what they leave."""
+        kill([self.process])
+
+    def bury(self) -> None:
+        """The nursery is dead: kill what carries its marker, since nobody else will."""
+        ended: set[int] = {self.process}
+        sockets: set[Path] = set()
+        until = time.monotonic() + END_S
+        while (left := marked(MARKER, self.marker)) and time.monotonic() < until:
+            ended.update(left)
+            sockets |= socket_folders(left)
+            kill(left)
+            select.select([], [], [], 0.002)
+        remove_shared_memory(ended)
+        remove_unmarked_group_files()
+        remove_sockets(sockets)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,275 @@
+"""The nursery: a process that imports torch once and forks every rank from there, in tens of milliseconds.
+
+`python -P -m lockstep.launch.nursery.process SOCKET MODULES LAUNCHER`. It has a session of its own (Ctrl-C reaches the launcher only),
+adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket says so, and
+the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe because it has one thread and no CUDA context: it imports
+and does nothing else; if an import started a thread, it says so and new ranks become fresh interpreters.
+
+A forked child leaves the loop by returning to the top level, so that it ends like any interpreter: exit handlers,
+threads, buffered output.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from lockstep.launch.in_rank.entrance import run_rank
+from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
+from lockstep.launch.nursery.channel import Channel, ChannelClosed, Message
+from lockstep.launch.nursery.store_server import serve_store
+from lockstep.machine.leftovers import (
+    cleans_up,
+    descendants,
+    kill,
+    remove_shared_memory,
+    remove_sockets,
+    remove_unmarked_group_files,
+    socket_folders,
+)
+from lockstep.machine.private_view import PrivateView, make_view
+from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
+
+Task = Callable[[], int]
+"""What a forked child does; its result is the exit code."""
+CLEANERS_GRACE_S = 0.5
+"""How long descendants that remove shared memory may take once all others are gone."""
+STORE = -1
+"""The store's key among the children; ranks have their numbers."""
+
+
+class Nursery:
+    """The loop and its children."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._children: dict[int, int] = {}
+        """Rank (or STORE) by process."""
+        self._known: set[int] = set()
+        """Descendants that were stopped or reaped here, loader workers too: after the sweep their shared memory goes."""
+        self._sockets: set[Path] = set()
+        """Folders of sockets that descendants have open, which go after the sweep too."""
+        self._looked = False
+        self._view: PrivateView | None = None
+        """Where the ranks of the present run see files, if not as they are."""
+        self._wake, self._wakened = os.pipe()
+        os.set_blocking(self._wakened, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakened, warn_on_full_buffer=False)
+
+    def run(self) -> Task | None:
+        """Serve the launcher until it is gone; in a forked child, return the child's task instead."""
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                with suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+            try:
+                self._reap()
+                task = self._serve() if self._channel.fileno() in ready else None
+            except ChannelClosed:
+                self._sweep()
+                return None
+            if task is not None:
+                return task
+
+    def _serve(self) -> Task | None:
+        message, descriptors = self._channel.receive()
+        task: Task | None = None
+        if message["do"] == "view":
+            self._make_view(message)
+        elif message["do"] == "spawn":
+            task = self._spawn(message, descriptors)
+        elif message["do"] == "store":
+            task = self._store(message, descriptors)
+        elif message["do"] == "signal":
+            self._signal(message)
+        elif message["do"] == "sweep":
+            self._channel.send({"is": "swept", "processes": self._sweep()})
+        if task is None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return task
+
+    def _make_view(self, message: Message) -> None:
+        self._close_view()
+        report, self._view = make_view(Path(message["folder"]))
+        self._channel.send({"is": "view", **asdict(report)})
+
+    def _close_view(self) -> None:
+        if self._view is not None:
+            self._view.close()
+        self._view = None
+
+    def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
+        parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
+        process = os.fork()
+        if process:
+            self._children[process] = message["rank"]
+            note = {"is": "spawned", "rank": message["rank"], "pid": process, "time_ns": time.monotonic_ns()}
+            self._channel.send(note)
+            return None
+        self._leave()
+        for target, descriptor in enumerate((stdin, stdout, stderr)):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        told = read_order(order)
+        if self._view is not None:
+            self._view.join()
+        if told.folder != str(Path.cwd()):
+            os.chdir(told.folder)
+        if message["fresh"]:
+            _become_interpreter(told, (order, news, *place), parent)
+        os.close(order)
+        return partial(run_rank, told, news, parent, place)
+
+    def _store(self, message: Message, descriptors: list[int]) -> Task | None:
+        parent = os.getpid()
+        process = os.fork()
+        if process:
+            self._children[process] = STORE
+            return None
+        self._leave()
+        return partial(serve_store, descriptors[0], message["port"], message["world_size"], parent)
+
+    def _leave(self) -> None:
+        """In a forked child: give back what belongs to the nursery."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._wake)
+        os.close(self._wakened)
+        self._channel.close()
+        gc.enable()
+
+    def _signal(self, message: Message) -> None:
+        ranks = set(message["ranks"])
+        chosen = [process for process, rank in self._children.items() if rank in ranks]
+        if not self._looked:
+            self._look(chosen if len(chosen) > 1 else [])
+        _send(message["signal"], chosen)
+        self._channel.send({"is": "signalled"})
+
+    def _look(self, busy: Sequence[int]) -> None:
+        """Remember who is below the ranks, once before they end: what a rank has reaped itself is not seen afterwards.
+
+        Args:
+            busy: ranks that all want the cores now (they have lost a peer, say); stopped, they leave them to this look.
+        """
+        self._looked = True
+        _send(signal.SIGSTOP, busy)
+        below = descendants(os.getpid())
+        self._known.update(below)
+        self._sockets |= socket_folders(below)
+        _send(signal.SIGCONT, busy)
+
+    def _reap(self) -> None:
+        """Report the ranks that have ended."""
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            self._known.add(process)
+            rank = self._children.pop(process, STORE)
+            if rank != STORE:
+                self._channel.send(_exited(rank, status))
+
+    def _sweep(self) -> int:
+        """Kill every descendant and remove their shared memory; the number of processes killed."""
+        killed: set[int] = set()
+        self._sockets |= socket_folders(descendants(os.getpid()))
+        deadline = time.monotonic() + CLEANERS_GRACE_S
+        while alive := descendants(os.getpid()):
+            doomed = [process for process in alive if not cleans_up(process)]
+            if not doomed and time.monotonic() > deadline:
+                doomed = alive
+            killed.update(doomed)
+            kill(doomed)
+            select.select([], [], [], 0.002)
+            with suppress(ChannelClosed):
+                self._reap()
+        with suppress(ChannelClosed):
+            self._reap()
+        self._close_view()
+        remove_shared_memory(killed | self._known)
+        remove_unmarked_group_files()
+        remove_sockets(self._sockets)
+        self._looked = False
+        self._known.clear()
+        self._sockets.clear()
+        return len(killed)
+
+
+def _send(number: int, processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _exited(rank: int, status: int) -> Message:
+    by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + by_signal
+    return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
+
+
+def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> None:
+    """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
+    apply_variables(told.variables)
+    for descriptor in handed:
+        os.set_inheritable(descriptor, True)
+    arguments = ["-P", "-m", "lockstep.launch.in_rank.entrance", str(parent), *map(str, handed)]
+    os.execv(sys.executable, [sys.executable, *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
+
+
+def _import_all(modules: list[str]) -> Message:
+    """Import, without collecting garbage in between: what is made here stays, in every rank."""
+    began = time.monotonic_ns()
+    gc.disable()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except Exception:  # noqa: BLE001 - an import may raise anything
+        return {"is": "broken", "module": module, "error": traceback.format_exc()[-30_000:]}
+    gc.freeze()
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    return {"is": "ready", "import_ns": time.monotonic_ns() - began, "tasks": tasks}
+
+
+def main() -> int:
+    """The top level of the nursery and of every child that it forks; only a child returns."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    os.set_inheritable(channel.fileno(), False)
+    os.setsid()
+    die_with_parent(int(sys.argv[3]))
+    adopt_orphans()
+    nursery = Nursery(channel)
+    task: Task | None = None
+    with suppress(ChannelClosed):
+        channel.send(_import_all([module for module in sys.argv[2].split(",") if module]))
+        go_on_without_parent()
+        task = nursery.run()
+    if task is None:
+        os._exit(0)
+    return task()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The environment of one rank: torchrun's contract, lockstep's settings, and what other libraries need to train one
+job over all ranks.
+
+Accelerate takes a CPU rank for a process of its own unless ACCELERATE_USE_CPU is set; Lightning Fabric's
+devices="auto" means one CPU process unless LT_DEVICES says how many (both read in their sources: accelerate/state.py,
+lightning_fabric/connector.py). What a person set himself is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.launch.in_rank.task import RankOrder
+from lockstep.launch.request import LaunchRequest
+from lockstep.machine.leftovers import MARKER
+
+IMPORT_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
+"""Set while the nursery imports (NumPy's OpenBLAS would start threads, and fork keeps none), undone in the ranks."""
+OUTER_LAUNCHERS = tuple(
+    f"{prefix}_{name}"
+    for prefix in ("OMPI_COMM_WORLD", "PMI", "MV2_COMM_WORLD")
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+)
+"""An mpirun around the launcher counts launchers, not ranks; Accelerate would believe it before WORLD_SIZE."""
+
+
+def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> dict[str, str]:
+    """What the nursery's environment has in addition to the launcher's.
+
+    libgomp and the hash seed are read once, before the first line of Python, so they are set here and not in the rank.
+    """
+    return {
+        MARKER: marker,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONHASHSEED": present.get("PYTHONHASHSEED", "0"),
+        **IMPORT_ONLY,
+    }
+
+
+def rank_order(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankOrder:
+    """Everything that a rank is told.
+
+    Args:
+        request: the run.
+        rank: the rank; on one node also its local rank.
+        port: where the run's store answers on 127.0.0.1.
+        changed: what has changed in the launcher's environment since the nursery was started.
+    """
+    return RankOrder(
+        rank=rank,
+        script=str(request.script) if request.script is not None else "",
+        module=request.module or "",
+        args=request.args_of(rank),
+        folder=str(request.folder or Path.cwd()),
+        run_folder=str(request.run_folder.absolute()),
+        variables={**changed, **rank_variables(request, rank, port, os.environ)},
+        parcel=request.call.parcel if request.call is not None else "",
+    )
+
+
+def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mapping[str, str]) -> dict[str, str | None]:
+    """The differences between the nursery's environment and the rank's; None removes a variable.
+
+    Args:
+        request: the run.
+        rank: the rank; on one node also its local rank.
+        port: where the run's store answers on 127.0.0.1.
+        present: the launcher's environment: what is set there by a person is kept.
+    """
+    settings = RankSettings(
+        run_folder=request.run_folder.absolute(),
+        threads=request.threads,
+        threads_given=request.threads_given,
+        lanes=request.lanes,
+        device=request.device,
+        backend=request.backend,
+        form=request.form,
+        arithmetic=request.arithmetic,
+        evidence=request.evidence,
+    )
+    position = Position(rank, rank, request.ranks, request.ranks)
+    defaults = {name: value for name, value in _defaults(request).items() if name not in present}
+    return {
+        **dict.fromkeys(OUTER_LAUNCHERS),
+        **{name: present.get(name) for name in IMPORT_ONLY},
+        **defaults,
+        "OMP_NUM_THREADS": str(request.threads),
+        **encode(RankEnvironment(position, settings), port, request.name),
+    }
+
+
+def _defaults(request: LaunchRequest) -> dict[str, str]:
+    return {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "LT_DEVICES": str(request.ranks),
+        "LT_ACCELERATOR": request.device,
+        **({"ACCELERATE_USE_CPU": "true"} if request.device == "cpu" else {}),
+    }

@@ -1,0 +1,158 @@
+"""The one block that says how a run failed: printed once, last, and complete."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.journal.failure import Failure, FailureKind
+from lockstep.journal.record import Phase, Record
+from lockstep.launch.screen.report import ranks_text
+from lockstep.launch.verdict import RankEnd, Verdict, signal_name
+from lockstep.visible import hung, visible
+
+INDENT = "  "
+MAX_STACK_BYTES = 1 << 16
+_NOT_THE_SCRIPT = (str(Path(__file__).parents[1]), "<frozen runpy>", "Extension modules:")
+_PHASES = {
+    Phase.START: "starting up",
+    Phase.SCRIPT: "in the script",
+    Phase.DATA: "waiting for samples",
+    Phase.COMPUTE: "forward and backward",
+    Phase.EXCHANGE: "exchange",
+    Phase.UPDATE: "optimizer",
+    Phase.EVALUATE: "evaluation",
+    Phase.PAUSED: "breakpoint()",
+}
+
+
+_DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
+"""Phases of which the operation says more: which lane, which exchange."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about the culprit besides its end."""
+
+    tail: Sequence[Record]
+    """Its newest journal records, oldest first."""
+    log: Path
+    stack: str
+    """What faulthandler wrote into the log; empty without."""
+    kill_reason: str
+    """Why it got SIGKILL, as far as can be told."""
+
+
+def failure_block(verdict: Verdict, evidence: Evidence) -> str:
+    """The block; for a mistake in the script's use of lockstep only one sentence. Without a trailing newline."""
+    end = verdict.culprit
+    if end is None:
+        return ""
+    if end.failure is not None and end.failure.kind is FailureKind.USAGE:
+        return f"error: {hung(_message(end.failure))}"
+    doing = _last_work(evidence.tail)
+    peer = end.failure is not None and end.failure.kind is FailureKind.PEER
+    headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
+    lines = [f"FAILED    {headline}"]
+    lines += _where(end, doing)
+    lines += _body(end, evidence)
+    lines += _consequences(verdict)
+    lines.append(f"{INDENT}log: {evidence.log}")
+    return "\n".join(map(visible, lines))
+
+
+def lost_block(lost: Sequence[str]) -> str:
+    """The same for a run whose script ended well, of which something could not be written; empty when nothing is lost."""
+    if not lost:
+        return ""
+    lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
+    return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
+
+
+def _message(failure: Failure) -> str:
+    return failure.error.partition(": ")[2] or failure.error
+
+
+def _last_work(tail: Sequence[Record]) -> Record | None:
+    work = [record for record in tail if record.phase not in (Phase.FAILED, Phase.FINISHED)]
+    return work[-1] if work else None
+
+
+def _headline(end: RankEnd, doing: Record | None) -> str:
+    parts = [f"rank {end.rank}"]
+    if doing is not None and doing.step:
+        parts.append(f"step {doing.step}")
+    if doing is not None and doing.phase is not Phase.START:
+        detail = doing.operation if doing.phase in _DETAILED else ""
+        parts.append(f"{_PHASES[doing.phase]} {detail}".rstrip())
+    return f"{', '.join(parts)}: {_what(end)}"
+
+
+def _left_behind(verdict: Verdict, end: RankEnd) -> str:
+    """A rank that ended without an error, while others still needed it, is the culprit."""
+    who = ranks_text(verdict.left_early)
+    return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing in its next exchange"
+
+
+def _what(end: RankEnd) -> str:
+    if end.failure is not None:
+        return end.failure.error
+    if end.signal:
+        return f"killed by {signal_name(end.signal)}"
+    return f"the script ended with exit code {end.code}"
+
+
+def _where(end: RankEnd, doing: Record | None) -> list[str]:
+    """The user's line: of the exception, or the last one in the journal of a rank that could not say more."""
+    if end.failure is not None and end.failure.file:
+        return [f"{INDENT}at {end.failure.file}:{end.failure.line}", *_source(end.failure.file, end.failure.line)]
+    if end.failure is None and doing is not None and doing.file:
+        return [f"{INDENT}last at {doing.file}:{doing.line}", *_source(doing.file, doing.line)]
+    return []
+
+
+def _source(file: str, line: int) -> list[str]:
+    text = linecache.getline(file, line).strip()
+    return [f"{INDENT}{INDENT}{text}"] if text else []
+
+
+def _body(end: RankEnd, evidence: Evidence) -> list[str]:
+    lines: list[str] = []
+    if end.failure is not None:
+        lines += ["", *_indented(end.failure.traceback), ""]
+        if end.failure.sample is not None:
+            lines.append(f"{INDENT}sample: number {end.failure.sample} of the data set")
+    elif end.signal:
+        if evidence.kill_reason:
+            lines.append(f"{INDENT}why: {evidence.kill_reason}")
+        if evidence.stack:
+            lines += ["", *_indented(evidence.stack), ""]
+    return lines
+
+
+def _indented(text: str) -> list[str]:
+    return [f"{INDENT}{line}" if line else "" for line in text.rstrip().split("\n")]
+
+
+def _consequences(verdict: Verdict) -> list[str]:
+    lines = []
+    if verdict.same:
+        lines.append(f"{INDENT}the same on {ranks_text(verdict.same)}")
+    if verdict.left_early:
+        lines.append(f"{INDENT}{ranks_text(verdict.left_early)} had already left with exit code 0")
+    if verdict.stopped:
+        count = len(verdict.stopped)
+        lines.append(f"{INDENT}{count} other rank{'s' if count > 1 else ''} stopped because of this")
+    return lines
+
+
+def crash_stack(log: bytes) -> str:
+    """What faulthandler wrote last into a rank's log; empty when it did not."""
+    text = log[-MAX_STACK_BYTES:].decode(errors="replace")
+    start = text.rfind("Fatal Python error:")
+    if start < 0:
+        return ""
+    lines = text[start:].splitlines()
+    return "\n".join(line for line in lines if not any(part in line for part in _NOT_THE_SCRIPT)).rstrip()

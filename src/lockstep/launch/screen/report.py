@@ -1,0 +1,167 @@
+"""The launcher's own lines: what is started, what was decided, how it ended. Text only; nothing here reads or writes.
+
+Each line begins with a label of fixed width, so that they line up whenever they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.handover.arithmetic import arithmetic_text
+from lockstep.launch.request import LaunchRequest
+from lockstep.layout.mesh import choose_mesh
+
+LABEL_WIDTH = 10
+MAX_LANES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: a label and what it says."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """The start-up's parts in seconds, each from the end of the one before."""
+
+    command_s: float
+    import_s: float
+    fork_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.command_s + self.import_s + self.fork_s
+
+
+def ranks_line(request: LaunchRequest) -> Line:
+    """Ranks, devices, threads, and why."""
+    why = f" ({request.why})" if request.why else ""
+    replicas = choose_mesh(request.form, request.ranks).copies
+    devices = "cpu" if request.device == "cpu" else device_names(max(request.ranks, replicas), request.devices)
+    threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
+    each = " each" if max(request.ranks, replicas) > 1 else ""
+    inside = f" with {_count(replicas, 'replica')}" if replicas else ""
+    return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+
+
+def device_names(count: int, names: Sequence[str]) -> str:
+    """`cuda:0 (NVIDIA H200)`, `cuda:0 to cuda:3 (NVIDIA A100)`, `cuda:0 (A100), cuda:1 (V100)`.
+
+    Args:
+        count: how many devices, counted from 0.
+        names: in the order of their indices; without one for each of them, numbers only.
+    """
+    numbers = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+    used = list(names[:count])
+    if len(used) < count or not used:
+        return numbers
+    if len(set(used)) == 1:
+        return f"{numbers} ({used[0]})"
+    return ", ".join(f"cuda:{index} ({name})" for index, name in enumerate(used))
+
+
+def logs_line(folder: Path, times: StartTimes, fresh: bool) -> Line:
+    """Where the run writes, and where the start-up time went."""
+    start = "interpreters" if fresh else "fork"
+    parts = f"command {times.command_s:.2f}, import {times.import_s:.2f}, {start} {times.fork_s:.2f}"
+    return Line("logs", f"{folder}  (started in {times.total_s:.2f} s: {parts})")
+
+
+def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
+    """Lanes and batch as rank 0 decided them, and what gives the same bits elsewhere."""
+    lanes = decided.get("lanes")
+    threads = int(decided.get("threads") or threads)
+    parts = [_count(int(lanes), "lane") if lanes else "", _batch(decided), str(decided.get("strategy") or "")]
+    text = ", ".join(part for part in parts if part)
+    why = f" ({decided['why']})" if decided.get("why") else ""
+    needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
+    same = f"; same bits elsewhere with {needed}" if lanes else ""
+    if (decided.get("arithmetic") or {}).get("numerics") == "fast":
+        same = ""  # the line about numerics says it
+    elif decided.get("not_exact"):
+        same = "; not the same bits elsewhere, by nature"
+    return Line("lanes", f"{text}{why}{same}")
+
+
+def numerics_line(decided: Mapping[str, Any]) -> Line:
+    """In which arithmetic the ranks compute; its values with all their names are in decided.json."""
+    return Line("numerics", arithmetic_text(decided["arithmetic"]))
+
+
+def _batch(decided: Mapping[str, Any]) -> str:
+    batch, sizes = decided.get("batch_size"), decided.get("lane_sizes")
+    if not batch:
+        return "batches of batch_sampler" if "batch_size" in decided else ""
+    if not sizes or len(sizes) < 2:
+        return f"batch {batch}"
+    if len(sizes) <= MAX_LANES_SHOWN:
+        return f"batch {batch} = {' + '.join(str(part) for part in sizes)}"
+    if len(set(sizes)) == 1:
+        return f"batch {batch} = {len(sizes)} x {sizes[0]}"
+    return f"batch {batch} in parts of {min(sizes)} to {max(sizes)}"
+
+
+def plain_line() -> Line:
+    """A script without lockstep has met, and not through `lockstep.init()`."""
+    return Line("script", "plain torch.distributed, met through torchrun's environment")
+
+
+def alone_line(ranks: int) -> Line:
+    """The ranks never met."""
+    return Line(
+        "warning",
+        f"{ranks} ranks ran, but they never joined: each trained alone. "
+        "Call lockstep.init(), or torch.distributed.init_process_group(), or start with -n 1.",
+    )
+
+
+def still_alone_line(ranks: int, seconds: float) -> Line:
+    """The ranks have not met so far."""
+    return Line(
+        "warning", f"{ranks} ranks have run for {seconds:.0f} s without joining each other: is each training alone?"
+    )
+
+
+def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[Line]:
+    """How a run ended well, from what rank 0 left in result.json; a plain script leaves nothing.
+
+    The numbers that every run has come first; everything else that rank 0 wrote under "paths" follows.
+    """
+    steps, epochs, samples = result.get("steps"), result.get("epochs"), result.get("samples")
+    earlier = (
+        f", after {_count(result['earlier_epochs'], 'epoch')} of earlier starts" if result.get("earlier_epochs") else ""
+    )
+    made = ", ".join(part for part in (_count(epochs, "epoch"), _count(steps, "step")) if part)
+    text = f"{made} in {seconds:.1f} s{earlier}" if made else f"{seconds:.1f} s{earlier}"
+    lines = [Line("done", f"{text}; {samples}" if samples else text)]
+    if result.get("bits"):
+        lines.append(Line("bits", str(result["bits"])))
+    paths = result.get("paths") or []
+    listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
+    lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))
+    return lines
+
+
+def _count(number: int | None, noun: str) -> str:
+    if not number:
+        return ""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rank_lines(pids: Mapping[int, int], logs: Mapping[int, Path]) -> list[Line]:
+    """With -v: each rank's process and log."""
+    return [Line(f"rank {rank}", f"pid {pids[rank]}, log {logs[rank]}") for rank in sorted(pids)]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 1, 2 and 3`."""
+    numbers = [str(rank) for rank in ranks]
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

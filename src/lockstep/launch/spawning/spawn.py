@@ -1,0 +1,288 @@
+"""`lockstep.spawn`: call a function on several ranks from a program or a notebook cell.
+
+The call of torch.multiprocessing.spawn. What differs: ranks are forked from a nursery of their own (CUDA in the caller
+does no harm), they find everything that `lockstep run` sets (address and port included), functions of a notebook cell
+travel, rank 0's output appears where the caller prints, and all ranks end when the first one fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TextIO, overload
+
+from lockstep.errors import UsageError
+from lockstep.handover.environment import OWN
+from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
+from lockstep.launch.guards.backend_rules import check_backend
+from lockstep.launch.launcher import launch
+from lockstep.launch.nursery.kept import KeptNursery
+from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
+from lockstep.launch.screen.terminal import ERR, OUT, Terminal
+from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.sizing import Machine, Size, Wish, size
+from lockstep.launch.spawning.ending import Ending
+from lockstep.launch.spawning.parcel import Parcel
+from lockstep.machine.cores import usable_cores
+from lockstep.machine.gpus import count_gpus, gpu_names, torch_speaks_cuda
+from lockstep.machine.processes import open_file_limit
+
+Device = Literal["auto", "cpu", "cuda"]
+_kept = KeptNursery()
+atexit.register(_kept.close)
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    *,
+    device: Device = ...,
+    backend: str | None = ...,
+    quiet: bool = ...,
+) -> None: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    device: Device = ...,
+    backend: str | None = ...,
+    quiet: bool = ...,
+) -> SpawnContext: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    *,
+    device: Device = ...,
+    backend: str | None = ...,
+    quiet: bool = ...,
+) -> SpawnContext | None: ...
+
+
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 2,
+    join: bool = True,
+    *,
+    device: Device = "auto",
+    backend: str | None = None,
+    quiet: bool = False,
+) -> SpawnContext | None:
+    """Call `fn(rank, *args)` in `nprocs` new processes, the ranks of a run.
+
+    Inside `fn`, `lockstep.init()` and `torch.distributed.init_process_group` find rank, world size, address and port;
+    giving them yourself (`rank=rank, world_size=nprocs`) works too.
+
+    Args:
+        fn: the function; one of `__main__` or of a notebook cell is sent by value with the names that it uses.
+        args: its further arguments. Tensors among them are shared with the caller, models only after `share_memory()`.
+        nprocs: the number of ranks.
+        join: wait until all have ended. False: return at once; call `join()` on the result.
+        device: "cuda" pins rank r to cuda:r; "auto" does so where there is a GPU for each rank.
+        backend: of torch.distributed ("lockstep", "gloo", "nccl", "mpi") instead of the one that `fn` asks for, as
+            `lockstep run --backend`; None leaves it to `fn`.
+        quiet: say nothing but what the ranks print.
+
+    Returns:
+        None with `join`, else what to join.
+
+    Raises:
+        RankFailed: the first failure of a rank, once, with that rank's traceback; the other ranks are stopped. It is a
+            UsageError too when the rank raised one.
+        UsageError: when something cannot be sent, or this process is a rank itself.
+        KeyboardInterrupt: after Ctrl-C; all ranks have ended.
+    """
+    _check(fn, args, nprocs)
+    sized = _size(nprocs, device)
+    if backend is not None:
+        check_backend(backend, sized[0].device, find_spec("lockstep._native") is not None)
+    parcel = Parcel(fn, args)
+    try:
+        request = replace(_request(fn, sized, quiet, parcel), backend=backend or "")
+        context = SpawnContext(request, parcel)
+    except BaseException:
+        parcel.close()
+        raise
+    if not join:
+        context.start()
+        return context
+    context.run()
+    context.join()
+    return None
+
+
+class SpawnContext:
+    """The ranks of a `spawn(..., join=False)`."""
+
+    def __init__(self, request: LaunchRequest, parcel: Parcel) -> None:
+        self._request = request
+        self._parcel = parcel
+        self._signals = CaughtSignals()
+        self._ending: Ending | None = None
+        self._thread: threading.Thread | None = None
+        self._told = False
+
+    def start(self) -> None:
+        """Run in the background. A caller that ends well waits for the ranks; one that fails takes them along."""
+        atexit.register(self._say_failure)
+        self._thread = threading.Thread(target=self.run, name="lockstep-spawn")
+        self._thread.start()
+        threading.Thread(target=self._end_with_a_failed_caller, daemon=True).start()
+
+    def _end_with_a_failed_caller(self) -> None:
+        threading.main_thread().join()
+        if getattr(sys, "last_value", None) is not None:
+            self._signals.send(signal.SIGINT)
+
+    def _say_failure(self) -> None:
+        """At the caller's end: a failure that it has never joined is not lost."""
+        if self._told or self._ending is None or self._ending.interrupted:
+            return
+        try:
+            self._ending.tell()
+        except Exception as error:  # noqa: BLE001 - whatever `join` would have raised
+            print(f"lockstep.spawn: {error}", file=sys.stderr)
+
+    def run(self) -> None:
+        """Run the ranks to their end, in this thread."""
+        terminal = _terminal()
+        outcome, error = None, None
+        try:
+            with self._parcel, _kept.lend(self._request.threads) as nursery:
+                outcome = launch(self._request, terminal, nursery, self._signals)
+        except BaseException as raised:  # noqa: BLE001 - raised again by `join`, in the thread that calls it
+            error = raised
+        self._ending = Ending(outcome, error)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the ranks.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Returns:
+            True when all have ended well, False when some still run after `timeout`.
+
+        Raises:
+            RankFailed: once, for the first failure; a further call returns True.
+            KeyboardInterrupt: after Ctrl-C; all ranks have ended.
+        """
+        if self._thread is not None:
+            self._wait(timeout)
+            if self._thread.is_alive():
+                return False
+        if self._ending is not None and not self._told:
+            self._told = True
+            atexit.unregister(self._say_failure)
+            self._ending.tell()
+        return True
+
+    def stop(self) -> None:
+        """End all ranks, and wait until they have ended."""
+        self._signals.send(signal.SIGTERM)
+        self._told = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wait(self, timeout: float | None) -> None:
+        assert self._thread is not None
+        try:
+            self._thread.join(timeout)
+        except KeyboardInterrupt:
+            self._signals.send(signal.SIGINT)
+            self._told = True
+            self._thread.join()
+            raise
+
+
+def _check(fn: object, args: object, nprocs: object) -> None:
+    if not callable(fn):
+        raise UsageError(f"`fn` must be a function that takes the rank first, but is {fn!r}.")
+    if not isinstance(args, tuple):
+        raise UsageError(f"`args` must be a tuple, but is of type {type(args).__name__}. With one argument: args=(x,).")
+    try:
+        inspect.signature(fn).bind(0, *args)
+    except TypeError as error:
+        raise UsageError(f"`fn` is called with the rank and then `args`, but: {error}.") from None
+    except ValueError:
+        pass  # a builtin without a signature
+    if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
+        raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.")
+    if OWN in os.environ:
+        raise UsageError(
+            f"lockstep.spawn was called in rank {os.environ.get('RANK', '?')} of a run, so each rank would start ranks "
+            "of its own. Start this script with `python`, not with `lockstep run`; or call the function without spawn."
+        )
+
+
+def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel) -> LaunchRequest:
+    name = str(getattr(fn, "__name__", None) or type(fn).__name__)
+    decided, why = sized
+    base = Path(os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    folder = reserve_run_folder(base, None, name, datetime.now().astimezone())
+    return LaunchRequest(
+        script=None,
+        module=None,
+        args=(),
+        ranks=decided.ranks,
+        threads=decided.threads,
+        device=decided.device,
+        lanes=None,
+        run_folder=folder.absolute(),
+        name=folder.name,
+        verbosity=Verbosity.QUIET if quiet else Verbosity.NORMAL,
+        why=why,
+        devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
+        call=FunctionCall(parcel.path, name),
+    )
+
+
+def _size(nprocs: int, device: str) -> tuple[Size, str]:
+    """As for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.')
+    gpus = count_gpus(os.environ) if device != "cpu" and torch_speaks_cuda() else 0
+    if device == "cuda" and nprocs > gpus:
+        raise UsageError(
+            f'{nprocs} ranks with device="cuda" need a GPU each, but {gpus} that torch can use '
+            f'{"is" if gpus == 1 else "are"} here. Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
+        )
+    machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
+    too_few = device == "auto" and 0 < gpus < nprocs
+    decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
+    return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why
+
+
+def _terminal() -> Terminal:
+    """Where the caller prints: its descriptors, or what a notebook has put in their place."""
+    return Terminal(os.environ, _sink(sys.stdout, OUT), _sink(sys.stderr, ERR))
+
+
+def _sink(stream: TextIO | None, descriptor: int) -> TextIO | int:
+    if stream is None:
+        return descriptor
+    stream.flush()
+    own = stream is (sys.__stdout__ if descriptor == OUT else sys.__stderr__)
+    return descriptor if own else stream

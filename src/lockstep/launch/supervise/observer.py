@@ -1,0 +1,118 @@
+"""What the launcher sees of a run through its folder: decisions, gauges, pauses; and what it shows of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.record import Phase, Record
+from lockstep.journal.ring import JournalReader
+from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.screen.losses import Losses
+from lockstep.launch.screen.progress import Progress, Snapshot
+from lockstep.launch.screen.report import lanes_line, numerics_line
+from lockstep.regular_file import read_regular
+
+UPDATE_S = 0.25
+"""Between two looks, and two versions of the progress line on a terminal."""
+PLAIN_LINE_S = 30.0
+"""Between two progress lines where a line cannot be written over."""
+WAIT_FOR_BATCH_S = 5.0
+"""How long the line about lanes waits for `prepare` to say the batch."""
+
+
+class Observer:
+    """Looks into the run folder now and then."""
+
+    def __init__(self, request: LaunchRequest, folder: RunFolder, losses: Losses) -> None:
+        self._request = request
+        self._folder = folder
+        self._losses, self._saying = losses, losses.saying
+        self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
+        self._progress = Progress()
+        self._decided_said = False
+        self._decided_at: float | None = None
+        self._next_plain: float | None = None
+
+    def look(self, now: float) -> None:
+        """Say what is new and redraw the progress line."""
+        self._look_for_losses()
+        if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
+            return
+        if not self._decided_said:
+            self._say_decided(now)
+        if self.paused:
+            self._saying.terminal.progress(None)
+            return
+        self._progress.add(Snapshot(now, tuple(journal.gauges() for journal in self._journals)))
+        note = self._journals[0].note()
+        if self._saying.terminal.updates:
+            self._saying.terminal.progress(self._progress.line(note, self._saying.terminal.width))
+        elif line := self._progress.line(note):
+            self._say_plainly(line, now)
+
+    def _look_for_losses(self) -> None:
+        for journal in self._journals:
+            for sentence in journal.lost():
+                self._losses.add(sentence)
+
+    def _say_plainly(self, line: str, now: float) -> None:
+        if self._next_plain is None:
+            self._next_plain = now + PLAIN_LINE_S
+        elif now >= self._next_plain:
+            self._next_plain = now + PLAIN_LINE_S
+            self._saying.plain(line)
+
+    def _say_decided(self, now: float) -> None:
+        decided = self.decided()
+        if decided:
+            self._decided_at = self._decided_at or now
+            if decided.get("batch_size") or now > self._decided_at + WAIT_FOR_BATCH_S:
+                self._say_lanes(decided)
+
+    def last_words(self) -> None:
+        """Say what a short run decided or lost and nobody has looked at yet."""
+        self._look_for_losses()
+        decided = self.decided()
+        if decided and not self._decided_said and self._request.verbosity is not Verbosity.QUIET:
+            self._say_lanes(decided)
+
+    def _say_lanes(self, decided: Mapping[str, Any]) -> None:
+        self._decided_said = True
+        self._saying.line(lanes_line(decided, self._request.threads))
+        if decided.get("arithmetic"):
+            self._saying.line(numerics_line(decided))
+
+    @property
+    def paused(self) -> bool:
+        """Whether rank 0 is at a debugger's prompt."""
+        last = self._journals[0].last()
+        return last is not None and last.phase is Phase.PAUSED
+
+    def tail(self, rank: int) -> list[Record]:
+        """The newest journal records of a rank, which may be dead."""
+        return self._journals[rank].tail(8)
+
+    def decided(self) -> Mapping[str, Any]:
+        """What rank 0 decided; empty before that."""
+        return _read_json(self._folder.decided)
+
+    def result(self) -> Mapping[str, Any]:
+        """What rank 0 left at the end; empty when it left nothing."""
+        return _read_json(self._folder.result)
+
+    @property
+    def met(self) -> bool:
+        """Whether the ranks met through the run folder."""
+        return self._folder.decided.exists() or any(self._folder.path.glob("store-*"))
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    with suppress(OSError, ValueError):
+        data = json.loads(read_regular(path))
+        return data if isinstance(data, dict) else {}
+    return {}

@@ -1,0 +1,307 @@
+"""The launcher's loop: it starts the ranks, watches them, and stops them when one fails or a person says so.
+
+It only carries out: what to send to whom is decided in `stopping`, whose fault it was in `verdict`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lockstep.errors import WorldError
+from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.failure import Failure, FailureKind, decode_failure, read_failure
+from lockstep.launch import stopping
+from lockstep.launch.nursery.channel import ChannelClosed, Message
+from lockstep.launch.nursery.handle import NurseryHandle, broken_sentence
+from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.screen.losses import Losses
+from lockstep.launch.screen.rank_streams import RankStreams
+from lockstep.launch.screen.report import plain_line, still_alone_line
+from lockstep.launch.screen.saying import Saying
+from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.observer import UPDATE_S, Observer
+from lockstep.launch.supervise.run_store import RunStore
+from lockstep.launch.supervise.starting import Start
+from lockstep.launch.verdict import RankEnd, was_stopped
+
+STILL_ALONE_S = 60.0
+"""After this long without any meeting of the ranks the launcher says so."""
+IDLE_S = 0.5
+SWEEP_S = 5.0
+DRAIN_S = 2.0
+
+
+@dataclass
+class _Rank:
+    pid: int = 0
+    sent: set[int] = field(default_factory=set)
+    """The signals that the launcher sent it."""
+    failure: Failure | None = None
+    """What it told because it could not write its record."""
+    leaving: tuple[int, int] | None = None
+    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
+    end: RankEnd | None = None
+
+
+@dataclass
+class Ending:
+    """How all ranks ended."""
+
+    ends: list[RankEnd]
+    interrupted_by: int
+    joined: bool
+
+
+@dataclass
+class Supervisor:
+    """One run. `run` returns when no process of it is left."""
+
+    request: LaunchRequest
+    folder: RunFolder
+    nursery: NurseryHandle
+    saying: Saying
+    losses: Losses
+    observer: Observer
+    store: RunStore
+    began_ns: int
+    signals: CaughtSignals
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _plan: stopping.Plan = ()
+    _stopping_for: FailureKind | None = None
+    _interrupted_by: int = 0
+    _joined: bool = False
+    _serves: bool = False
+    _swept: bool = False
+    _lost: bool = False
+    _asked: deque[float] = field(default_factory=deque)
+    """When each order was sent that the nursery has not answered."""
+    _gave_up: bool = False
+
+    def run(self) -> Ending:
+        """Start the ranks, watch until all have ended, sweep up.
+
+        Raises:
+            WorldError: when the nursery cannot import torch, or dies.
+        """
+        logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
+        self._streams = RankStreams(self._selector, logs, self.losses)
+        self._news, self._news_end = os.pipe()
+        os.set_blocking(self._news, False)
+        try:
+            with self.signals:
+                self._register()
+                if self.nursery.ready is not None:
+                    self._start_ranks()
+                self._watch(self._all_ended)
+                self._sweep()
+        finally:
+            self._streams.end()
+            self._selector.close()
+            os.close(self._news)
+            os.close(self._news_end)
+        ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
+        return Ending(ends, self._interrupted_by, self._joined or self.observer.met)
+
+    def _register(self) -> None:
+        for source, handler in (
+            (self.nursery.channel, self._on_nursery),
+            (self._news, self._on_news),
+            (self.signals, self._on_signal),
+        ):
+            self._selector.register(source, selectors.EVENT_READ, handler)
+
+    def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
+        look_at = warn_at = 0.0
+        while not over() and (now := time.monotonic()) < deadline:
+            next_line = self._streams.show_due(now)
+            self._send_due(now)
+            if now >= look_at:
+                self.observer.look(now)
+                look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
+            warn_at = self._warn_alone(now, warn_at)
+            give_up_at = self._give_up_on_nursery(now)
+            moments = [
+                look_at,
+                deadline,
+                give_up_at,
+                *(send.at_s for send in self._plan),
+                *([next_line] if next_line else []),
+            ]
+            for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
+                key.data()
+
+    def _all_ended(self) -> bool:
+        if self._interrupted_by and not self._ranks:
+            return True
+        return bool(self._ranks) and all(rank.end is not None for rank in self._ranks.values())
+
+    def _running(self) -> frozenset[int]:
+        return frozenset(number for number, rank in self._ranks.items() if rank.end is None)
+
+    def _start_ranks(self) -> None:
+        start = Start(self.request, self.nursery, self.store, self.saying)
+        self._start = start
+        for number in range(self.request.ranks):
+            self._ranks[number] = _Rank()
+            start.rank(number, self._streams.new_pipes(number), self._news_end)
+
+    # Events
+
+    def _on_nursery(self) -> None:
+        try:
+            message, _ = self.nursery.channel.receive()
+        except ChannelClosed:
+            self._nursery_lost()
+            return
+        kind = message["is"]
+        if kind == "ready":
+            self.nursery.ready = message
+            if not self._interrupted_by:
+                self._start_ranks()
+        elif kind == "broken":
+            raise WorldError(broken_sentence(message))
+        elif kind == "spawned":
+            self._ranks[message["rank"]].pid = message["pid"]
+            if all(rank.pid for rank in self._ranks.values()):
+                self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
+        elif kind == "exited":
+            self._on_exit(message)
+        elif kind == "signalled":
+            self._asked.popleft()
+        elif kind == "swept":
+            self._swept = True
+
+    def _on_exit(self, message: Message) -> None:
+        number, rank = message["rank"], self._ranks[message["rank"]]
+        self._on_news()
+        failure = self._failure_of(number)
+        stopped = was_stopped(message["signal"], rank.sent)
+        rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], stopped, failure)
+        if rank.leaving is not None and stopped:
+            code, time_ns = rank.leaving
+            rank.end = RankEnd(number, code, 0, time_ns, False, failure)
+        if failure is not None:
+            self._stop_for(number, failure.kind)
+        elif message["code"] and not stopped and self._may_stop_for(FailureKind.SCRIPT):
+            self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
+
+    def _on_news(self) -> None:
+        with suppress(BlockingIOError):
+            self._take_news(os.read(self._news, 1 << 16))
+
+    def _take_news(self, text: bytes) -> None:
+        for line in text.splitlines():
+            news = json.loads(line)
+            if news["event"] in ("joined", "met"):
+                if news["event"] == "met" and not self._joined and self.request.verbosity is not Verbosity.QUIET:
+                    self.saying.line(plain_line())
+                self._joined = True
+            elif news["event"] == "store":
+                self._serve()
+            elif news["event"] == "leaving":
+                self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
+            else:
+                self._ranks[news["rank"]].failure = decode_failure(news.get("failure"))
+                failure = self._failure_of(news["rank"])
+                if failure is not None:
+                    self._stop_for(news["rank"], failure.kind)
+
+    def _failure_of(self, number: int) -> Failure | None:
+        return self._ranks[number].failure or read_failure(self.folder.failure(number))
+
+    def _stop_for(self, number: int, kind: FailureKind) -> None:
+        if self._may_stop_for(kind):
+            self._plan = stopping.after_failure(time.monotonic(), number, kind, self._running())
+
+    def _may_stop_for(self, kind: FailureKind) -> bool:
+        """The first failure decides; but a real one replaces the plan of a rank that only lost its peer."""
+        if self._interrupted_by or self._stopping_for not in (None, FailureKind.PEER):
+            return False
+        if self._stopping_for is FailureKind.PEER and kind is FailureKind.PEER:
+            return False
+        self._stopping_for = kind
+        return True
+
+    def _on_signal(self) -> None:
+        for number in self.signals.take():
+            if number == signal.SIGINT and self.observer.paused and not self._interrupted_by:
+                self._send(signal.SIGINT, frozenset({0}))
+                continue
+            again = bool(self._interrupted_by)
+            self._interrupted_by = self._interrupted_by or number
+            self._plan = stopping.after_signal(time.monotonic(), number, self._running(), again)
+        self._send_due(time.monotonic())
+
+    def _serve(self) -> None:
+        """A script wants a store at MASTER_PORT, where its rank has begun to listen: the server starts, once."""
+        if not self._serves:
+            message = {"do": "store", "port": self.store.port, "world_size": self.request.ranks}
+            self.nursery.send(message, (self.store.descriptors[1],))
+        self._serves = self._joined = True
+
+    def _nursery_lost(self) -> None:
+        self._selector.unregister(self.nursery.channel)
+        self._lost = True
+        self.nursery.bury()
+        now = time.monotonic_ns()
+        for number in self._running():
+            failure = self._failure_of(number)
+            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, failure)
+            self._ranks[number].end = end
+        if not (self._interrupted_by or self._gave_up):
+            raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
+
+    # Stopping
+
+    def _send_due(self, now: float) -> None:
+        ready, self._plan = stopping.due(self._plan, now)
+        for send in ready:
+            self._send(send.signal, send.ranks & self._running())
+
+    def _send(self, number: int, ranks: frozenset[int]) -> None:
+        for rank in ranks:
+            self._ranks[rank].sent.add(number)
+        if ranks and self.nursery.send({"do": "signal", "signal": number, "ranks": sorted(ranks)}):
+            self._asked.append(time.monotonic())
+
+    def _give_up_on_nursery(self, now: float) -> float:
+        """Kill a nursery that does not answer an order, and everything below it with it; the moment to look again."""
+        if not self._asked or self._gave_up:
+            return float("inf")
+        late_at = self._asked[0] + (stopping.ANSWER_S if self._interrupted_by else stopping.PATIENT_ANSWER_S)
+        if now < late_at:
+            return late_at
+        self._gave_up = True
+        self.nursery.kill()
+        return float("inf")
+
+    def _sweep(self) -> None:
+        """End what the ranks have left behind, then read the pipes to their end."""
+        self._plan = ()
+        if self._ranks and not self._lost and self.nursery.send({"do": "sweep"}):
+            self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
+            if not (self._swept or self._lost):
+                self.nursery.kill()
+                self.nursery.bury()
+        self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
+        if self.saying.terminal is not None:
+            self.saying.terminal.progress(None)
+
+    def _warn_alone(self, now: float, warn_at: float) -> float:
+        """Say once that the ranks have not met."""
+        if warn_at == 0.0:
+            return now + STILL_ALONE_S
+        if now >= warn_at and self.request.ranks > 1:
+            if not (self._joined or self.observer.met or self.observer.paused):
+                self.saying.line(still_alone_line(self.request.ranks, STILL_ALONE_S))
+            return float("inf")
+        return warn_at

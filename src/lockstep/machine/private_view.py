@@ -1,0 +1,254 @@
+"""A private view of the file system: a process sees everything as it is, and what it writes stays apart.
+
+A mount namespace in which overlayfs lies over all that can be written (`mounts` says what that is). Root makes it directly,
+others inside a user namespace. It lives as long as somebody has it open or is in it; nothing of it has a name, but for the
+folder with what was written, which its owner removes. See docs/design/0018.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lockstep.machine.mounts import Cover, Piece, divided_cover, parse_mounts, whole_cover
+from lockstep.machine.namespaces import (
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_MOVE,
+    MS_PRIVATE,
+    MS_REC,
+    attach,
+    drop_capabilities,
+    enter,
+    is_initial_user_namespace,
+    map_own_user,
+    unshare,
+)
+
+MOUNTS = Path("/proc/self/mountinfo")
+SHARED_BY_ALL = ("/tmp", "/var/tmp")  # noqa: S108 - what everybody may write to, and only root owns
+MAX_REPORT_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class ViewReport:
+    """What came of it."""
+
+    problem: str = ""
+    """Why there is no view; empty when there is one."""
+    real: tuple[str, ...] = ()
+    """What could not be covered although this user can write there: `/mnt/usb (Invalid argument)`."""
+
+
+class PrivateView:
+    """A view that is held open. `join` goes into it, in another process."""
+
+    def __init__(self, descriptors: tuple[int, ...]) -> None:
+        self._descriptors = descriptors
+
+    def join(self) -> None:
+        """Go in; the process must have one thread, and has no more rights inside than its user has."""
+        for descriptor in self._descriptors:
+            enter(descriptor)
+        self.close()
+        if len(self._descriptors) > 1:
+            drop_capabilities()
+
+    def close(self) -> None:
+        """Let go of it; it ends with the last process inside."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+
+def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
+    """Make a view; in a process with one thread. What is written in it lies in `folder`.
+
+    Args:
+        folder: an empty folder; it and its parent, with all in it, are the real ones inside of the view.
+    """
+    told, tell = os.pipe()
+    release, hold = os.pipe()
+    maker = os.fork()
+    if maker == 0:
+        os.close(hold)
+        os.close(told)
+        _be_maker(folder, tell, release)
+    os.close(tell)
+    os.close(release)
+    try:
+        report = _read_report(told)
+        held = tuple(_open_namespaces(maker)) if not report.problem else ()
+    finally:
+        os.close(told)
+        os.close(hold)
+        os.waitpid(maker, 0)
+    return report, PrivateView(held) if held else None
+
+
+def _read_report(told: int) -> ViewReport:
+    text = b""
+    while part := os.read(told, MAX_REPORT_BYTES):
+        text += part
+        if text.endswith(b"\n"):
+            found = json.loads(text)
+            return ViewReport(found["problem"], tuple(found["real"]))
+    return ViewReport("the process that makes it died")
+
+
+def _open_namespaces(maker: int) -> list[int]:
+    """The user namespace, if it is another one, then the mount namespace."""
+    own = Path("/proc/self/ns/user").stat().st_ino
+    names = ["user"] if Path(f"/proc/{maker}/ns/user").stat().st_ino != own else []
+    return [os.open(f"/proc/{maker}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "mnt")]
+
+
+def _be_maker(folder: Path, tell: int, release: int) -> None:
+    """In the forked child: make the view, tell about it, wait until the parent has it open. Never returns."""
+    try:
+        report = _lay_view(folder)
+    except OSError as error:
+        report = ViewReport(f"{error.filename or 'mount'}: {error.strerror}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+        report = ViewReport(f"{type(error).__name__}: {error}")
+    with suppress(OSError):
+        os.write(tell, json.dumps(asdict(report)).encode()[: MAX_REPORT_BYTES - 1] + b"\n")
+        os.read(release, 1)
+    os._exit(0)
+
+
+def _lay_view(folder: Path) -> ViewReport:
+    user, group = os.geteuid(), os.getegid()
+    if not _unshared(CLONE_NEWNS):
+        if foreign := _foreign(Path.cwd(), user, group):
+            return ViewReport(f"{foreign} belongs to another user or group, for whom only root can keep files apart")
+        unshare(CLONE_NEWUSER | CLONE_NEWNS)
+        map_own_user(user, group)
+    attach("", "/", flags=MS_REC | MS_PRIVATE)
+    mounts = parse_mounts(MOUNTS.read_text(errors="surrogateescape"))
+    if is_initial_user_namespace():
+        return _Laying(folder, "redirect_dir=on").whole(whole_cover(mounts))
+    return _Laying(folder, "userxattr").divided(divided_cover(mounts, _folders_in, SHARED_BY_ALL))
+
+
+def _foreign(folder: Path, user: int, group: int) -> str:
+    """What is not this user's among the working directory and the folders in it, though he can write there: a user namespace
+    knows one user and one group, and layers keep the owners of what they cover. Empty when there is none.
+    """
+    for path in (folder, *(folder / name for name in _folders_in(str(folder)))):
+        with suppress(OSError):
+            found = path.stat()
+            if (found.st_uid, found.st_gid) != (user, group) and os.access(path, os.W_OK):
+                return str(path)
+    return ""
+
+
+def _unshared(flags: int) -> bool:
+    try:
+        unshare(flags)
+    except PermissionError:
+        return False
+    return True
+
+
+def _folders_in(point: str) -> list[str]:
+    try:
+        with os.scandir(point) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+class _Laying:
+    """Lays the pieces of a view, one after the other."""
+
+    def __init__(self, folder: Path, options: str) -> None:
+        self._base, self._options = folder.parent, options
+        self._real_base = _held(self._base)
+        self._upper = _held(folder)
+        self._count = 0
+        self._real: list[str] = []
+        self._try(folder)
+
+    def _try(self, folder: Path) -> None:
+        """One layer over an empty folder; where the disk of `folder` can carry none (it may be one itself), memory does."""
+        (self._upper / "empty").mkdir()
+        try:
+            self._layer(self._upper / "empty", self._upper / "empty")
+        except OSError:
+            attach("tmpfs", str(folder), "tmpfs", options="mode=0700")
+            self._upper = _held(folder)
+            (self._upper / "empty").mkdir()
+            self._layer(self._upper / "empty", self._upper / "empty")
+
+    def whole(self, cover: Cover) -> ViewReport:
+        """Lay everything beside the present root, then make that the root."""
+        sources = list(_sources(cover))
+        root = self._upper / "root"
+        root.mkdir()
+        for piece, source in sources:
+            self._lay(piece, source, f"{root}{piece.point}")
+        attach(str(self._real_base), f"{root}{self._base}", flags=MS_BIND)
+        os.chdir(root)
+        attach(".", "/", flags=MS_MOVE)
+        os.chroot(".")
+        return ViewReport(real=tuple(self._real))
+
+    def divided(self, cover: Cover) -> ViewReport:
+        """Lay each piece where it is."""
+        for piece, source in list(_sources(cover)):
+            self._lay(piece, source, piece.point)
+        attach(str(self._real_base), str(self._base), flags=MS_BIND)
+        self._real += [f"files directly in {point}" for point in cover.open_folders if os.access(point, os.W_OK)]
+        return ViewReport(real=tuple(self._real))
+
+    def _lay(self, piece: Piece, source: Path, target: str) -> None:
+        """A layer, or the real place over the layer around it; what cannot be covered stays real, and is told."""
+        if not piece.layered:
+            attach(str(source), target, flags=MS_BIND | MS_REC)
+            return
+        try:
+            self._layer(source, target)
+        except OSError as error:
+            if piece.point == "/":
+                raise
+            if os.access(source, os.W_OK):
+                self._real.append(f"{piece.point} ({error.strerror})")
+            if target != piece.point:
+                attach(str(source), target, flags=MS_BIND)
+
+    def _layer(self, source: Path, target: str | Path) -> None:
+        self._count += 1
+        place = self._upper / str(self._count)
+        for path in (place, place / "upper", place / "work"):
+            path.mkdir()
+        options = f"lowerdir={source},upperdir={place}/upper,workdir={place}/work,{self._options}"
+        attach("overlay", str(target), "overlay", options=options)
+
+
+def _sources(cover: Cover) -> Iterator[tuple[Piece, Path]]:
+    """The pieces with the places that they cover; a folder may be gone by now, or a mount lie under another one."""
+    for piece in cover.pieces:
+        with suppress(OSError):
+            yield piece, _held(piece.point)
+
+
+def _held(path: str | Path) -> Path:
+    """The place that `path` is now, whatever will lie over it later, by a name without colons and commas."""
+    return Path(f"/proc/self/fd/{os.open(path, os.O_PATH)}")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it; the kernel makes folders for layers that not even their owner may read."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(place) / name
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

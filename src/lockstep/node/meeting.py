@@ -1,0 +1,190 @@
+"""How the ranks of a group come to share one control block: through a store that they have already.
+
+The leader makes the block without a name (memfd) and tells process id and descriptor; the others open it by way of
+`/proc`. Where they cannot (other PID namespaces, or `/proc` is closed), the leader makes a file of mode 0600 with a
+random name in `/dev/shm` and unlinks it as soon as all have mapped it. See docs/design/0010.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch.distributed import DistStoreError
+
+from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.node.native import compiled, why_not
+from lockstep.node.process import Place, objection
+from lockstep.node.sites import judge, sites
+
+LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
+"""How long a rank spins before it sleeps: where each thread has a core of its own, and where it has not."""
+
+PATIENCE = dt.timedelta(days=7)
+"""How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
+
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
+"""Between two looks at a store and at the process that is to write there. A store's own waiting sees no process, and torch's
+TCPStore prints a warning whenever it ends without a key."""
+
+
+class Store(Protocol):
+    """What of torch.distributed's stores a meeting needs: `get` waits until the key is there."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Write a key."""
+
+    def get(self, key: str, /) -> bytes:
+        """Read a key, waiting for it."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether they are there."""
+
+
+def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> str:
+    """That rank `name` means a group of other ranks than this one."""
+    return (
+        f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}. "
+        f"Every rank must call new_group for the same ranks in the same order."
+    )
+
+
+def spin_us(num_ranks: int, threads: int, cores: int) -> float:
+    """How long to spin: longer only when nobody else needs the core."""
+    return LONG_SPIN_US if num_ranks * threads <= cores else SHORT_SPIN_US
+
+
+def meet(
+    store: Store,
+    rank: int,
+    world_size: int,
+    where: Callable[[], str],
+    patience: dt.timedelta = PATIENCE,
+    *,
+    names: Sequence[int] = (),
+    known: dict[int, Place] | None = None,
+    is_watched: bool = False,
+) -> compiled.Group:
+    """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
+
+    Args:
+        store: shared by these ranks; nobody else uses its keys.
+        rank: from 0, in the group.
+        world_size: the number of ranks in the group.
+        where: the source line that called, for errors; asked only when something is wrong.
+        patience: how long to wait for a rank, here and in every operation.
+        names: as whom the user knows these ranks: their numbers in the default group. By default those from 0.
+        known: who those numbers are, as far as it was heard before; what is heard here is added.
+        is_watched: whether the lines of calls are compared too (sites.py); the same on every rank.
+
+    Raises:
+        PeerLost: when a rank ends that is known.
+        UsageError: on every rank, when some are on another machine, or there is no compiled part.
+        WorldError: on every rank, when memory cannot be shared.
+    """
+    if problem := why_not():
+        raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.")
+    try:
+        compiled.control_bytes(world_size)
+    except ValueError as error:
+        raise WorldError(f"The ranks cannot share memory: {error}.") from None
+    names = list(names) or list(range(world_size))
+    known = {} if known is None else known
+    here = known[names[rank]] = Place.here()
+    store.set(f"place/{rank}", json.dumps([names, vars(here)]))
+    for peer, name in enumerate(names):
+        members, place = json.loads(_heard(store, f"place/{peer}", name, known, here))
+        if members != names:  # before waiting for a rank that may never come
+            raise UsageError(disagreement(name, members, names))
+        known[name] = Place(**place)
+    places = [known[name] for name in names]
+    if reason := objection(places):
+        raise UsageError(reason)
+    alike = len({place.process_names for place in places}) == 1
+    problems = []
+    for named in (False, True) if alike else (True,):
+        control, problem = _share(store, rank, names, known, named=named)
+        if control is not None:
+            spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
+            watch = (sites(), judge) if is_watched else (None, None)
+            return compiled.Group.join(
+                control, rank, world_size, patience.total_seconds(), spin, where, named, names, *watch
+            )
+        problems.append(problem)
+    raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
+
+
+def _share(
+    store: Store, rank: int, names: Sequence[int], known: Mapping[int, Place], *, named: bool
+) -> tuple[compiled.Memory | None, str]:
+    """The control block, mapped by every rank; or why one of them could not, the same on all."""
+    key = "named" if named else "nameless"
+    control, name, told, here = None, "", {"path": "", "problem": ""}, known[names[rank]]
+    try:
+        if rank == 0:
+            num_bytes = compiled.control_bytes(len(names))
+            if named:
+                name = compiled.random_name()
+                control = compiled.Memory.create_named(name, num_bytes, reserve=True)
+                told["path"] = f"/dev/shm/{name}"  # noqa: S108 - mode 0600, a random name, gone at once
+            else:
+                control = compiled.Memory.create(num_bytes, reserve=False)
+                told["path"] = f"/proc/{os.getpid()}/fd/{control.descriptor}"
+        else:
+            offer = json.loads(_heard(store, f"{key}/0", names[0], known, here))
+            told["problem"] = offer["problem"]
+            control = None if offer["problem"] else compiled.Memory.open(offer["path"])
+        if control is not None:
+            compiled.Group.announce(control, rank, len(names))
+    except OSError as error:
+        told["problem"] = error.strerror or str(error)
+    try:
+        store.set(f"{key}/{rank}", json.dumps(told))
+        everyone: list[Mapping[str, str]] = [
+            json.loads(_heard(store, f"{key}/{peer}", name, known, here)) for peer, name in enumerate(names)
+        ]
+    finally:  # also when a rank does not come
+        if name:
+            compiled.unlink_name(name)
+    failed = [f"rank {peer}: {each['problem']}" for peer, each in zip(names, everyone, strict=True) if each["problem"]]
+    return (None, failed[0]) if failed else (control, "")
+
+
+def _heard(store: Store, key: str, name: int, known: Mapping[int, Place], here: Place) -> bytes:
+    """What rank `name` tells.
+
+    Raises:
+        PeerLost: it has ended without telling it.
+        WorldError: it did not in time; torch's own error would name a key only.
+    """
+    try:
+        if name in known and known[name].process != here.process:
+            _await(store, key, name, known[name], here)
+        return store.get(key)
+    except RuntimeError as error:
+        raise WorldError(
+            f"Rank {name} did not come to make the group: {str(error).partition(chr(10))[0]}. "
+            f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
+        ) from error
+
+
+def _await(store: Store, key: str, name: int, place: Place, here: Place) -> None:
+    """Return when the key is there."""
+    patience_s: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # not in torch's stub
+    pause_s, deadline = SHORTEST_PAUSE_S, time.monotonic() + patience_s
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            raise DistStoreError(f"nothing after {patience_s:g} s")
+        if place.has_ended(here) and not store.check([key]):  # it may have told it as the last thing
+            raise PeerLost(
+                f"Rank {name} ended while this rank waits for it to make the group. "
+                f"If rank {name} failed, its own error says why."
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,0 +1,92 @@
+"""What a collective is called with: torch's lists and options, and checks that need no other rank."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.process_group.errors import CollectiveMisused
+
+
+def options(
+    kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
+) -> Any:
+    """Torch's options of a call: as they are given, or made of what its shorter forms say instead (then it goes on).
+
+    Args:
+        kind: the class of options.
+        given: such an object, or a root, a reduce op or a timeout in its place, or None.
+        op, root, timeout: the same by name.
+    """
+    if isinstance(given, kind):
+        if op is None and root is None and timeout is None:
+            return given
+        given = None
+    made = kind()
+    if isinstance(given, dt.timedelta):
+        timeout = given
+    elif isinstance(given, int):
+        root = given
+    elif given is not None:
+        op = given
+    if op is not None:
+        made.reduceOp = op
+    if root is not None:
+        made.rootRank = root
+    if timeout is not None:
+        made.timeout = timeout
+    return made
+
+
+def only(tensors: Any) -> Tensor:
+    """The tensor of a call: itself, or a list of one (torch's interface is from when a rank had several devices)."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise CollectiveMisused(f"One tensor for each rank and call, not {len(tensors)}.")
+    tensor: Tensor = tensors[0]
+    return tensor
+
+
+def all_of(tensors: Any) -> list[Tensor]:
+    """The tensors of a call: itself, or a list of them.
+
+    Raises:
+        CollectiveMisused: without any, and when they differ in dtype or shape.
+    """
+    if isinstance(tensors, Tensor):
+        return [tensors]
+    if not tensors:
+        raise CollectiveMisused("This call has no tensor.")
+    for tensor in tensors[1:]:
+        if tensor.dtype is not tensors[0].dtype or tensor.shape != tensors[0].shape:
+            raise CollectiveMisused("The tensors of one call need one dtype and one shape.")
+    return list(tensors)
+
+
+def only_list(lists: Any) -> list[Tensor]:
+    if lists and isinstance(lists[0], Tensor):
+        return list(lists)
+    if len(lists) != 1:
+        raise CollectiveMisused(f"One list of tensors for each rank and call, not {len(lists)}.")
+    return list(lists[0])
+
+
+def check_same_dtype(name: str, one: Tensor, other: Tensor) -> None:
+    if one.dtype is not other.dtype:
+        raise CollectiveMisused(f"{name} needs tensors of one dtype, not {one.dtype} and {other.dtype}.")
+
+
+def check_count(name: str, which: str, count: int, needed: int) -> None:
+    if count != needed:
+        raise CollectiveMisused(f"{name} needs an {which} of {needed} elements here, but it has {count}.")
+
+
+def check_list(size: int, name: str, tensors: Sequence[Tensor], like: Tensor | None) -> None:
+    if len(tensors) != size:
+        raise CollectiveMisused(f"{name} needs a list of {size} tensors, one for each rank, not {len(tensors)}.")
+    for tensor in tensors:
+        check_same_dtype(name, tensor, like if like is not None else tensor)

@@ -1,0 +1,24 @@
+"""torch.distributed's default group as the script uses it: lockstep's own exchanges have groups of their own."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from lockstep.process_group.membership import Membership
+
+
+def num_exchanges() -> int | None:
+    """How many collectives this rank's script and its libraries have begun in the default group.
+
+    Of other groups, and under NCCL or Gloo of messages between two ranks, nothing is known. None where the group does not count:
+    one with a back end for each kind of device (`init_process_group("cpu:gloo,cuda:gloo")`).
+    """
+    group = dist.group.WORLD if dist.is_initialized() else None
+    if group is None:
+        return 0
+    if isinstance(group, Membership):
+        return group.exchange.num_begun
+    try:
+        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way
+    except RuntimeError:
+        return None

@@ -1,0 +1,184 @@
+"""One rank's membership of a group, told in torch's tensors: where operations begin, and how their errors are told."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.node.native import compiled
+from lockstep.process_group.errors import CollectiveMisused, error_for
+from lockstep.process_group.operands import Buffers
+from lockstep.process_group.work import DONE, Handle, Transfer
+
+(BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
+"""Kinds, as numbers of native/src/control.hpp."""
+
+_NO_TIME = dt.timedelta(0)
+
+TROUBLES = (compiled.GroupError, ValueError)
+"""What the compiled part raises: a broken group, or a call that can never be right."""
+
+
+class Exchange:
+    """Begins operations and messages, and remembers those that are under way.
+
+    Several threads may use it; the ranks must begin the operations of a group in the same order.
+    """
+
+    def __init__(self, native: compiled.Group, patience: dt.timedelta, title: str) -> None:
+        self.native, self.patience, self._title = native, patience, title
+        self.is_impatient = False
+        """Whether the patience is another one than the group was made with."""
+        self.is_closed = False
+        self.num_begun = 0
+        """Operations and messages that this rank has begun."""
+        self.gathered: list[Handle] | None = None
+        """Works that were begun since `_start_coalescing`."""
+        self._owner = os.getpid()
+        self._under_way: list[Transfer] = []
+        self._most_kept = 1
+        self._lock = threading.Lock()
+
+    def call(  # noqa: PLR0917 - as the compiled part takes them; an object for each call would cost as much as the call
+        self, kind: int, dtype: int, op: int, root: int, count: int, inputs: list[int], outputs: list[int],
+        shape: tuple[int, ...], buffers: Buffers, results: list[Tensor], opts: Any,
+    ) -> dist.Work:  # fmt: skip
+        """Run an operation, or begin it. Addresses, counts and `shape` as `compiled.Group.begin` takes them.
+
+        Args:
+            opts: torch's options of the call: whether the caller goes on meanwhile, and how long to wait.
+        """
+        self.num_begun += 1
+        if opts.asyncOp or self.is_impatient:
+            try:
+                pending = self.native.begin(kind, dtype, op, root, count, inputs, outputs, shape)
+            except TROUBLES as error:
+                self.fail(error)
+            return self._started([pending], buffers, results, opts)
+        try:
+            self.native.run(kind, dtype, op, root, count, inputs, outputs, shape)
+        except TROUBLES as error:
+            self.fail(error)
+        buffers.copy_back()
+        return DONE
+
+    def deal(  # noqa: PLR0917 - as above
+        self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
+        buffers: Buffers, results: list[Tensor], opts: Any,
+    ) -> dist.Work:  # fmt: skip
+        """all_to_all with these many elements for each rank and from each rank."""
+        self.num_begun += 1
+        try:
+            pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
+        except TROUBLES as error:
+            self.fail(error)
+        return self._started([pending], buffers, results, opts)
+
+    def _started(
+        self, pendings: list[compiled.Pending], buffers: Buffers, results: list[Tensor], opts: Any
+    ) -> dist.Work:
+        work = self.follow(pendings, buffers, results)
+        if opts.timeout > _NO_TIME:
+            work.transfer.patience = opts.timeout
+        if not opts.asyncOp:
+            work.wait()
+        return work
+
+    def barrier(self, opts: Any) -> dist.Work:
+        """Wait for all ranks, at most as long as the options say."""
+        if opts.timeout <= _NO_TIME:
+            return self.call(BARRIER, 0, 0, -1, 0, [], [], (), Buffers(), [], opts)
+        return self._started([self.begin_barrier()], Buffers(), [], opts)
+
+    def begin_barrier(self) -> compiled.Operation:
+        """Say that this rank is here."""
+        self.num_begun += 1
+        try:
+            return self.native.begin(BARRIER, 0, 0, -1, 0, [], [])
+        except TROUBLES as error:
+            self.fail(error)
+
+    def agree_on_group(self, ranks: Sequence[int]) -> None:
+        """Make sure that all ranks of this group are about to make one group of the same ranks.
+
+        Raises:
+            CollectiveMisused: on every rank, when one calls something else, or means other ranks.
+        """
+        self.num_begun += 1
+        try:
+            self.native.agree_on_group(ranks)
+        except TROUBLES as error:
+            self.fail(error)
+
+    def send(self, tensor: Tensor, dtype: int, destination: int, tag: int) -> Handle:
+        self.num_begun += 1
+        buffers = Buffers()
+        address = buffers.reads(tensor)
+        try:
+            message = self.native.send(address, tensor.nbytes, dtype, destination, tag % 2**64, tensor.shape)
+        except TROUBLES as error:
+            self.fail(error)
+        return self.follow([message], buffers, [tensor])
+
+    def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> Handle:
+        """From any rank when `source` is the number of ranks."""
+        self.num_begun += 1
+        buffers = Buffers()
+        address = buffers.writes(tensor)
+        try:
+            message = self.native.receive(address, tensor.nbytes, dtype, source, tag % 2**64, tensor.shape)
+        except TROUBLES as error:
+            self.fail(error)
+        return self.follow([message], buffers, [tensor])
+
+    def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
+        """A work for them. Its tensors stay alive until it is finished, also when nobody keeps the work."""
+        transfer = Transfer(self, pendings, buffers, results)
+        with self._lock:
+            if len(self._under_way) >= self._most_kept:
+                # All of them, for one that nobody answers (a message about the end of training) may stand before finished ones.
+                self._under_way = [other for other in self._under_way if not other.is_over()]
+                self._most_kept = 2 * len(self._under_way) + 1
+            self._under_way.append(transfer)
+        handle = Handle(transfer)
+        if self.gathered is not None:
+            self.gathered.append(handle)
+        return handle
+
+    def wait(self, pending: compiled.Pending, patience: dt.timedelta) -> None:
+        patience = patience if patience > dt.timedelta(0) else self.patience
+        try:
+            self.native.wait(pending, patience.total_seconds())
+        except TROUBLES as error:
+            self.fail(error)
+
+    def test(self, pending: compiled.Pending) -> bool:
+        try:
+            return self.native.test(pending)
+        except TROUBLES as error:
+            self.fail(error)
+
+    def close(self) -> None:
+        """Leave the group; what is under way is given up."""
+        self.is_closed = True
+        self.native.leave()
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Raise what the compiled part has raised, as one of `collective_errors`."""
+        if self.is_closed:
+            raise CollectiveMisused(
+                f"{self._title} was destroyed on this rank. Make a new one with dist.init_process_group or dist.new_group."
+            ) from None
+        if isinstance(error, compiled.GroupError):
+            trouble, text = error.args
+            if os.getpid() != self._owner:
+                raise CollectiveMisused(f"{text} Call dist.init_process_group in the new process.") from None
+            raise error_for(trouble, f"{self._title}: {text}") from None
+        text = str(error)
+        raise CollectiveMisused(f"{text[:1].upper()}{text[1:]}.") from None

@@ -1,0 +1,13 @@
+"""The loop that the script writes: epochs, steps, lanes, evaluations.
+
+    for step in train(parts, loader):                one step for each global batch                training
+        for batch in step:                           the lanes of this rank                        step
+            run.backward(loss)
+        optimizer.step()                             after the pass has ended
+    for batch in loader:                             plain iteration: whole batches, dealt         evaluation
+        tally.add(loss=loss)                         sums with the bits of one rank                tally, agreed
+    run.gather(rows)                                 rows in data-set order                        rows
+
+`whole_batch` is for losses over all lanes. `replicas`, `synchronised_norm` and `randomness` check what ranks must have in
+common; `testimony` and `second_look` let the witness speak at the right moments.
+"""

@@ -1,0 +1,63 @@
+"""Fetching samples a second time, for `lockstep verify`: does a data set remember what it gave before?
+
+One that augments once and keeps the result, writes to its samples, or mixes a sample with the one before gives other samples
+when other samples were fetched in its process before, and that depends on the ranks. The first epoch may not show it, because
+each sample comes once. So each rank fetches the samples of the first steps again, in other lanes than it had (rank 0 those of
+the last lanes) and with other random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.feed.lane_dataset import LaneIndices
+from lockstep.feed.loader import LanePart, PreparedLoader
+from lockstep.feed.order import EpochPlan
+from lockstep.layout.cut import Cut
+from lockstep.layout.stream_key import Domain, stream_key
+from lockstep.run.parts import Parts
+from lockstep.run.witness.witness import Witness
+
+NUM_STEPS = 2
+"""So many steps are fetched again: those that every proof has recorded."""
+
+
+def look_again_at_training(parts: Parts, witness: Witness) -> None:
+    """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
+    for loader in parts.loaders:
+        if loader.standing.number in witness.plans:
+            _look_again(parts, witness, loader, "training")
+
+
+def look_again_at_evaluation(parts: Parts, witness: Witness) -> None:
+    """The same with every loader that has evaluated."""
+    for loader in parts.loaders:
+        if loader.has_fetched("evaluation"):
+            _look_again(parts, witness, loader, "evaluation")
+
+
+def _look_again(parts: Parts, witness: Witness, loader: PreparedLoader, purpose: str) -> None:
+    of = f" of loader {loader.standing.number + 1}" if len(parts.loaders) > 1 else ""
+    label = f"{purpose} samples{of}"
+    with parts.streams.elsewhere():
+        try:
+            plan = witness.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
+            for part, batch in _fetched(loader, purpose, plan):
+                witness.samples_again(f"{label}, step {part.step + 1}, lane {part.lane}", batch)
+        except Exception as error:  # noqa: BLE001 - a data set that gives its samples once; the script never asks twice
+            witness.samples_again(f"{label}, the end", type(error).__name__)
+
+
+def _fetched(loader: PreparedLoader, purpose: str, plan: EpochPlan) -> Iterator[tuple[LanePart, Any]]:
+    standing = loader.standing
+    cut = Cut(plan.batch_size, standing.num_lanes)
+    found = []
+    for step, samples in enumerate(plan.steps[:NUM_STEPS]):
+        lanes = cut.lanes_of(samples)
+        for mine in standing.lanes:
+            lane = standing.num_lanes - 1 - mine
+            key = stream_key(standing.seed, Domain.FETCH, "again", purpose, standing.number, step, lane)
+            if lanes[lane]:
+                found.append(LanePart(step, lane, LaneIndices(lanes[lane], key)))
+    yield from zip(found, loader.fetch(found, evaluation=purpose == "evaluation"), strict=False)

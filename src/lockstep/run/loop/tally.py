@@ -1,0 +1,74 @@
+"""Metrics over samples whose bits do not depend on the number of ranks.
+
+Each lane adds up its own values in order, in float64; `mean` and `sum` add the lanes along the lane tree. (The same
+doubles summed rank by rank gave three different sums on 1, 2 and 4 ranks.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.layout.tree import tree_sum
+from lockstep.run.loop.agreed import Agreed, number
+from lockstep.run.position.region import Place
+
+
+class Tally:
+    """A set of named, weighted sums. Made by `run.tally()`."""
+
+    def __init__(self, place: Place, num_lanes: int, exchange: Callable[[Any, str], list[Any]]) -> None:
+        self._place, self._num_lanes, self._exchange = place, num_lanes, exchange
+        self._lanes: dict[str, dict[int, tuple[float, float]]] = {}
+
+    def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
+        """Add values of the present batch, inside a step's lanes or while iterating a prepared loader.
+
+        Args:
+            weight: what the values are means over; by default the number of samples of the batch.
+            values: numbers or one-element tensors.
+
+        Raises:
+            UsageError: outside of both loops, where every rank would count the same thing again.
+        """
+        if not self._place.in_lane:
+            raise UsageError(
+                "tally.add was called outside of a batch loop, where every rank would add the same thing. Call it "
+                "inside `for batch in step` or `for batch in loader`."
+            )
+        self._place.is_counted = True
+        amount = float(self._place.num_samples if weight is None else weight)
+        for name, value in values.items():
+            lanes = self._lanes.setdefault(name, {})
+            total, weights = lanes.get(self._place.lane, (0.0, 0.0))
+            lanes[self._place.lane] = (total + number(value) * amount, weights + amount)
+
+    def mean(self) -> dict[str, Agreed]:
+        """The weighted mean of each value over all ranks. Every rank must call it, outside of lanes."""
+        sums = self._summed("tally.mean")
+        return {name: Agreed(total / weight) if weight else Agreed("nan") for name, (total, weight) in sums.items()}
+
+    def sum(self) -> dict[str, Agreed]:
+        """The weighted sum of each value over all ranks. Every rank must call it, outside of lanes."""
+        return {name: Agreed(total) for name, (total, _) in self._summed("tally.sum").items()}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._lanes.clear()
+
+    def _summed(self, call: str) -> dict[str, tuple[float, float]]:
+        self._place.require_same_on_every_rank(call)
+        merged: dict[str, dict[int, tuple[float, float]]] = {}
+        for lanes_of_rank in self._exchange(self._lanes, call):
+            for name, lanes in lanes_of_rank.items():
+                merged.setdefault(name, {}).update({int(lane): tuple(pair) for lane, pair in lanes.items()})
+        return {
+            name: (
+                tree_sum([lanes.get(lane, (0.0, 0.0))[0] for lane in range(self._num_lanes)]),
+                tree_sum([lanes.get(lane, (0.0, 0.0))[1] for lane in range(self._num_lanes)]),
+            )
+            for name, lanes in sorted(merged.items())
+        }

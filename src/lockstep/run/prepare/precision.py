@@ -1,0 +1,42 @@
+"""From the precision's name to what computes in it, on this rank's device."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from lockstep.errors import UsageError
+from lockstep.handover.environment import RankEnvironment
+from lockstep.strategy.loss_scale import LossScale
+from lockstep.strategy.precision import Precision
+
+FAST_FP16 = ("avx512_fp16", "amx_fp16", "fp16")
+"""Capabilities of a CPU (as torch names them) that multiplies in float16 itself."""
+
+
+def make_precision(name: str, device: torch.device, environment: RankEnvironment) -> Precision:
+    """The precision called `name`. Says so once where the device computes in it without units of its own.
+
+    In the row `plain` of `lockstep verify` the loss is not scaled, because gradients are looked at as they are.
+
+    Raises:
+        UsageError: when the device does not know the dtype.
+    """
+    plain = bool(environment.settings and environment.settings.evidence.get("plain"))
+    if name == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UsageError(
+            f"{torch.cuda.get_device_name(device)} has no bfloat16, which precision bf16-mixed needs. Use 16-mixed."
+        )
+    if name == "16-mixed" and device.type == "cpu" and environment.position.rank == 0 and not _cpu_has_fp16():
+        print(
+            "lockstep: this CPU has no float16 units, so 16-mixed is right but slow here (a matrix product 24 times as "
+            "slow as in float32, where it was measured). Use bf16-mixed, or a GPU.",
+            file=sys.stderr,
+        )
+    return Precision(name, device.type, LossScale() if name == "16-mixed" and not plain else None)
+
+
+def _cpu_has_fp16() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in FAST_FP16)

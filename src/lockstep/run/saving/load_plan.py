@@ -1,0 +1,237 @@
+"""What of a saved state goes where, found out and checked before anything is changed: `run.load_state` in two halves.
+
+A checksum tells damage from what was written, not who wrote it. So every value is decoded here and compared with what the
+run has; what does not fit in kind or shape is refused by its path while the models are as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lockstep.checkpoint.exact_json import decode
+from lockstep.checkpoint.likeness import unlike
+from lockstep.checkpoint.manifest import Manifest
+from lockstep.checkpoint.model_state import ModelState
+from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
+from lockstep.checkpoint.tensor_file import TensorFile
+from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
+from lockstep.errors import LockstepError, UsageError
+from lockstep.regular_file import read_regular
+from lockstep.run.parts import Parts
+from lockstep.run.saving.saved_counters import wrong_counters
+from lockstep.run.saving.saved_streams import wrong_streams
+from lockstep.run.saving.state import (
+    DOCUMENTS,
+    OTHER_TENSORS,
+    counters,
+    is_stateful,
+    label_of,
+    labelled,
+    optimizers_of,
+    schedulers_of,
+)
+from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
+from lockstep.visible import remark
+
+OWN = ("the run", "random numbers")
+
+
+@dataclass
+class _Step:
+    """One thing to load, when all are found to fit."""
+
+    label: str
+    load: Callable[[], None]
+
+
+class LoadPlan:
+    """What goes where; made without changing anything.
+
+    Args:
+        parts: of the run.
+        place: the folder, whose files were found to be those of the manifest.
+        manifest: which files there are; no other one is opened.
+        objects: of the script, by name.
+
+    Raises:
+        UsageError: when the state does not fit what the run prepared. What lockstep does not write may raise anything else
+            that a decoder raises; see `made`.
+    """
+
+    def __init__(self, parts: Parts, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
+        self._parts, self.place, self._manifest = parts, place, manifest
+        text = json.loads(read_regular(self._file(DOCUMENTS), follow=False))
+        self._documents, self._entries = text["documents"], text["entries"]
+        self._others = TensorFile(self._file(OTHER_TENSORS))
+        self._used: set[str] = set(OWN)
+        self._models: list[_Step] = []
+        self._rest: list[_Step] = []
+        self._counters = self._decode(self._documents["the run"])
+        self._streams = self._decode(self._documents["random numbers"])
+        self._check_own()
+        for label, model in labelled(parts.models, "model"):
+            self._add_model(label, model)
+        names = parameter_names(parts.models)
+        for label, optimizer in optimizers_of(parts):
+            self._add_optimizer(label, optimizer, names)
+        for label, scheduler in schedulers_of(parts):
+            self._add_scheduler(label, scheduler)
+        for label, thing in parts.stateful.items():
+            self._add(
+                label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
+            )
+        for name, thing in objects.items():
+            self._add_object(name, thing)
+        self.extra = self._values()
+
+    def load_all_but_models(self) -> str:
+        """Load optimizers, schedulers, objects and counters, any of which may refuse; why one does, or nothing."""
+        for step in self._rest:
+            try:
+                step.load()
+            except LockstepError as error:
+                return str(error)
+            except Exception as error:  # noqa: BLE001 - a load_state_dict of the person's own may raise anything
+                return (
+                    f"the {step.label} does not take its state ({type(error).__name__}: {error}). No model was changed."
+                )
+        return ""
+
+    def load_models(self) -> None:
+        """Write the weights, which fit; and go on with the counters and random streams."""
+        for step in self._models:
+            step.load()
+        self._restore_counters(self._counters)
+        self._parts.streams.restore(self._streams, self._parts.ledger.step)
+
+    def other_loaders(self) -> list[str]:
+        """In words, how the run's loaders differ from those of the state."""
+        pairs = zip(counters(self._parts)["loaders"], self._counters["loaders"], strict=True)
+        return [
+            f"{now[key]} {words} of loader {number}, not {then[key]}"
+            for number, (now, then) in enumerate(pairs, 1)
+            for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
+            if now[key] != then[key]
+        ]
+
+    def _file(self, name: str) -> Path:
+        if name not in self._manifest.files:
+            raise UsageError(f"its manifest does not name {name}.")
+        return self.place / name
+
+    def _check_own(self) -> None:
+        if problem := wrong_counters(self._counters) or wrong_streams(self._streams):
+            raise UsageError(f"{problem}.")
+        saved = len(self._counters["loaders"])
+        if saved != len(self._parts.loaders):
+            raise UsageError(f"it was saved with {saved} prepared loaders, and the run has {len(self._parts.loaders)}.")
+        self._parts.epochs.check(self._counters["epochs"])
+
+    def _document(self, label: str) -> Any:
+        if label not in self._documents:
+            kinds = [name for name in self._documents if name not in OWN]
+            raise UsageError(f"the run has {label}, but the state has only {', '.join(kinds)}.")
+        self._used.add(label)
+        return self._documents[label]
+
+    def _decode(self, value: Any) -> Any:
+        return decode(value, lambda name: self._others.get(name).clone())
+
+    def _add(self, label: str, thing: Any, state: Any) -> None:
+        self._rest.append(_Step(label, lambda: thing.load_state_dict(state)))
+
+    def _like(self, label: str, own: Any, saved: Any, **rules: bool) -> Any:
+        if problem := unlike(own, saved, label, **rules):
+            raise UsageError(f"{problem}.")
+        return saved
+
+    def _add_model(self, label: str, model: Any) -> None:
+        others = self._decode(self._document(label))
+        state, file = ModelState.of(model), TensorFile(self._file(f"{label}.safetensors"))
+        wanted = Wanted(state.tensors, tied=state.tied())
+        values: dict[str, Tensor] = {name: file.get(name) for name in file.described}
+        fit = fit_of("", values, wanted)
+        if problems := differences(fit, wanted, strict=True):
+            raise UsageError(f"{label} is another one: {problems}.")
+        for name, tensor in state.tensors.items():
+            if tensor.dtype != values[name].dtype:
+                raise UsageError(
+                    f"{name} of {label} is {tensor.dtype} and was saved as {values[name].dtype}. Use the same dtypes, or "
+                    f"lockstep.load_weights for the weights alone."
+                )
+        self._like(label, state.others, others)
+        # one whose state_dict is made by code of its own may refuse, and so comes first
+        place = len(self._models) if state.is_plain else 0
+        self._models.insert(place, _Step(label, lambda: state.place(values, others)))
+
+    def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        plan = OptimizerPlan(optimizer, self._document(label), self._entries[label], names)
+        file = TensorFile(self._file(f"{label}.safetensors"))
+        plan.check(file.get, element_wise=KNOWN.get(type(optimizer)) is UpdatesBy.ELEMENT)
+        self._rest.append(_Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
+
+    def _add_scheduler(self, label: str, scheduler: Any) -> None:
+        """By itself torch takes the state of another class without a word, and lets it replace methods."""
+        document, mine = self._document(label), type(scheduler).__name__
+        if document["class"] != mine:
+            raise UsageError(f"the {label} was a {document['class']}, but the run prepared a {mine}. Prepare the same.")
+        state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
+        if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
+            raise UsageError(f"{label}.{strange[0]} is no state of a {mine}.")
+        self._add(label, scheduler, state)
+
+    def _add_object(self, name: str, thing: Any) -> None:
+        if not is_stateful(thing):
+            raise UsageError(f"{name}= must be an object with load_state_dict; a saved value comes back in the result.")
+        document = self._document(label_of(name))
+        if not document["object"]:
+            raise UsageError(f"{name}= was saved as a value and not as an object. It comes back in the result.")
+        self._add(name, thing, self._decode(document["value"]))
+
+    def _values(self) -> dict[str, Any]:
+        """What the script had saved besides objects; raises for what nobody takes."""
+        left = {label: document for label, document in self._documents.items() if label not in self._used}
+        for label, document in left.items():
+            if not label.endswith("="):
+                raise UsageError(f"it holds {label!r}, which this run did not prepare. Prepare the same things.")
+            if document["object"]:
+                raise UsageError(f"it holds the state of an object: pass {label}... to run.load_state.")
+        return {label.removesuffix("="): self._decode(document["value"]) for label, document in left.items()}
+
+    def _restore_counters(self, saved: Mapping[str, Any]) -> None:
+        parts, ledger = self._parts, self._parts.ledger
+        parts.epochs.restore(saved["epochs"])
+        ledger.step, ledger.epoch = saved["step"], saved["epoch"]
+        ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
+        parts.epochs_seen[:] = saved["epochs_seen"]
+        parts.resumed = epochs, step = len(parts.epochs_seen), ledger.step
+        if parts.transport.rank == 0:
+            remark(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
+        for loader, before in zip(parts.loaders, saved["loaders"], strict=True):
+            loader.epochs_begun = before["epochs_begun"]
+
+
+def made(parts: Parts, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> tuple[LoadPlan | None, str]:
+    """The plan, or why there is none."""
+    try:
+        return LoadPlan(parts, place, manifest, objects), ""
+    except LockstepError as error:
+        return None, str(error)
+    except (
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        return None, f"it is not what lockstep writes ({error!r})."

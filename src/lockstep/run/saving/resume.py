@@ -1,0 +1,95 @@
+"""`run.load_state`: read what `run.save_state` wrote, on any number of ranks; check everything, then change everything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lockstep.caller import where
+from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
+from lockstep.checkpoint.manifest import Manifest, damage
+from lockstep.errors import LockstepError, UsageError
+from lockstep.run.parts import Parts
+from lockstep.run.saving.load_plan import LoadPlan, made
+from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
+from lockstep.visible import remark
+
+LOAD = "run.load_state"
+
+
+def load_state(
+    parts: Parts, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
+) -> dict[str, Any]:
+    """See `Run.load_state`."""
+    require_between_epochs(parts, LOAD)
+    folder = StateFolder(place_of(parts, path))
+    before = identity_of(folder.target)
+    found, problem = None, ""
+    try:
+        found = folder.read_manifest()
+    except LockstepError as error:
+        problem = str(error)
+    if not _all_found(parts, folder.target, found, problem):
+        if missing_ok:
+            return {}
+        raise UsageError(f"There is no state in {folder.target}. Pass missing_ok=True for a first start.")
+    assert found is not None
+    place, manifest = found
+    # One rank of each node reads every byte; the others believe it.
+    _raise_together(parts, damage(place, manifest) if parts.environment.position.local_rank == 0 else "")
+    plan, problem = made(parts, place, manifest, objects)
+    problem = f"{place} does not fit this run: {problem}" if problem else ""
+    if identity_of(folder.target) != before:
+        problem = (
+            f"{folder.target} was replaced by another program while it was read. Give each run a folder of its own."
+        )
+    _raise_together(parts, problem)
+    assert plan is not None
+    problem = plan.load_all_but_models()
+    _raise_together(parts, f"{place} does not fit this run: {problem}" if problem else "")
+    if parts.transport.rank == 0:
+        _say_differences(parts, plan, folder, manifest)
+    plan.load_models()
+    parts.transport.barrier(LOAD, where())
+    return plan.extra
+
+
+def _all_found(parts: Parts, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
+    """Whether there is a state; raises when ranks see different ones."""
+    mine = [problem, found is not None, str(found[1].files) if found else ""]
+    told = parts.transport.all_gather_object(mine, LOAD, where())
+    if first := next(filter(None, (problem for problem, _, _ in told)), ""):
+        raise UsageError(first)
+    if any(one != told[0] for one in told):
+        having = [rank for rank, (_, there, _) in enumerate(told) if there]
+        raise UsageError(
+            f"The ranks see different states in {target} (ranks {having} find one). Keep it where every rank can read it."
+        )
+    return bool(told[0][1])
+
+
+def _raise_together(parts: Parts, problem: str) -> None:
+    told = parts.transport.all_gather_object(problem, LOAD, where())
+    if first := next(filter(None, told), ""):
+        raise UsageError(first)
+
+
+def _say_differences(parts: Parts, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
+    """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
+    if plan.place != folder.target:
+        remark(left_between(folder.target, plan.place))
+    now, then = facts_of(parts), manifest.facts
+    changed = [
+        f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
+    ]
+    before = told if isinstance(told := then.get("fingerprint"), Mapping) else {}
+    changed += plan.other_loaders()
+    changed += [
+        f"{key} {value}, not {before.get(key)}"
+        for key, value in now["fingerprint"].items()
+        if key != "threads" and before.get(key) != value
+    ]
+    if changed:
+        remark(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")

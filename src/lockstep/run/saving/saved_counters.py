@@ -1,0 +1,43 @@
+"""Whether the counters of a saved state can be true. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MOST = 1 << 62
+
+
+def wrong_counters(saved: Any) -> str:
+    """What is wrong with them, in words; empty when nothing is.
+
+    Args:
+        saved: what `lockstep.run.saving.state.counters` made once.
+    """
+    return next(_problems(saved), "") if isinstance(saved, Mapping) else "its counters are no dictionary"
+
+
+def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("step", "epoch", "num_losses"):
+        if not _is_count(saved.get(name)):
+            yield f"its counter {name} is {saved.get(name)!r}"
+    if type(saved.get("loss")) not in (int, float):
+        yield f"its loss is {saved.get('loss')!r}"
+    seen, position, loaders = saved.get("epochs_seen"), saved.get("epochs"), saved.get("loaders")
+    if not isinstance(seen, list) or not all(map(_is_count, seen)):
+        yield "its samples per epoch are no numbers"
+    if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
+        yield f"its position in the script's epochs is {position!r}"
+    if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):
+        yield "its loaders are not described as lockstep does it"
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def _is_loader(told: Any) -> bool:
+    if not isinstance(told, Mapping):
+        return False
+    size = told.get("batch_size", "")
+    return _is_count(told.get("epochs_begun")) and _is_count(told.get("samples")) and (size is None or _is_count(size))

@@ -1,0 +1,174 @@
+"""What a training script holds besides what it prepared: model averages, schedulers, scalers, copies of weights.
+
+Found by walking the variables of the script's frames, at the end of a step: everything with a `state_dict`, and
+dictionaries or lists of tensors that look like a model's weights. What the script made inside a step's lanes belongs to
+one lane and differs between ranks by nature; it is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, GeneratorType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAX_DEPTH = 3
+"""How deep objects of the script's own classes, lists and dictionaries are looked into."""
+MAX_MEMBERS = 64
+"""Longer lists and dictionaries hold data, not objects with a state."""
+_PACKAGE = f"{Path(__file__).parents[2]}/"
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+_NOT_THE_USERS = (
+    _PACKAGE,
+    *(
+        f"{folder}/"
+        for folder in {
+            str(Path(torch.__file__).parents[1]),
+            *(sysconfig.get_path(name) for name in _LIBRARIES),
+        }
+    ),
+)
+_MODULE_TABLES = ("_modules", "_parameters", "_buffers")
+
+
+class Holdings:
+    """Remembers, from step to step, which objects lived before a step's lanes began, and where the script's variables are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Any] = {}
+        self._of_lanes: set[int] = set()
+        self._before: dict[int, Any] = {}
+        self._left: dict[int, Any] = {}
+        """What the last step's lanes left in variables."""
+        self._told: list[tuple[str, Any]] = []
+        self._frames: list[FrameType] = []
+
+    def before_lanes(self, models: Sequence[nn.Module]) -> None:
+        """No lane has begun yet: what the script holds belongs to none."""
+        self._before = {id(thing): thing for _, thing in _found(models, list(_script_frames()))}
+
+    def after_lanes(self, models: Sequence[nn.Module]) -> None:
+        """The lanes of a pass are finished: what is new belongs to them (at the first step, nothing is known yet)."""
+        found = _found(models, list(_script_frames()))
+        self._of_lanes |= {id(thing) for _, thing in found if id(thing) not in self._kept}
+
+    def after_step(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Name and object of everything that the script holds, except `known` and what its lanes left behind."""
+        frames = list(_script_frames())
+        self._frames = [frame for frame in frames if not _holds_a_loop(frame)]
+        found = list(_found(models, frames))
+        self._kept = {id(thing): thing for _, thing in found}
+        of_lanes, self._of_lanes = self._of_lanes, set()
+        self._left = {id(thing): thing for _, thing in found if id(thing) in of_lanes - self._before.keys()}
+        self._told = [(name, thing) for name, thing in found if id(thing) not in of_lanes]
+        yield from _named(self._told, models, known)
+
+    def at_end(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """The same when the script is over: what its functions held when they returned, and what it held after the last step."""
+        found = list(_found(models, [*_script_frames(), *self._frames]))
+        found = [(name, thing) for name, thing in found if id(thing) not in self._left]
+        seen = {id(thing) for _, thing in found}
+        yield from _named([*found, *(told for told in self._told if id(told[1]) not in seen)], models, known)
+
+
+def _named(
+    found: Sequence[tuple[str, Any]], models: Sequence[nn.Module], known: Sequence[Any]
+) -> Iterator[tuple[str, Any]]:
+    """What is neither `known` nor a part of a prepared model, each with a name of its own."""
+    skipped = {id(thing) for thing in known} | {id(module) for model in models for module in model.modules()}
+    names: dict[str, int] = {}
+    for name, thing in found:
+        if id(thing) not in skipped:
+            names[name] = names.get(name, 0) + 1
+            yield (name if names[name] == 1 else f"{name} ({names[name]})"), thing
+
+
+def _found(models: Sequence[nn.Module], frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
+    weights = _Weights(models)
+    seen: set[int] = set()
+    for frame in frames:
+        for variables in (frame.f_locals, frame.f_globals):
+            for name, thing in list(variables.items()):
+                if not name.startswith("__"):
+                    yield from _walk(name, thing, weights, seen, MAX_DEPTH)
+
+
+def _script_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
+    while frame is not None:
+        if is_a_frame_of_the_script(frame):
+            yield frame
+        frame = frame.f_back
+
+
+def is_a_frame_of_the_script(frame: FrameType) -> bool:
+    """Whether it runs the user's code: neither ours nor a library's; but a module that is run with -m may be installed."""
+    file = frame.f_code.co_filename
+    is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(_PACKAGE)
+    return is_main or is_the_users(file)
+
+
+def _holds_a_loop(frame: FrameType) -> bool:
+    """Whether a variable is a loop under way, which must end when its function returns, as it does without a witness."""
+    return any(isinstance(value, GeneratorType) for value in frame.f_locals.values())
+
+
+def is_the_users(file: str) -> bool:
+    """Whether a source file belongs to the script, and not to a library or to Python."""
+    return not file.startswith(("<", *_NOT_THE_USERS))
+
+
+class _Weights:
+    """Recognises collections of tensors that mirror a prepared model."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._names = {name for model in models for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+        self._shapes = [[parameter.shape for parameter in model.parameters()] for model in models]
+
+    def mirror(self, thing: Any) -> bool:
+        """Whether it is a dictionary by the model's names, or a list with the shapes of all its parameters."""
+        if isinstance(thing, dict):
+            return bool(thing) and thing.keys() <= self._names and all(isinstance(v, Tensor) for v in thing.values())
+        if isinstance(thing, list) and thing and all(isinstance(value, Tensor) for value in thing):
+            return [value.shape for value in thing] in self._shapes
+        return False
+
+
+def _walk(name: str, thing: Any, weights: _Weights, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if id(thing) in seen or isinstance(thing, (type, ModuleType, Tensor, str, int, float)):
+        return
+    seen.add(id(thing))
+    if weights.mirror(thing) or _has_state(thing):
+        yield name, thing
+    if depth > 0:
+        for label, member in _members(name, thing):
+            yield from _walk(label, member, weights, seen, depth - 1)
+
+
+def _has_state(thing: Any) -> bool:
+    return not type(thing).__module__.startswith("lockstep.") and callable(getattr(type(thing), "state_dict", None))
+
+
+def _members(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        if len(thing) <= MAX_MEMBERS:
+            yield from ((f"{name}[{key!r}]", value) for key, value in list(thing.items()))
+    elif isinstance(thing, (list, tuple)):
+        if len(thing) <= MAX_MEMBERS:
+            yield from ((f"{name}[{number}]", value) for number, value in enumerate(thing))
+    elif _is_of_the_users_class(thing):
+        attributes = list(getattr(thing, "__dict__", {}).items())
+        yield from ((f"{name}.{key}", value) for key, value in attributes if key not in _MODULE_TABLES)
+
+
+def _is_of_the_users_class(thing: Any) -> bool:
+    module = type(thing).__module__
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and is_the_users(file)

@@ -1,0 +1,168 @@
+"""Optimizers that `run.prepare` did not take: they must not step what got a gradient inside of lanes.
+
+A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is added
+up over the lanes of one rank and never reduced, so a class centre or a temperature with an optimizer of its own learns
+other values on every number of ranks. That an optimizer exists is known from its constructor; that lanes gave its
+tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is no such optimizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from lockstep.errors import UsageError
+from lockstep.run.position.region import Place, Region
+
+Mark = tuple[int, int] | None
+"""Identity and version of a gradient."""
+
+
+class Strangers:
+    """Watches every optimizer of the process until `close`.
+
+    Args:
+        place: where the script is.
+        models: that are prepared; the list grows. Their gradients are reduced, whoever steps them.
+    """
+
+    def __init__(self, place: Place, models: Sequence[nn.Module]) -> None:
+        self._place, self._models = place, models
+        self._taken: WeakSet[Optimizer] = WeakSet()
+        """By `prepare`."""
+        self._unknown: WeakSet[Optimizer] = WeakSet()
+        """Not taken by `prepare`."""
+        self._had_lanes = False
+        self._of_lane: WeakSet[Optimizer] = WeakSet()
+        """Made in the present lane, such as one of an inner loop over a copy: it may step there what it likes."""
+        self._before: list[tuple[Tensor, Mark]] = []
+        self._fed: dict[int, tuple[Tensor, int]] = {}
+        """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
+        self._unknown.update(_living())
+        self._undo = _see(self._made, self._zeroed)
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def take(self, optimizer: Optimizer) -> None:
+        """`prepare` has checked it; its steps are the strategy's concern."""
+        self._unknown.discard(optimizer)
+        self._taken.add(optimizer)
+
+    def begin_lane(self) -> None:
+        """What happens to gradients from here on happens in a lane, or in an evaluation of one rank's share."""
+        self._had_lanes = True
+        if self._unknown:
+            found = chain.from_iterable(map(self._strange, self._unknown))
+            self._before = [(tensor, _mark(tensor)) for tensor in found]
+
+    def end_lane(self) -> None:
+        """The lane is over, also when it was left early."""
+        for tensor, mark in self._before:
+            if (now := _mark(tensor)) is not None and now != mark:
+                self._fed[id(tensor)] = tensor, now[0]
+        self._before = []
+        if self._of_lane:
+            self._unknown.update(self._of_lane)
+            self._of_lane.clear()
+
+    def close(self) -> None:
+        """Optimizers are as torch made them again."""
+        self._hook.remove()
+        self._undo()
+
+    def _made(self, optimizer: Optimizer) -> None:
+        (self._of_lane if self._place.in_lane else self._unknown).add(optimizer)
+
+    def _zeroed(self, optimizer: Optimizer) -> None:
+        if self._fed:
+            for tensor in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+                self._fed.pop(id(tensor), None)
+
+    def _strange(self, optimizer: Optimizer) -> list[Tensor]:
+        """What it updates and no prepared model has."""
+        prepared = {id(parameter) for model in self._models for parameter in model.parameters()}
+        listed = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        return [tensor for tensor in listed if id(tensor) not in prepared]
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - torch's signature
+        if optimizer in self._taken or optimizer in self._of_lane:
+            return
+        is_new = optimizer not in self._unknown  # made past its class: nobody saw where its gradients came from
+        self._unknown.add(optimizer)
+        for tensor in self._strange(optimizer):
+            if (is_new and self._had_lanes and tensor.grad is not None) or self._is_fed(tensor):
+                raise _not_prepared(optimizer, tensor, self._place.region)
+
+    def _is_fed(self, tensor: Tensor) -> bool:
+        """Whether its gradient comes from lanes: one that came in the present lane, or in an earlier one and was not replaced."""
+        if (now := _mark(tensor)) is None:
+            return False
+        if any(tensor is one and now != mark for one, mark in self._before):
+            return True
+        return id(tensor) in self._fed and self._fed[id(tensor)][1] == now[0]
+
+
+def _mark(tensor: Tensor) -> Mark:
+    gradient = tensor.grad
+    return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001
+
+
+def _living() -> list[Optimizer]:
+    """Optimizers that exist already."""
+    return [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
+
+
+def _see(made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None]) -> Callable[[], None]:
+    """Let `made` hear of every optimizer that is made from now on, copies too, and `zeroed` of every `zero_grad`; what ends it."""
+    told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed}
+    undo = [_tell(name, hears) for name, hears in told.items()]
+
+    def undo_all() -> None:
+        for each in undo:
+            each()
+
+    return undo_all
+
+
+def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
+    method = getattr(Optimizer, name)
+    is_active = True
+
+    @functools.wraps(method)
+    def called(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        if is_active:  # a patch of somebody else's may keep this one alive
+            hears(self)
+        return result
+
+    setattr(Optimizer, name, called)
+
+    def undo() -> None:
+        nonlocal is_active
+        is_active = False
+        if getattr(Optimizer, name) is called:
+            setattr(Optimizer, name, method)
+
+    return undo
+
+
+def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> UsageError:
+    name = type(optimizer).__name__
+    what = f"a tensor of shape {tuple(tensor.shape)}"
+    if region is Region.EVALUATION:
+        return UsageError(
+            f"{name}.step() inside of a loop over a prepared loader trains {what} on one rank's share of the samples. Train "
+            f"with `for step in run.steps(loader)`, and pass the tensor (or its module) and {name} to run.prepare."
+        )
+    return UsageError(
+        f"{name} updates {what} that got a gradient inside a step's lanes and belongs to nothing that run.prepare took, so "
+        f"its gradient is that of this rank's lanes only. Pass the tensor (or its module) and {name} to run.prepare: "
+        f"`run.prepare(model, centers, optimizer, ...)`."
+    )

@@ -1,0 +1,119 @@
+"""Files that several ranks write to the same path: a script for one process does so, and the last rank wins.
+
+`open`, `io.open` and `torch.save` are watched while a run with several ranks lasts: what a rank opened for writing is told
+to the others with exchanges that are made anyway. (An audit hook of Python would see more, and cannot be removed: it made
+each look at a frame three times as slow, which every exchange needs for its source line.)
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.caller import frames
+from lockstep.run.watch.holdings import is_the_users
+
+MOST_TOLD = 32
+"""So many paths are told at one time."""
+_ELSEWHERE = ("/dev/", "/proc/", "/sys/")
+
+
+class WrittenFiles:
+    """Remembers what this process opens for writing, until `close`.
+
+    Args:
+        own: a folder of the run itself, which is not looked at.
+    """
+
+    def __init__(self, own: Path | None) -> None:
+        self._own = f"{own.absolute()}/" if own is not None else "/dev/"
+        self._process = os.getpid()
+        self._closed = False
+        """A patch of somebody else's may keep ours alive."""
+        self._new: dict[str, str] = {}
+        self._said: set[str] = set()
+        self._undo = [
+            _replace((builtins, io), "open", self._opening),
+            _replace((torch, torch.serialization), "save", self._saving),
+        ]
+
+    def take(self) -> dict[str, str]:
+        """The source line of each path written since the last call."""
+        told, self._new = dict(list(self._new.items())[:MOST_TOLD]), {}
+        return told
+
+    def conclude(self, everyone: Iterable[Mapping[str, str]]) -> list[str]:
+        """What is to be said of what all ranks took: a sentence for each path that several of them wrote; each once."""
+        writers: dict[str, list[int]] = defaultdict(list)
+        lines: dict[str, str] = {}
+        for rank, paths in enumerate(everyone):
+            for path, line in paths.items():
+                writers[path].append(rank)
+                lines.setdefault(path, line)
+        found = [path for path, ranks in writers.items() if len(ranks) > 1 and path not in self._said]
+        self._said.update(found)
+        return [
+            f"ranks {', '.join(map(str, writers[path]))} each wrote {path} ({lines[path]}): what one writes replaces the other's, or is mixed with it. Write it "
+            f"on one rank (`if run.is_main:`), or use run.save_weights and run.save_state."
+            for path in found
+        ]
+
+    def close(self) -> None:
+        """`open` and `torch.save` are what they were."""
+        self._closed = True
+        for undo in self._undo:
+            undo()
+
+    def _opening(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            opened = function(file, mode, *args, **kwargs)
+            if isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode):
+                self._wrote(file)
+            return opened
+
+        return open
+
+    def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            function(obj, f, *args, **kwargs)
+            self._wrote(f)
+
+        return save
+
+    def _wrote(self, file: Any) -> None:
+        if self._closed or not isinstance(file, (str, bytes, os.PathLike)) or os.getpid() != self._process:
+            return
+        path = os.path.realpath(os.fsdecode(file))
+        if path.startswith((self._own, *_ELSEWHERE)) or "/." in path or path in self._new:
+            return
+        for name, line in frames():
+            if is_the_users(name):
+                self._new[path] = f"{name.rpartition('/')[2]}:{line}"
+                return
+
+
+def _replace(
+    modules: Iterable[Any], name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None]:
+    places = list(modules)
+    before = getattr(places[0], name)
+    replacement = around(before)
+    for module in places:
+        setattr(module, name, replacement)
+
+    def undo() -> None:
+        for module in places:
+            if getattr(module, name) is replacement:
+                setattr(module, name, before)
+
+    return undo

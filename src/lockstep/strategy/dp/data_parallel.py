@@ -1,0 +1,97 @@
+"""`dp`: torch's DataParallel. One rank, a replica of the model for each device; each forward is scattered and gathered.
+
+For comparison and for small scripts: ddp copies no model in a forward, and is not held up by Python's lock. Everything
+but the forward is that of one rank. The bits are those that torch gives.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lockstep.errors import UsageError
+from lockstep.strategy.around import Around
+from lockstep.strategy.contract import PassResult, Strategy
+from lockstep.strategy.dp.split_forward import SplitForward
+
+
+class DataParallel(Around):
+    """One rank whose models run on several devices, or on several threads of the CPU.
+
+    Args:
+        inner: the strategy of one rank.
+        copies: the number of replicas; 0: one for each CUDA device, or one on the CPU.
+    """
+
+    def __init__(self, inner: Strategy, copies: int) -> None:
+        super().__init__(inner)
+        self._copies = copies
+        self._split: dict[int, SplitForward] = {}
+        self._passes = 0
+
+    def adopt(self, models: Sequence[nn.Module]) -> None:
+        for model in models:
+            if id(model) not in self._split:
+                _refuse_what_cannot_be_replicated(model)
+        self._inner.adopt(models)
+        for model in models:
+            devices = replica_devices(self._copies, _device_of(model), torch.cuda.device_count())
+            if len(devices) > 1 and id(model) not in self._split:
+                self._split[id(model)] = SplitForward(model, devices)
+                self._split[id(model)].hang()
+
+    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
+        self._passes += 1
+        if self._passes == 1 and self._split and not any(forward.num_calls for forward in self._split.values()):
+            print(
+                "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
+                "one piece. Call the model itself, or use --strategy ddp.",
+                file=sys.stderr,
+            )
+        return self._inner.end_pass(notes)
+
+    def close(self) -> None:
+        for forward in self._split.values():
+            forward.take_away()
+        self._split.clear()
+        self._inner.close()
+
+
+def replica_devices(copies: int, device: torch.device, num_gpus: int) -> list[torch.device]:
+    """The device of each replica. The model's own is the first.
+
+    Raises:
+        UsageError: for more replicas than GPUs.
+    """
+    if device.type == "cpu":
+        return [device] * max(copies, 1)
+    if copies > num_gpus:
+        raise UsageError(f"{copies} replicas need {copies} GPUs, but torch sees {num_gpus}. Start with -n {num_gpus}.")
+    others = [torch.device(device.type, index) for index in range(num_gpus) if index != device.index]
+    return [device, *others][: copies or num_gpus]
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _refuse_what_cannot_be_replicated(model: nn.Module) -> None:
+    if any(_is_compiled(module) for module in model.modules()):
+        raise UsageError(
+            f"{type(model).__name__} is compiled, and dp makes new replicas of its modules in every forward, each of which "
+            f"would be compiled again. Prepare the model without torch.compile, or use --strategy ddp."
+        )
+    if "forward" in model.__dict__:
+        raise UsageError(
+            f"{type(model).__name__}.forward was replaced on the object, so replicas of it would run the original one's. "
+            f"Write forward as a method of the class, or use --strategy ddp."
+        )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None  # noqa: SLF001 - what torch.compile leaves
+    return compiled or isinstance(module, torch.jit.ScriptModule)

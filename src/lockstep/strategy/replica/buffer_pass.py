@@ -1,0 +1,209 @@
+"""The buffers of one pass: each lane's changes on this rank, then one value for all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.layout.placement import Placement
+from lockstep.layout.tree import Node, merges_after, tree_sum
+from lockstep.strategy.contract import StepCut
+from lockstep.strategy.replica.arena import Segment
+from lockstep.strategy.replica.buffers import BufferBank, Changes, Rule
+from lockstep.strategy.replica.slots import WIDE
+from lockstep.transport.contract import Pending, Transport
+
+Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
+"""For each lane, as JSON: the entries it changed that end as a mean; those that end as a maximum, by their value; for
+each other one a digest. Sets of entries are bits of a hexadecimal number."""
+
+
+class BufferPass:
+    """Collects what the lanes of this rank changed, then settles it with the other ranks.
+
+    In a run with one lane there is nothing to settle: what the lane makes of the buffers is what they are.
+
+    Args:
+        bank: the buffers; their present values are those that every lane starts from.
+        cut: the step.
+    """
+
+    def __init__(self, bank: BufferBank, cut: StepCut) -> None:
+        self._bank, self._cut = bank, cut
+        self._changed: dict[int, Changes] = {}
+        self._pending: list[tuple[Pending, Callable[[], None]]] = []
+        bank.remember()
+
+    def after_lane(self, lane: int) -> None:
+        """Lane `lane` of this rank is finished."""
+        if len(self._cut.samples) == 1:
+            self._bank.take_in()
+        elif (changes := self._bank.after_lane()).entries:
+            self._changed[lane] = changes
+
+    def header(self) -> Header:
+        """What the other ranks must know."""
+        return {str(lane): self._told(changes) for lane, changes in self._changed.items()}
+
+    def _told(self, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
+        entries = self._bank.entries
+        means = 0
+        maxima: dict[int, int] = {}
+        others: dict[str, str] = {}
+        for index, value in self._bank.maxima(changes).items():
+            maxima[value] = maxima.get(value, 0) | 1 << index
+        for index in changes.entries:
+            rule = entries[index].rule
+            if rule is Rule.MEAN:
+                means |= 1 << index
+            elif rule is not Rule.MAXIMUM:
+                others[str(index)] = _digest(changes.part(entries[index].segment)) if rule is Rule.SAME else ""
+        return format(means, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
+
+    def begin(self, headers: Sequence[Header], transport: Transport, placement: Placement) -> None:
+        """Begin to settle with the other ranks what every buffer is after the pass. `headers` are all ranks' headers.
+
+        Raises:
+            UsageError: on every rank, when a buffer without a rule came out of the lanes with different bits.
+        """
+        means: dict[int, int] = {}
+        maxima: dict[int, int] = {}
+        others: dict[int, dict[int, str]] = {}
+        for lane, told in (item for header in headers for item in header.items()):
+            means[int(lane)] = int(told[0], 16)
+            for number, mask in told[1].items():
+                maxima[int(number)] = maxima.get(int(number), 0) | int(mask, 16)
+            for entry, word in told[2].items():
+                others.setdefault(int(entry), {})[int(lane)] = word
+        for value in sorted(maxima):  # the largest is written last
+            self._bank.fill(_members(maxima[value]), value)
+        for index in sorted(others):
+            self._settle_equal(index, others[index], transport, placement)
+        self._begin_means(means, transport, placement)
+
+    def finish(self) -> None:
+        """Wait for the means that `begin` began."""
+        for pending, finish in self._pending:
+            pending.advance()
+            pending.finish()
+            finish()
+
+    def _settle_equal(self, index: int, words: Mapping[int, str], transport: Transport, placement: Placement) -> None:
+        entry = self._bank.entries[index]
+        lanes = [lane for lane, samples in enumerate(self._cut.samples) if samples]
+        if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
+            raise UsageError(
+                f"The buffer {entry.name!r} came out of the lanes with different values, so it is not clear which one "
+                f'counts. Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
+                f"samples after the lanes."
+            )
+        first = min(words)
+        source = placement.rank_of(first)
+        mine = source == transport.rank
+        start = self._bank.start_of_run(entry.segment)
+        value = self._changed[first].part(entry.segment) if mine else start.clone()
+        transport.broadcast(value, source)
+        self._bank.set_run(entry.segment, value)
+
+    def _begin_means(self, lanes: Mapping[int, int], transport: Transport, placement: Placement) -> None:
+        """Begin the sums of the entries that `lanes` (lane to set of entries) changed; one for each dtype and device."""
+        everything = 0
+        for mask in lanes.values():
+            everything |= mask
+        by_flat: dict[int, list[tuple[Segment, list[int]]]] = {}
+        for run, members in self._bank.runs(_members(everything)):
+            by_flat.setdefault(run.flat, []).append((run, members))
+        for runs in by_flat.values():
+            self._pending.append(self._begin_mean(runs, lanes, transport, placement))
+
+    def _begin_mean(
+        self,
+        runs: Sequence[tuple[Segment, list[int]]],
+        lanes: Mapping[int, int],
+        transport: Transport,
+        placement: Placement,
+    ) -> tuple[Pending, Callable[[], None]]:
+        """Begin the sum of pieces of one flat; what to call when it is there."""
+        values = {lane: self._contribution(lane, runs) for lane in placement.lanes(transport.rank)}
+        total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)
+        partials = _merge(values, placement.subtrees(transport.rank))
+        pending = transport.begin_all_reduce(partials, placement, total)
+
+        def finish() -> None:
+            for (run, members), value in zip(runs, torch.split(total, [run.size for run, _ in runs]), strict=True):
+                for lanes_of, piece in self._pieces(run, members, lanes):
+                    part = value[piece.offset - run.offset :][: piece.size]
+                    scale = self._scale(lanes_of)
+                    self._bank.set_run(piece, part if scale == 1.0 else part.mul_(scale))
+
+        return pending, finish
+
+    def _pieces(
+        self, run: Segment, members: Sequence[int], lanes: Mapping[int, int]
+    ) -> Iterable[tuple[frozenset[int], Segment]]:
+        """A run in pieces that the same lanes changed; usually one."""
+        changed = sum(1 << index for index in members)
+        if len({mask & changed for mask in lanes.values()} - {0}) == 1:
+            yield frozenset(lane for lane, mask in lanes.items() if mask & changed), run
+            return
+        for index in members:
+            yield (
+                frozenset(lane for lane, mask in lanes.items() if mask >> index & 1),
+                self._bank.entries[index].segment,
+            )
+
+    def _scale(self, lanes: frozenset[int]) -> float:
+        """What the sum over `lanes` is multiplied by."""
+        weights = self._cut.weights
+        if len(weights) == 1:
+            return 1.0
+        return 1.0 / tree_sum([weight if lane in lanes else 0.0 for lane, weight in enumerate(weights)])
+
+    def _zeros(self, runs: Sequence[tuple[Segment, Any]]) -> Tensor:
+        return _wide(torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs]))
+
+    def _contribution(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
+        """What the lane adds to the sum; zeros for what it did not change."""
+        changes = self._changed.get(lane)
+        if changes is None:
+            return self._zeros(runs)
+        changed = set(changes.entries)
+        parts = []
+        for run, members in runs:
+            if changed.issuperset(members):
+                parts.append(changes.part(run))
+                continue
+            part = torch.zeros_like(self._bank.start_of_run(run))
+            for segment in (self._bank.entries[index].segment for index in members if index in changed):
+                part[segment.offset - run.offset :][: segment.size] = changes.part(segment)
+            parts.append(part)
+        value = _wide(torch.cat(parts))  # a copy: partials may be overwritten
+        weight = self._cut.weights[lane]
+        return value if weight == 1.0 or len(self._cut.weights) == 1 else value.mul_(weight)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """In a dtype whose sums do not depend on how many of the terms a transport adds before it rounds."""
+    return value.to(WIDE.get(value.dtype, value.dtype))
+
+
+def _members(mask: int) -> list[int]:
+    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+
+
+def _digest(value: Tensor) -> str:
+    return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def _merge(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor]:
+    values: dict[Node, Tensor] = {}
+    for lane, value in lanes.items():
+        values[lane, lane + 1] = value
+        for left, right in merges_after(lane, subtrees):
+            values[left[0], right[1]] = values.pop(left) + values.pop(right)
+    return [values[node] for node in subtrees]

@@ -1,0 +1,323 @@
+"""Module buffers in a pass: every lane starts from the step's values, and one value stands at the end.
+
+Running statistics of normalisation layers end as the weighted tree mean over the lanes that changed them,
+`num_batches_tracked` as the maximum. Any other buffer must come out of every lane with the same bits; one that does not
+is named, and may be given a rule: "first" (the first lane's value counts) or "mean" (as a running statistic).
+
+Statistics lie in flats of their own, next to each other, so that those of a whole model are one copy, one comparison
+and one message: a ResNet-20 has 57 buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import chain
+from operator import attrgetter, is_
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out
+from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.torch_private import Norm
+from lockstep.transport.channel import is_dense
+
+
+class Rule(StrEnum):
+    """What a buffer's value is after a pass."""
+
+    MEAN = "mean"
+    MAXIMUM = "maximum"
+    SAME = "same"
+    FIRST = "first"
+
+
+MOVING = (Rule.MEAN, Rule.MAXIMUM)
+"""The rules of buffers that move in every lane."""
+
+_buffers_of = attrgetter("_buffers")  # named_buffers does not say which module, and costs 20x
+
+
+@dataclass
+class Entry:
+    """One registered buffer."""
+
+    module: nn.Module
+    key: str
+    name: str
+    rule: Rule
+    segment: Segment
+    view: Tensor
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a lane made of the buffers."""
+
+    entries: list[int]
+    """The numbers of those that it changed."""
+    flats: dict[int, Tensor]
+    """Copies of the flats with changed entries."""
+
+    def part(self, segment: Segment) -> Tensor:
+        """The values in a segment of a flat with changed entries, 1-D."""
+        return _part(self.flats[segment.flat], segment)
+
+
+class BufferBank:
+    """All buffers of the prepared models.
+
+    Args:
+        models: (label, module) pairs.
+        rules: patterns of buffer names, as in a shell, to "first" or "mean".
+        absent: identities of buffers that other ranks hold; they are left out.
+        allocate: where the buffers go.
+        stay: identities of buffers that keep the memory that they have.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[tuple[str, nn.Module]],
+        rules: Mapping[str, str],
+        absent: Container[int] = (),
+        allocate: Allocate = private_zeros,
+        stay: Container[int] = (),
+    ) -> None:
+        self._absent, self._stay = absent, stay
+        places = sorted(self._find(models, rules), key=lambda place: place[3] not in MOVING)
+        tensors = [module._buffers[key] for module, key, *_ in places]  # noqa: SLF001
+        segments, self._flats, self._num_moving = _lay_out(tensors, [rule for *_, rule in places], allocate, stay)
+        self.entries = [
+            Entry(*place, segment, _rebind(place[0], place[1], self._flats, segment, stay))
+            for place, segment in zip(places, segments, strict=True)
+        ]
+        self.addresses = [entry.view.data_ptr() for entry in self.entries]
+        """Where each buffer was put."""
+        self._constants = list(self._left_alone(models))
+        self._modules = [module for _, model in models for module in model.modules()]
+        self._structure = self._present_structure()
+        self._tables = list(map(_buffers_of, self._modules))
+        self._objects = self._present_objects()
+        self._homes, self._keys = [_buffers_of(entry.module) for entry in self.entries], [e.key for e in self.entries]
+        self._views = [entry.view for entry in self.entries]
+        self._members = [
+            [index for index, entry in enumerate(self.entries) if entry.segment.flat == flat]
+            for flat in range(len(self._flats))
+        ]
+        self._start = [flat.clone() for flat in self._flats]
+
+    def _find(
+        self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]
+    ) -> list[tuple[nn.Module, str, str, Rule]]:
+        found: dict[int, tuple[nn.Module, str, str, Rule]] = {}
+        for label, model in models:
+            for path, module in model.named_modules():
+                for key, buffer in _buffers_of(module).items():
+                    if self._carries(buffer):
+                        name = ".".join(filter(None, (label if len(models) > 1 else "", path, key)))
+                        found.setdefault(id(buffer), (module, key, name, _rule(module, key, name, rules)))
+        return list(found.values())
+
+    def has_changed(self) -> bool:
+        """Whether buffers came or went, or changed shape or dtype: then a new bank is needed."""
+        present = self._present_objects()
+        if len(present) == len(self._objects) and all(map(is_, present, self._objects)):
+            return False
+        shapes = ((entry.module._buffers[entry.key], entry.view) for entry in self.entries)  # noqa: SLF001
+        return self._structure != self._present_structure() or any(
+            now is None or now.shape != view.shape or now.dtype != view.dtype or now.device != view.device
+            for now, view in shapes
+        )
+
+    def _present_objects(self) -> list[object]:
+        """All keys and buffers; while they are the same objects, nothing has changed. Few calls, whatever the model."""
+        return [*chain.from_iterable(self._tables), *chain.from_iterable(map(dict.values, self._tables))]
+
+    def _present_structure(self) -> list[tuple[int, str]]:
+        return [
+            (id(module), key)
+            for module in self._modules
+            for key, buffer in module._buffers.items()  # noqa: SLF001
+            if self._carries(buffer)
+        ]
+
+    def _carries(self, buffer: Tensor | None) -> bool:
+        """Sparse buffers, and strided views of memory that others use too, are left alone: they are constants, such as the
+        adjacency of a graph, or a part of a table.
+        """
+        if buffer is None or buffer.layout is not torch.strided or not buffer.numel() or id(buffer) in self._absent:
+            return False
+        return id(buffer) not in self._stay or is_dense(buffer)
+
+    def _left_alone(self, models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, int]]:
+        for label, model in models:
+            for name, buffer in model.named_buffers():
+                if buffer.numel() and id(buffer) not in self._absent and not self._carries(buffer):
+                    yield f"{label}.{name}" if len(models) > 1 else name, buffer, buffer._version  # noqa: SLF001
+
+    def take_in(self) -> None:
+        """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
+        if all(map(is_, map(dict.__getitem__, self._homes, self._keys), self._views)):
+            return
+        for entry in self.entries:
+            now = entry.module._buffers[entry.key]  # noqa: SLF001
+            if now is not entry.view and now is not None:
+                if now.shape != entry.view.shape or now.dtype != entry.view.dtype:
+                    raise UsageError(
+                        f"The buffer {entry.name!r} changed from {tuple(entry.view.shape)} {entry.view.dtype} to "
+                        f"{tuple(now.shape)} {now.dtype} inside a step. Give it its full size before the loop, or keep "
+                        f"it as a plain attribute."
+                    )
+                entry.view.copy_(now.detach())
+                entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
+
+    def checksums(self) -> list[int]:
+        """One number from the bits of each flat buffer."""
+        self.take_in()
+        return bit_sums(self._flats)
+
+    def remember(self) -> None:
+        """The present values are those that every lane starts from."""
+        self.take_in()
+        for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):
+            if number < self._num_moving or not _same_bits(start, flat):
+                start.copy_(flat)
+
+    def restore(self) -> None:
+        """The module gets back what `remember` found."""
+        self.take_in()
+        for start, flat in zip(self._start, self._flats, strict=True):
+            if not _same_bits(start, flat):
+                flat.copy_(start)
+
+    def after_lane(self) -> Changes:
+        """What the lane made of the buffers; the module gets the old values back.
+
+        Raises:
+            UsageError: when it wrote to one that cannot be carried.
+        """
+        self.take_in()
+        for name, buffer, version in self._constants:
+            if buffer._version != version:  # noqa: SLF001
+                raise UsageError(
+                    f"The buffer {name!r} was written to, but it is sparse, or a strided view of memory that something else "
+                    f"uses too, so lanes on other ranks would not see it. Register a dense tensor with memory of its own."
+                )
+        changes = Changes([], {})
+        for number, (flat, start) in enumerate(zip(self._flats, self._start, strict=True)):
+            if number >= self._num_moving and _same_bits(flat, start):
+                continue
+            members = self._members[number]
+            differing = _differing(flat, start, [self.entries[index].segment for index in members])
+            changed = [index for index, differs in zip(members, differing, strict=True) if differs]
+            if changed:
+                changes.entries.extend(changed)
+                changes.flats[number] = flat.clone()
+                flat.copy_(start)
+        return changes
+
+    def runs(self, indices: Sequence[int]) -> list[tuple[Segment, list[int]]]:
+        """The entries `indices` as few pieces of flats, each with its entries; there may be unused space inside."""
+        wanted = set(indices)
+        found: list[tuple[Segment, list[int]]] = []
+        for flat, members in enumerate(self._members):
+            run: list[int] = []
+            for index in [*members, None]:
+                if index in wanted:
+                    run.append(index)
+                elif run:
+                    first, last = self.entries[run[0]].segment, self.entries[run[-1]].segment
+                    found.append((Segment(flat, first.offset, last.offset + last.size - first.offset), run))
+                    run = []
+        return found
+
+    def start_of_run(self, run: Segment) -> Tensor:
+        """What a piece of a flat was when the pass began, 1-D."""
+        return _part(self._start[run.flat], run)
+
+    def maxima(self, changes: Changes) -> dict[int, int]:
+        """The largest value of each changed entry that has the rule MAXIMUM."""
+        largest: dict[int, int] = {}
+        for segment, run in self.runs([i for i in changes.entries if self.entries[i].rule is Rule.MAXIMUM]):
+            values = changes.part(segment).cpu().numpy()
+            places = [self.entries[index].segment.offset - segment.offset for index in run]
+            ends = [place + self.entries[index].segment.size for place, index in zip(places, run, strict=True)]
+            largest |= {
+                index: int(values[place:end].max()) for index, place, end in zip(run, places, ends, strict=True)
+            }
+        return largest
+
+    def fill(self, indices: Sequence[int], value: int) -> None:
+        """Give entries one number."""
+        for run, _ in self.runs(indices):
+            _part(self._flats[run.flat], run).fill_(value)
+
+    def set_run(self, run: Segment, value: Tensor) -> None:
+        """Give a piece of a flat the value of a 1-D tensor."""
+        _part(self._flats[run.flat], run).copy_(value)
+
+    def set(self, index: int, value: Tensor) -> None:
+        """Give entry `index` the value of a 1-D tensor."""
+        segment = self.entries[index].segment
+        _part(self._flats[segment.flat], segment).copy_(value)
+
+
+def _lay_out(
+    tensors: Sequence[Tensor | None], rules: Sequence[Rule], allocate: Allocate, stay: Container[int]
+) -> tuple[list[Segment], list[Tensor], int]:
+    """Moving buffers come first, and into flats of their own; how many flats these are."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    num_moving = sum(rule in MOVING for rule in rules)
+    segments, flats = lay_out(present[:num_moving], allocate, stay)
+    others, more = lay_out(present[num_moving:], allocate, stay)
+    moved = [Segment(segment.flat + len(flats), segment.offset, segment.size) for segment in others]
+    return [*segments, *moved], [*flats, *more], len(flats)
+
+
+def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment, stay: Container[int]) -> Tensor:
+    buffer = module._buffers[key]  # noqa: SLF001
+    assert buffer is not None
+    if id(buffer) not in stay:
+        buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
+    return buffer
+
+
+def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> Rule:
+    buffer = module._buffers[key]  # noqa: SLF001
+    assert buffer is not None
+    for pattern, rule in rules.items():
+        if fnmatchcase(name, pattern):
+            if rule == Rule.MEAN and not buffer.is_floating_point():
+                raise UsageError(f'buffers={{"{pattern}": "mean"}}: {name!r} has dtype {buffer.dtype}; use "first".')
+            return Rule(rule)
+    if isinstance(module, Norm):
+        if key in ("running_mean", "running_var"):
+            return Rule.MEAN
+        if key == "num_batches_tracked":
+            return Rule.MAXIMUM
+    return Rule.SAME
+
+
+def _part(flat: Tensor, segment: Segment) -> Tensor:
+    return flat[segment.offset : segment.offset + segment.size]
+
+
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+def _differing(left: Tensor, right: Tensor, segments: Sequence[Segment]) -> list[bool]:
+    """For each of a flat's segments, in order, whether any bit in it differs. Between them nothing does."""
+    factor = 1
+    if left.is_complex():
+        factor = 2
+        left, right = torch.view_as_real(left).reshape(-1), torch.view_as_real(right).reshape(-1)
+    integers = INTEGERS[left.element_size()]
+    differs = (left.view(integers) != right.view(integers)).cpu().numpy()
+    differing: list[bool] = np.logical_or.reduceat(differs, [factor * segment.offset for segment in segments]).tolist()
+    return differing

@@ -1,0 +1,84 @@
+"""The lane that is being computed: what it weighs, what its backward made, whether somebody interfered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.slots import Slot, SlotPool
+from lockstep.strategy.right_form import RIGHT_FORM
+
+
+class Lane(ABC):
+    """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters.
+
+    Args:
+        number: which lane.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.weight: float | None = None
+        self.explicit = False
+        self.losses: list[Tensor] = []
+
+    def weigh(self, weight: float | None, by_samples: float) -> None:
+        """The lane's weight, said by a backward call; `by_samples` is what it is without `weight=`.
+
+        Raises:
+            UsageError: when two calls in the lane disagree.
+        """
+        if self.losses and ((weight is not None) != self.explicit or (self.explicit and weight != self.weight)):
+            raise UsageError(
+                f"One lane called run.backward with weight={self.weight if self.explicit else None} and "
+                f"weight={weight}, but a lane has one weight. Add the losses up and call run.backward once, or pass "
+                f"the same weight each time."
+            )
+        self.explicit = weight is not None
+        self.weight = by_samples if weight is None else float(weight)
+
+    @abstractmethod
+    def backward_finished(self, *, may_lack: bool = False) -> None:
+        """What is written to the gradients from here on is not ours.
+
+        Args:
+            may_lack: whether autograd may have come to parameters with nothing, because a later stage had nothing.
+
+        Raises:
+            UsageError: when a gradient that arrived is gone.
+        """
+
+    @abstractmethod
+    def take(self, number: int, gradient: Tensor) -> None:
+        """Parameter `number` has this gradient: the whole lane's, computed before its place was laid out."""
+
+    @abstractmethod
+    def check_untouched(self) -> None:
+        """Raise `UsageError` when the script changed or replaced gradients inside the lane."""
+
+    @abstractmethod
+    def arrived(self) -> Sequence[bool]:
+        """For each parameter whether a backward came to it."""
+
+    @abstractmethod
+    def slot_for_reading(self, pool: SlotPool) -> Slot:
+        """The lane's gradients as a slot of `pool`, zeros where there are none; valid until the lane ends."""
+
+
+def gradients_touched() -> UsageError:
+    """The error of `Lane.check_untouched`."""
+    return UsageError(
+        "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they "
+        f"are not complete yet. Do this after the inner loop:\n{RIGHT_FORM}"
+    )
+
+
+def gradient_taken_away() -> UsageError:
+    """A gradient arrived, and is not there."""
+    return UsageError(
+        "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced. "
+        "Look at gradients after the step's lanes."
+    )

@@ -1,0 +1,114 @@
+"""The lane of a run that has one lane: its gradients are the step's, and stay where autograd made them.
+
+There is nothing to add them to and nobody to send them to, so no slot is filled: no zeroing and no copy, as in a plain
+loop, whose bits these are (`-0.0` included). Any other run has more lanes, on every number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice, repeat
+from operator import add, attrgetter, is_, le
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
+from lockstep.strategy.replica.slots import Slot, SlotPool
+from lockstep.torch_private import multiply_each
+
+_grad, _version, _layout, _nbytes = map(attrgetter, ("grad", "_version", "layout", "nbytes"))
+
+
+class OnlyLane(Lane):
+    """One lane between `begin_lane` and the end of its pass.
+
+    Args:
+        number: which lane.
+        parameters: the trainable ones; their `grad` is used until the pass ends.
+        arrivals: whoever watches the parameters appends the number of each that a backward comes to.
+    """
+
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int]) -> None:
+        super().__init__(number)
+        self._parameters = parameters
+        self._known: Sequence[Tensor | None] = [None] * len(parameters)
+        self._present: Sequence[Tensor] = []
+        self._versions: list[int] = []
+        self._arrivals = arrivals
+        arrivals.clear()
+        for parameter in parameters:
+            parameter.grad = None
+
+    def take(self, number: int, gradient: Tensor) -> None:
+        self._parameters[number].grad = gradient.to(self._parameters[number].device)
+        self._arrivals.append(number)
+
+    def backward_finished(self, *, may_lack: bool = False) -> None:
+        self._look()
+        if may_lack:
+            self._arrivals[:] = [number for number in self._arrivals if self._known[number] is not None]
+        if len(self._present) < len(set(self._arrivals)):
+            raise gradient_taken_away()
+        if self._make_dense() or self._make_disjoint():
+            self._look()
+        self._versions = list(map(_version, self._present))
+
+    def _look(self) -> None:
+        self._known = known = list(map(_grad, self._parameters))
+        missing = any(map(is_, known, repeat(None)))
+        self._present = [gradient for gradient in known if gradient is not None] if missing else known
+
+    def _make_dense(self) -> bool:
+        """A sparse gradient is made dense, as in runs with several lanes. Whether there was one."""
+        if {torch.strided}.issuperset(map(_layout, self._present)):
+            return False
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+                parameter.grad = torch.zeros_like(parameter).add_(parameter.grad)
+        return True
+
+    def _make_disjoint(self) -> bool:
+        """Autograd may give two parameters one piece of memory, where the next backward would add twice. Whether it did.
+
+        `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2 does so in torch 2.13.
+        """
+        starts = list(map(Tensor.data_ptr, self._present))
+        ends = sorted(map(add, starts, map(_nbytes, self._present)))
+        starts.sort()
+        if all(map(le, ends, islice(starts, 1, None))):  # each ends before the next starts
+            return False
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+        return True
+
+    def check_untouched(self) -> None:
+        same = all(map(is_, map(_grad, self._parameters), self._known))
+        if not same or self._versions != list(map(_version, self._present)):
+            raise gradients_touched()
+
+    def arrived(self) -> Sequence[bool]:
+        return [gradient is not None for gradient in self._known]
+
+    def slot_for_reading(self, pool: SlotPool) -> Slot:
+        slot = pool.take()
+        for view, gradient in zip(slot.views, self._known, strict=True):
+            if gradient is not None:
+                view.copy_(gradient)
+        return slot
+
+    def hand_over(self, held: Sequence[Tensor | None], scale: float) -> None:
+        """`p.grad` is what it was before the pass plus the lane's gradient, which is multiplied by `scale`.
+
+        Args:
+            held: for each parameter what its `grad` was before the pass.
+            scale: exactly 1.0 multiplies nothing.
+        """
+        if scale != 1.0:
+            multiply_each(list(self._present), scale)
+        if all(map(is_, held, repeat(None))):
+            return
+        for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):
+            if before is not None:
+                parameter.grad = before if gradient is None else before.add_(gradient)

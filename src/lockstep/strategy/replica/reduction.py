@@ -1,0 +1,100 @@
+"""The reduction of a pass over the ranks, bucket by bucket, begun during backward where that is safe.
+
+A bucket may begin when all its gradients have arrived in what is expected to be the last backward of the rank's only
+lane; the expectation is the previous step. A gradient that comes later *reopens* its bucket: it is told to all ranks
+with the step's frame, and reduced again from the start. Buckets begin in one fixed order on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lockstep.layout.placement import Placement
+from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
+from lockstep.transport.contract import Pending, Transport
+
+
+class Reduction:
+    """One pass's.
+
+    Args:
+        transport: the ranks.
+        placement: lanes on ranks.
+        buckets: all buckets, in the order in which they begin.
+    """
+
+    def __init__(self, transport: Transport, placement: Placement, buckets: Sequence[Bucket]) -> None:
+        self._transport, self._placement, self._buckets = transport, placement, buckets
+        self._under_way: dict[int, Pending] = {}
+        self._missing: list[set[int]] = []
+        self._slot: Slot | None = None
+        self.reopened: set[int] = set()
+
+    @property
+    def num_begun(self) -> int:
+        """How many buckets this rank has begun, from the first on."""
+        return len(self._under_way)
+
+    def arm(self, slot: Slot) -> None:
+        """From here on buckets of `slot`, the rank's only lane, begin as soon as they are complete."""
+        if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
+            self._slot = slot
+            self._missing = [set(bucket.members) for bucket in self._buckets]
+
+    def gradient_arrived(self, bucket: int, parameter: int) -> None:
+        """A parameter of a bucket has its gradient; it may come twice (a reentrant checkpoint on a reused block)."""
+        if self._slot is None:
+            if bucket < self.num_begun:
+                self.reopened.add(bucket)
+            return
+        self._missing[bucket].discard(parameter)
+        if bucket < self.num_begun:
+            self.reopened.add(bucket)
+        while self.num_begun < len(self._buckets) and not self._missing[self.num_begun]:
+            number = self.num_begun
+            part = _part(self._slot.flats, self._buckets[number])
+            self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)
+
+    def disarm(self) -> None:
+        """The backward is over; what was begun goes on, nothing begins."""
+        self._slot = None
+
+    def begin(self, sums: PartialSums, needed: set[int], begun: int, reopened: frozenset[int]) -> None:
+        """Begin what is not under way yet; every rank, with the same arguments but the first.
+
+        Args:
+            sums: this rank's lanes, added up.
+            needed: the buckets in which some lane of any rank has a gradient.
+            begun: the most buckets that any rank has begun.
+            reopened: the buckets that any rank has reopened.
+        """
+        numbers = sorted(needed | set(range(begun)))
+        parts = {number: sums.bucket(self._buckets[number]) for number in numbers}
+        self._result, self._wide = sums.finish()
+        for number, partials in parts.items():
+            if number not in self._under_way:
+                self._begin(number, partials)
+        for number in sorted(reopened & set(parts)):
+            self._under_way[number].give_up()
+            self._begin(number, parts[number])
+
+    def _begin(self, number: int, partials: Sequence[Tensor]) -> None:
+        out = _part(self._wide, self._buckets[number])
+        self._under_way[number] = self._transport.begin_all_reduce(partials, self._placement, out)
+
+    def finish(self, scale: float) -> Slot:
+        """Wait for all sums, multiplied by `scale`; they stand in the returned slot."""
+        for pending in self._under_way.values():
+            pending.advance(scale)
+        for number, pending in self._under_way.items():
+            pending.finish()
+            out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
+            if target.data_ptr() != out.data_ptr():
+                target.copy_(out)
+        return self._result
+
+
+def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:
+    return flats[bucket.flat][bucket.start : bucket.end]

@@ -1,0 +1,91 @@
+"""A lane whose gradients go into a slot, to be added to those of other lanes and sent to other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
+from lockstep.strategy.replica.slots import COPIED_BYTES, Slot, SlotPool
+
+
+class SlotLane(Lane):
+    """One lane between `begin_lane` and `end_lane`.
+
+    Args:
+        number: which lane.
+        pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+    """
+
+    def __init__(self, number: int, pool: SlotPool) -> None:
+        super().__init__(number)
+        self.slot: Slot = pool.take_unfilled()
+        self._parameters: Sequence[nn.Parameter] = pool.parameters
+        self._copied = [view.nbytes >= COPIED_BYTES for view in self.slot.views]
+        self._flat_of = [segment.flat for segment in pool.segments]
+        self._arrived = [False] * len(self._parameters)
+        for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
+            parameter.grad = None if is_copied else view
+        self._versions = self.slot.versions()
+        self._seen = self.slot.versions()
+
+    def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
+        """Parameter `number` has a new gradient. A large first one moves into its place, as if added to zeros there.
+
+        Args:
+            number: of the parameter.
+            may_lack: whether autograd may have come to the parameter with nothing, because a later stage had nothing.
+
+        Returns:
+            Whether there is one.
+        """
+        parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
+        if may_lack and (
+            parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
+        ):
+            return False
+        if self._copied[number] and not self._arrived[number]:
+            gradient = parameter.grad
+            if gradient is None:
+                raise gradient_taken_away()
+            if gradient.layout is torch.strided:
+                torch.add(gradient, 0, out=view)
+            else:
+                view.zero_().add_(gradient)
+            parameter.grad = view
+        self._arrived[number] = True
+        self._seen[flat] = view._version  # noqa: SLF001 - moves when anything in the flat is written to
+        return True
+
+    def take(self, number: int, gradient: Tensor) -> None:
+        view = self.slot.views[number]
+        self._parameters[number].grad = view.copy_(gradient)
+        self._arrived[number] = True
+        self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
+
+    def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
+        self._versions = self.slot.versions()
+
+    def check_untouched(self) -> None:
+        same = all(
+            parameter.grad is (view if arrived or not is_copied else None)
+            for parameter, view, arrived, is_copied in zip(
+                self._parameters, self.slot.views, self._arrived, self._copied, strict=True
+            )
+        )
+        if not same or self._versions != self.slot.versions():
+            raise gradients_touched()
+
+    def arrived(self) -> Sequence[bool]:
+        return self._arrived
+
+    def slot_for_reading(self, pool: SlotPool) -> Slot:  # noqa: ARG002 - it has one
+        return self.slot
+
+    def fill(self) -> None:
+        """Large parameters that got no gradient count as zeros."""
+        for view, arrived, is_copied in zip(self.slot.views, self._arrived, self._copied, strict=True):
+            if is_copied and not arrived:
+                view.zero_()

@@ -1,0 +1,292 @@
+"""What a lane's backward writes into, and what the ranks reduce.
+
+Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
+while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
+differ in the sign of some zeros. (A run with one lane has one on every number of ranks, and needs no slot: `only_lane`.)
+Finished lanes are merged as the lane tree allows, so a rank with k
+lanes holds at most log2(k) + 1 slots.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.layout.tree import Node, merges_after
+from lockstep.strategy.replica.arena import Allocate, Segment, lay_out, view_in
+from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.torch_private import storage_uses, zero_each
+from lockstep.transport.contract import Transport
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Parameters are reduced in runs of about this size; a run that no lane used is not reduced.
+
+Over shared memory sizes from 256 KiB to the whole model take equally long, within 12 % (`python -m benchmarks buckets`).
+"""
+
+COPIED_BYTES = 128 * 1024
+"""From this size on a gradient is copied into its view (reads one, writes one) instead of added to zeros there (writes
+one, reads two, writes one). Below, the extra call costs more than the traffic."""
+
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+"""The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Elements [start, end) in memory of the gradient of the trainable parameter `number`."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass
+class Slot:
+    """Gradients of all trainable parameters: one lane's, or the sum of a node of the lane tree."""
+
+    flats: list[Tensor]
+    """1-D, one for each (dtype, device) of parameters."""
+    views: list[Tensor]
+    """For each trainable parameter its part of a flat, with the parameter's shape and strides."""
+    small: list[Tensor]
+    """The views below `COPIED_BYTES`: zeroed before a lane. The others are overwritten by their first gradient."""
+    unheld: list[int] = field(default_factory=list)
+    """What `_references` counts while nobody else holds a gradient."""
+    spans: tuple[Span, ...] = ()
+    parts: list[Tensor] = field(default_factory=list)
+    """For each span its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
+
+    def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
+        """Whether `gradient` is the view `number`, where it was made: `p.grad.data = ...` leads the same object elsewhere."""
+        view, part, start = self.views[number], self.parts[span], self.spans[span].start
+        return (
+            gradient is view
+            and part.data_ptr() - view.data_ptr() == start * view.element_size()
+            and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
+        )
+
+    def versions(self) -> list[int]:
+        """Counters that move whenever anybody writes to a gradient in place."""
+        return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The parameters `first` up to `last` of one flat: elements [start, end)."""
+
+    flat: int
+    start: int
+    end: int
+    members: tuple[int, ...]
+    """Numbers of the trainable parameters inside."""
+
+
+class SlotPool:
+    """Slots for one list of trainable parameters, reused from step to step.
+
+    Args:
+        parameters: the trainable parameters, in order.
+        transport: the ranks; every one of them must make the pool when `num_shared` is not 0.
+        num_shared: so many slots are made at once, in memory whose reductions cost least. Further ones are this
+            rank's own, made when they are taken.
+        bucket_bytes: about so large are buckets.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        transport: Transport,
+        num_shared: int,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
+        self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
+        self._transport = transport
+        self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
+        self._idle = list(self._shared)
+        self.spans: tuple[Span, ...] = ()
+
+    def close(self) -> None:
+        """The slots are not reduced any more. Every rank, in the same order as other calls of the transport."""
+        for slot in self._shared:
+            for flat in slot.flats:
+                self._transport.free(flat)
+
+    def take(self) -> Slot:
+        """A slot full of zeros that nobody else can see."""
+        slot = self.take_unfilled()
+        for flat in slot.flats:
+            flat.zero_()
+        return slot
+
+    def take_unfilled(self) -> Slot:
+        """A slot that nobody else can see; only `small` is sure to be zero."""
+        slot = self._unheld()
+        if slot is None:
+            slot = self._slot(private_zeros)
+            self._cut(slot)
+            return slot
+        if slot.spans is not self.spans:
+            self._cut(slot)
+        if slot.small:
+            zero_each(slot.small)
+        return slot
+
+    def _unheld(self) -> Slot | None:
+        """An idle slot of whose gradients nobody holds any. Shared ones that somebody holds stay for later."""
+        held = []
+        found = None
+        while self._idle and found is None:
+            slot = self._idle.pop()
+            if _references(slot) == slot.unheld:
+                found = slot
+            elif any(slot is one for one in self._shared):
+                held.append(slot)
+        self._idle[:0] = held
+        return found
+
+    def _slot(self, allocate: Allocate) -> Slot:
+        flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
+        views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
+        slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
+        slot.unheld = _references(slot)
+        return slot
+
+    def cut(self, spans: Sequence[Span]) -> None:
+        """Give every slot that is taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
+        if tuple(spans) != self.spans:
+            self.spans = tuple(spans)
+
+    def _cut(self, slot: Slot) -> None:
+        slot.spans = self.spans
+        slot.parts = [self._part(slot, span) for span in self.spans]
+        slot.unheld = _references(slot)
+
+    def _part(self, slot: Slot, span: Span) -> Tensor:
+        segment = self.segments[span.number]
+        if span.end - span.start == segment.size:
+            return slot.views[span.number].detach()
+        return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
+
+    def give_back(self, slot: Slot) -> None:
+        """The slot may be taken again as soon as nobody holds one of its gradients any more."""
+        self._idle.append(slot)
+
+
+def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Says the size of a flat."""
+    return torch.zeros((), dtype=dtype, device=device).expand(size)
+
+
+def _references(slot: Slot) -> list[int]:
+    """How many references there are to each gradient and to their memory; more than at first when the script keeps any.
+
+    The first kind finds `p.grad` itself, because since torch 2.10 what C++ refers to has one more reference in Python. The
+    second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
+    """
+    storages = [flat.untyped_storage() for flat in slot.flats]
+    shared = [storage_uses(storage._cdata) for storage in storages]  # noqa: SLF001
+    held = [*map(sys.getrefcount, slot.views), *map(sys.getrefcount, slot.parts)]
+    return [*held, *shared]
+
+
+def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int) -> list[Bucket]:
+    """Runs of neighbouring parameters. Last parameters first: their gradients are complete first."""
+    buckets = []
+    for flat, kind in enumerate(kinds):
+        members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
+        end, run = kind.numel(), []
+        for number in reversed(members):
+            run.append(number)
+            start = segments[number].offset
+            if (end - start) * kind.element_size() >= bucket_bytes or number == members[0]:
+                buckets.append(Bucket(flat, start, end, tuple(run)))
+                end, run = start, []
+    return buckets
+
+
+class PartialSums:
+    """The lanes of one rank, added up along the lane tree as they are finished."""
+
+    def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
+        self._pool, self._subtrees, self._scaled = pool, subtrees, scaled
+        self._slots: dict[Node, Slot] = {}
+        self._wide: dict[Node, list[Tensor]] = {}
+
+    def add(self, lane: int, slot: Slot | None, weight: float) -> None:
+        """Lane `lane` is finished with these gradients (None: an empty lane, zeros). Lanes must come in order."""
+        slot = slot or self._pool.take()
+        node = (lane, lane + 1)
+        wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
+        if self._scaled and weight != 1.0:
+            for flat in wide:
+                flat.mul_(weight) if weight else flat.zero_()  # a loss over nothing is 0 / 0
+        self._slots[node], self._wide[node] = slot, wide
+        for left, right in merges_after(lane, self._subtrees):
+            for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):
+                total.add_(other)
+            self._wide[left[0], right[1]] = self._wide.pop(left)
+            self._slots[left[0], right[1]] = self._slots.pop(left)
+            self._pool.give_back(self._slots.pop(right))
+
+    def bucket(self, bucket: Bucket) -> list[Tensor]:
+        """The partial of each subtree for `bucket`, in order."""
+        return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
+
+    def give_up(self) -> None:
+        """There will be no sum; the slots go back."""
+        for slot in self._slots.values():
+            self._pool.give_back(slot)
+        self._slots.clear()
+
+    def finish(self) -> tuple[Slot, list[Tensor]]:
+        """The slot that will hold the result, and its flats in the dtype of the sum; the other slots go back."""
+        if not self._subtrees:
+            slot = self._pool.take()
+            return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
+        first, *others = self._subtrees
+        for node in others:
+            self._pool.give_back(self._slots.pop(node))
+        return self._slots.pop(first), self._wide[first]
+
+
+KEPT_POOLS = 4
+"""Each has the memory of at least one gradient, so those of patterns that were not used lately go."""
+
+
+class SlotPools:
+    """The pools of one list of parameters.
+
+    Args:
+        transport: see `SlotPool`. Every rank must call the methods, in the same order.
+        num_shared: see `SlotPool`.
+    """
+
+    def __init__(self, transport: Transport, num_shared: int) -> None:
+        self._transport, self._num_shared = transport, num_shared
+        self._pools: dict[tuple[bool, ...], SlotPool] = {}
+        """The one used last is the last one."""
+
+    def of(self, parameters: Sequence[nn.Parameter]) -> SlotPool:
+        """The pool for those of `parameters`, always the same list, that are trainable now."""
+        pattern = tuple(parameter.requires_grad for parameter in parameters)
+        pool = self._pools.pop(pattern, None)
+        if pool is None:
+            trainable = [parameter for parameter in parameters if parameter.requires_grad]
+            pool = SlotPool(trainable, self._transport, self._num_shared)
+        self._pools[pattern] = pool
+        if len(self._pools) > KEPT_POOLS:
+            self._pools.pop(next(iter(self._pools))).close()
+        return pool
+
+    def close(self) -> None:
+        """Nothing is reduced from these slots any more."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

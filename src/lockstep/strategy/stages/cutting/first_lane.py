@@ -1,0 +1,108 @@
+"""The lane in which the model is called for the first time: every rank computes all of it, and one of them watches.
+
+So the model can be cut by what its forward really does, and no layer is called for the sake of looking. All ranks of a
+replica make the same numbers, which is checked; each keeps the gradients of its own stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.stages.cutting.model_cut import allowed_places, decide_cut
+from lockstep.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
+from lockstep.strategy.stages.cutting.watched_call import WatchedCall
+
+
+class FirstLane:
+    """Until the model is cut.
+
+    Args:
+        model: the whole model.
+        looks: whether this rank watches.
+        device: where it computes.
+    """
+
+    def __init__(self, model: nn.Module, looks: bool, device: torch.device) -> None:
+        self._model, self._looks, self._device = model, looks, device
+        self._watched: WatchedCall | None = None
+        self._is_seen = False
+        self.num_calls = 0
+        """Calls of the model in the lane."""
+        self.num_calls_with_gradients = 0
+        self._changing: list[StatePlace] = []
+
+    def call(self, forward: Callable[[], Any]) -> Any:
+        """What `forward` returns, which calls the model's layers. The first call is watched, or the first with gradients."""
+        self.num_calls += 1
+        self.num_calls_with_gradients += torch.is_grad_enabled()
+        if self._is_seen:
+            return forward()
+        self._is_seen = torch.is_grad_enabled()
+        before = marks_of(self._model)
+        result = self._watch(forward) if self._looks else forward()
+        self._changing = list(dict.fromkeys([*self._changing, *changed(before, marks_of(self._model))]))
+        return result
+
+    def _watch(self, forward: Callable[[], Any]) -> Any:
+        self.forget()
+        self._watched = WatchedCall(self._model, forward, self._device)
+        return self._watched.take_result()
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Around a backward of the lane."""
+        if self._watched is None:
+            yield
+            return
+        with self._watched.going_back():
+            yield
+
+    def decide(self, num_stages: int, wanted: Sequence[str]) -> dict[str, Any] | str:
+        """How to cut, as words; or the sentence why not. Empty where this rank has watched no call."""
+        if self._watched is None:
+            return ""
+        name = type(self._model).__name__
+        trace = self._watched.trace
+        try:
+            places = allowed_places(name, trace, num_stages, wanted)
+        except UsageError as error:
+            return str(error)
+        cut = decide_cut(trace, places, self._watched.costs(places), num_stages)
+        return replace(cut, changing=tuple(self._changing)).encode()
+
+    def forget(self) -> None:
+        """Let go of what was watched."""
+        if self._watched is not None:
+            self._watched.forget()
+            self._watched = None
+
+
+def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> str:
+    """Equal on ranks that computed the same; empty where bits are not promised."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return ""
+    words = [[float(loss).hex() for loss in losses], [one is not None for one in gradients]]
+    sums = bit_sums([one.detach() for one in gradients if one is not None])
+    return hashlib.blake2b(repr([words, sums]).encode(), digest_size=8).hexdigest()
+
+
+def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
+    """Raise `UsageError` when ranks that computed the same lane got something else; `told` are lane (or -1) and digest."""
+    first: dict[int, tuple[int, str]] = {}
+    for rank, (lane, digest) in enumerate(told):
+        other, known = first.setdefault(lane, (rank, digest))
+        if lane >= 0 and known != digest:
+            raise UsageError(
+                f"Ranks {other} and {rank} computed the same samples with the same random numbers and the whole model, and "
+                f"got different losses or gradients, so they cannot make stages of one model. forward must not look at the "
+                f"rank, at the time or at a generator of its own; `lockstep verify` under --strategy ddp names what differs."
+            )

@@ -1,0 +1,212 @@
+"""Which layers and parameters each stage gets: decided from a trace and measured costs, the same on every rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.layout.balance import balance
+from lockstep.strategy.stages.cutting.module_marks import StatePlace
+from lockstep.strategy.stages.cutting.trace import Call, Place, Trace
+
+NEAREST = "Use --strategy ddp"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The call of a layer with which a stage begins."""
+
+    layer: str
+    number: int
+    """Which call of the layer in a forward, from 1."""
+    carried: tuple[int, ...]
+    """Which of the call's arguments come from the stage before."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a model."""
+
+    layers: tuple[str, ...]
+    """What it computes: the outermost layers, in order."""
+    skipped: tuple[str, ...]
+    """Layers of which some calls are made by other stages: here they are only followed."""
+    entry: Entry | None
+    """The call that begins the stage; None for the first."""
+    lent: tuple[str, ...]
+    """Parameters of earlier stages that come with it, because this stage or a later one uses them too."""
+    cost_s: float
+    """Measured seconds of forward and backward of one lane."""
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def decode(words: dict[str, Any]) -> Stage:
+        """The inverse of `encode`, after JSON."""
+        entry = words["entry"]
+        return Stage(
+            layers=tuple(words["layers"]),
+            skipped=tuple(words["skipped"]),
+            entry=None if entry is None else Entry(entry["layer"], entry["number"], tuple(entry["carried"])),
+            lent=tuple(words["lent"]),
+            cost_s=float(words["cost_s"]),
+        )
+
+
+@dataclass(frozen=True)
+class ModelCut:
+    """A model in stages."""
+
+    stages: tuple[Stage, ...]
+    holders: dict[str, int]
+    """The stage of each parameter (the first that uses it), and of each buffer that one stage alone uses, by name."""
+    changing: tuple[StatePlace, ...] = ()
+    """The model's state that its calls change, besides parameters and buffers."""
+
+    def __str__(self) -> str:
+        """One clause for each stage: its layers, and what a lane costs there."""
+        return "; ".join(
+            f"{number}: {_span(stage.layers)}, {1e3 * stage.cost_s:.1f} ms" for number, stage in enumerate(self.stages)
+        )
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON values."""
+        stages = [stage.encode() for stage in self.stages]
+        return {"stages": stages, "holders": self.holders, "changing": list(self.changing)}
+
+    @staticmethod
+    def decode(words: dict[str, Any]) -> ModelCut:
+        """The inverse of `encode`, after JSON."""
+        changing = tuple(StatePlace(*place) for place in words["changing"])
+        return ModelCut(tuple(map(Stage.decode, words["stages"])), dict(words["holders"]), changing)
+
+
+def allowed_places(name: str, trace: Trace, num_stages: int, wanted: Sequence[str]) -> list[Place]:
+    """The places of a trace where a cut separates no state that is written; or those that the user named.
+
+    Raises:
+        UsageError: when there are too few for `num_stages`, or a named one is not possible.
+    """
+    objections = {place.label: why for place in trace.places if (why := _objection(trace, place))}
+    allowed = [place for place in trace.places if place.label not in objections]
+    if wanted:
+        return _named(name, allowed, wanted, num_stages, {**trace.around, **objections})
+    narrow = [place for place in allowed if place.is_narrow]
+    for enough in (narrow, allowed):
+        if len(enough) >= num_stages - 1:
+            return enough
+    reasons = [
+        f"{why}, which forbids {count} cut{'s' * (count > 1)}" for why, count in Counter(objections.values()).items()
+    ]
+    reasons += [f"{label}: {why}" for label, why in trace.around.items() if "goes around" in why or "reentrant" in why]
+    labels = [place.label for place in allowed]
+    places = f"only before {', '.join(labels)}" if labels else "nowhere"
+    raise UsageError(
+        f"{name} can be cut {places}, so it makes at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but {num_stages} are "
+        f"asked for{f' ({_few(reasons)})' if reasons else ''}. "
+        + (f"Start with -n {len(allowed) + 1}, or a mesh with fewer stages." if allowed else f"{NEAREST}.")
+    )
+
+
+def _objection(trace: Trace, place: Place) -> str:
+    """What a cut would separate that must not be; empty when there is nothing."""
+    for buffer, events in trace.written.items():
+        if _crosses(events, place):
+            return f"{buffer} is used on both sides and written to"
+    for parameter, copies in trace.cast_once.items():
+        if _crosses(trace.parameters[parameter], place) and any(made > place.event for made in copies):
+            return f"{parameter} is used on both sides, and several times in a lower precision"
+    for parameter, events in trace.parameters.items():
+        if trace.is_reentrant and _crosses(events, place):
+            return f"{parameter} is used on both sides, and the model is checkpointed with use_reentrant=True"
+    return ""
+
+
+def _crosses(events: Sequence[int], place: Place) -> bool:
+    return min(events) < place.event <= max(events)
+
+
+def _named(
+    name: str, allowed: list[Place], wanted: Sequence[str], num_stages: int, objections: Mapping[str, str]
+) -> list[Place]:
+    if len(wanted) != num_stages - 1:
+        raise UsageError(
+            f"cut={list(wanted)} names {len(wanted)} layers that begin a stage, but {num_stages} stages need "
+            f"{num_stages - 1}."
+        )
+    labels = [place.label for place in allowed]
+    for label in wanted:
+        if label not in labels:
+            several = any(other.startswith(f"{label}:") for other in [*labels, *objections])
+            why = objections.get(label) or (
+                f"it is called several times, so say which call, as {label}:2" if several else "it is not called"
+            )
+            raise UsageError(
+                f"No stage of {name} can begin with {label!r}: {why}. Possible are: {_few(labels, 12) or 'none'}."
+            )
+    return [place for place in allowed if place.label in wanted]
+
+
+def decide_cut(trace: Trace, places: Sequence[Place], costs: Sequence[float], num_stages: int) -> ModelCut:
+    """Balance the stages.
+
+    Args:
+        trace: of the model.
+        places: from `allowed_places`.
+        costs: seconds between them: one more than places.
+        num_stages: how many stages.
+    """
+    bounds = (0, *balance(costs, num_stages), len(costs))
+    entries: list[Place | None] = [None, *(places[bound - 1] for bound in bounds[1:-1])]
+    begins = [place.event if place is not None else 0 for place in entries]
+    ends = [*begins[1:], 1 << 62]
+
+    def stage_of(event: int) -> int:
+        return next(stage for stage, end in enumerate(ends) if event < end)
+
+    used = {name: (stage_of(min(events)), stage_of(max(events))) for name, events in trace.parameters.items()}
+    holders = {name: first for name, (first, _) in used.items()}
+    holders |= {name: stage_of(min(events)) for name, events in trace.written.items()}
+    for name, events in trace.constants.items():
+        if len(users := {stage_of(event) for event in events}) == 1:
+            holders[name] = users.pop()
+    stages = []
+    for number, (place, begin, end) in enumerate(zip(entries, begins, ends, strict=True)):
+        elsewhere = (call for call in trace.calls if call.depends and (call.end < begin or call.begin >= end))
+        stages.append(
+            Stage(
+                layers=tuple(_outermost(call for call in trace.calls if begin <= call.begin and call.end < end)),
+                skipped=tuple(_outermost(elsewhere)),
+                entry=Entry(place.module, place.number, place.carried) if place is not None else None,
+                lent=tuple(name for name, (first, last) in used.items() if first < number <= last),
+                cost_s=sum(costs[bounds[number] : bounds[number + 1]]),
+            )
+        )
+    return ModelCut(tuple(stages), holders)
+
+
+def _outermost(calls: Iterable[Call]) -> list[str]:
+    """The calls that are inside no other of them, in order; each layer once."""
+    names: dict[str, None] = {}
+    end = -1
+    for call in calls:
+        if call.begin > end:
+            names[call.module] = None
+            end = call.end
+    return list(names)
+
+
+def _span(layers: Sequence[str]) -> str:
+    if len(layers) <= 3:
+        return ", ".join(layers)
+    return f"{layers[0]} to {layers[-1]} ({len(layers)} layers)"
+
+
+def _few(texts: Sequence[str], limit: int = 3) -> str:
+    rest = len(texts) - limit
+    return "; ".join(texts[:limit]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,0 +1,200 @@
+"""One forward of a model, watched: where it may be cut into stages, and which layers and parameters lie between the cuts.
+
+A model may be cut before the call of a layer when everything that was computed from parameters so far and is needed
+later goes into that call, whoever needs it. A skip connection around the call, or a value kept aside, forbids it.
+So no form of model is asked for: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends on
+the batch alone (a mask, positions) may be used on both sides: every stage computes it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.stages.cutting.calls_of_layers import CallsOfLayers, Entered
+from lockstep.strategy.stages.cutting.operation_clock import OperationClock
+from lockstep.strategy.stages.cutting.watch import Watch, memory_of
+from lockstep.strategy.stages.result_tree import tensors_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """A call before which the model may be cut."""
+
+    module: str
+    number: int
+    """Which call of the layer in a forward, from 1."""
+    label: str
+    """How it is called in messages and in `cut=`: the layer, and which call if there are several, as in "block:3"."""
+    carried: tuple[int, ...]
+    """Which of the call's flattened arguments must be sent: those that depend on parameters, each once."""
+    event: int
+    is_narrow: bool = True
+    """Whether the call needs some of it last. Otherwise what is computed next needs all of it too (a branch, which another
+    step may not take)."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a layer, from its begin to its end in events."""
+
+    module: str
+    begin: int
+    end: int
+    depends: bool
+    """Whether it uses parameters, or what was computed from them."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a forward showed."""
+
+    places: tuple[Place, ...]
+    calls: tuple[Call, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    """The events in which each parameter was used, by name."""
+    written: Mapping[str, tuple[int, ...]]
+    """The same of the buffers that were written."""
+    constants: Mapping[str, tuple[int, ...]]
+    """The same of the buffers that were not; for one that was not used, its layer's calls."""
+    around: Mapping[str, str]
+    """Labels of calls before which the model cannot be cut, with the reason."""
+    cast_once: Mapping[str, tuple[int, ...]]
+    """When autocast made the copy of a parameter that several operations then used: it adds their gradients in its dtype."""
+    is_reentrant: bool = False
+    """Whether a part is checkpointed with use_reentrant=True: its backward goes through the graph of parameters apart."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A watched forward: what it returned, what it showed, and what would be sent at each place."""
+
+    result: Any
+    trace: Trace
+    sent: tuple[tuple[Tensor, ...], ...]
+    end: int
+    """The last event."""
+
+
+def traced(
+    model: nn.Module, forward: Callable[[], Any], clock: OperationClock, streams: Callable[[], Sequence[Tensor]]
+) -> Traced:
+    """Call `forward`, which calls the layers of `model` once, and watch; it is no different for it.
+
+    Args:
+        model: the layers.
+        forward: calls them.
+        clock: times the operations.
+        streams: where torch's random streams stand.
+
+    Raises: whatever the model raises.
+    """
+    parameters = {id(tensor): name for name, tensor in model.named_parameters()}
+    buffers = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
+    named = parameters | {id(tensor): name for name, (tensor, _) in buffers.items()}
+    watch = Watch(named, clock, streams)
+    calls = CallsOfLayers(watch)
+    end = calls.collect(model)
+    try:
+        with watch:
+            result = forward()
+    finally:
+        end()
+    watch.event += 1
+    watch.touch(tensors_of(result))
+    return _conclude(model, result, watch, calls.entered, buffers)
+
+
+def _conclude(
+    model: nn.Module,
+    result: Any,
+    watch: Watch,
+    entered: Sequence[Entered],
+    buffers: Mapping[str, tuple[Tensor, Tensor]],
+) -> Traced:
+    uses = {name: tuple(events) for name, events in watch.uses.items()}
+    constant = {name: uses.pop(name, ()) for name in _constants(model, buffers)}
+    for name, (old, _) in buffers.items():
+        now = dict(model.named_buffers())[name]
+        if now is not old and id(now) in watch.touched:  # the module made itself a new one, and used it
+            uses[name] = (*uses.get(name, ()), watch.touched[id(now)])
+    own: dict[str, list[int]] = {}
+    for call in entered:
+        own.setdefault(call.module, []).extend((call.begin, call.end))
+    places, around, sent = _places(entered, watch)
+    casts = [life for life in watch.lives.values() if life.cast_of and life.num_uses > 1]
+    trace = Trace(
+        places=tuple(places),
+        calls=tuple(Call(call.module, call.begin, call.end, call.depends) for call in entered),
+        parameters={name: events for name, events in uses.items() if name not in buffers},
+        written={name: events for name, events in uses.items() if name in buffers},
+        constants={
+            name: events or tuple(own.get(name.rpartition(".")[0], ())) for name, events in sorted(constant.items())
+        },
+        around=around,
+        cast_once={name: tuple(c.made for c in casts if c.cast_of == name) for name in {c.cast_of for c in casts}},
+    )
+    return Traced(result, trace, tuple(sent), watch.event)
+
+
+def _constants(model: nn.Module, buffers: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
+    """The buffers that were not written to; sparse ones are constants, such as the adjacency of a graph."""
+    now = dict(model.named_buffers())
+    return [
+        name
+        for name, (old, value) in buffers.items()
+        if now[name] is old and (old.layout is not torch.strided or torch.equal(old, value))
+    ]
+
+
+def _places(entered: Sequence[Entered], watch: Watch) -> tuple[list[Place], dict[str, str], list[tuple[Tensor, ...]]]:
+    """Where a cut is possible (of calls that begin with the same values only the outermost), why not elsewhere, and what
+    would be sent.
+    """
+    counts = Counter(call.module for call in entered)
+    places: list[Place] = []
+    sent: list[tuple[Tensor, ...]] = []
+    around: dict[str, str] = {}
+    for call in entered:
+        label = call.module if counts[call.module] == 1 else f"{call.module}:{call.number}"
+        leaves = {
+            id(leaf): n
+            for n, leaf in reversed(list(enumerate(call.leaves)))
+            if isinstance(leaf, Tensor) and watch.life(leaf)
+        }
+        carried = tuple(sorted(leaves.values()))
+        around[label] = _objection(call, [call.leaves[n] for n in carried], watch)
+        if not around[label] and places and not _made_between(watch, places[-1].event, call.begin):
+            around[label] = f"{places[-1].label} begins with the same values"
+        if not around[label]:
+            into = tuple(call.leaves[number] for number in carried)
+            is_narrow = any(life.used <= call.end for tensor in into if (life := watch.life(tensor)) is not None)
+            places.append(Place(call.module, call.number, label, carried, call.begin, is_narrow))
+            sent.append(into)
+    return places, {label: why for label, why in around.items() if why}, sent
+
+
+def _made_between(watch: Watch, begin: int, end: int) -> bool:
+    return any(begin < life.made < end for life in watch.lives.values())
+
+
+def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
+    """Why the model cannot be cut before a call; empty when it can."""
+    inside = set(map(id, carried))
+    past = [life for life in watch.alive(call.begin) if id(life.tensor) not in inside]
+    if call.objection:
+        return call.objection
+    if past:
+        return f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
+    if not carried:
+        return "nothing that was computed from parameters goes into it"
+    if len(set(map(memory_of, carried))) < len(carried):
+        return "two of its arguments share memory"
+    if any(tensor._is_view() and watch.written.get(memory_of(tensor), 0) > call.begin for tensor in carried):  # noqa: SLF001
+        return "what goes into it is a view that is written to later, whose gradients autograd adds in another order"
+    return ""

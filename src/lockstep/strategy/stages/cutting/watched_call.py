@@ -1,0 +1,86 @@
+"""The first call of a model in a lane, watched while it is made: how the model is cut follows from it.
+
+No layer is called for the sake of looking (only the clock repeats pure operations), so nothing has to be put back: what forward does to its inputs, to attributes,
+to files or to the random streams, it does once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.stages.carried_streams import CarriedStreams
+from lockstep.strategy.stages.cutting.operation_clock import BackwardWatch, OperationClock
+from lockstep.strategy.stages.cutting.trace import Place, Trace, traced
+from lockstep.strategy.stages.result_tree import tensors_of
+
+
+class WatchedCall:
+    """A call of `model`, made by `forward`.
+
+    Args:
+        model: the whole model.
+        forward: calls its layers.
+        device: where it computes.
+
+    Raises: whatever the model raises.
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[[], Any], device: torch.device) -> None:
+        self._clock = OperationClock(device)
+        streams = CarriedStreams(device)
+        made = traced(model, forward, self._clock, lambda: list(streams.states().values()))
+        self._result = made.result
+        is_reentrant = _meets(tensors_of(made.result), "CheckpointFunctionBackward")
+        self.trace: Trace = replace(made.trace, is_reentrant=is_reentrant)
+        self._end = made.end
+        self._backward = BackwardWatch(self._clock)
+        self._hooks = [
+            tensor.register_hook(partial(self._reached, place.event))  # type: ignore[no-untyped-call]
+            for place, sent in zip(made.trace.places, made.sent, strict=True)
+            for tensor in sent
+            if tensor.requires_grad
+        ]
+
+    def _reached(self, position: int, _gradient: Tensor) -> None:
+        self._backward.reached(position)
+
+    def take_result(self) -> Any:
+        """What the call returned; it is not kept."""
+        result, self._result = self._result, None
+        return result
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Around a backward through the call, which is measured."""
+        with self._backward.going_back(self._end):
+            yield
+
+    def costs(self, places: Sequence[Place]) -> list[float]:
+        """Seconds of forward and backward before the first place, between places, and behind the last one."""
+        return self._clock.between([place.event for place in places])
+
+    def forget(self) -> None:
+        """The lane is over: its graph is not watched any more."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _meets(tensors: Sequence[Tensor], name: str) -> bool:
+    """Whether the graph behind `tensors` has a node of this name."""
+    nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name() == name:
+            return True
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        nodes.extend(following)
+    return False

@@ -1,0 +1,107 @@
+"""A layer of another stage: its calls are followed once, and then only return ghosts of the remembered shapes.
+
+What a layer does besides (it counts in a list that others read, draws from a random stream, fills a cache) must happen
+in every stage. So a layer whose first followed call changed anything outside of it is followed in full each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.stages.ghosts.absent import absent
+from lockstep.strategy.stages.ghosts.ghost import ghost
+from lockstep.strategy.stages.replaced_method import replace_method
+from lockstep.torch_private import DisableTorchFunction, pytree
+
+MAX_FORMS = 256
+"""So many shapes of calls are remembered."""
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, slice)
+
+
+class _Returned(NamedTuple):
+    """A leaf of what a call returned."""
+
+    argument: int | None
+    """Which argument it is; None: it is none."""
+    value: Any
+    """A ghost, or something plain."""
+
+
+class _Remembered(NamedTuple):
+    leaves: list[_Returned]
+    form: Any
+
+
+class GhostLayer:
+    """Stands in for a layer of another stage while its calls are only followed.
+
+    Args:
+        layer: its `forward` is replaced until `remove`.
+        following: whether calls are only followed now; otherwise the layer computes.
+        outside: says something that changes when anything outside of the layer does.
+    """
+
+    def __init__(self, layer: nn.Module, following: Callable[[], bool], outside: Callable[[], Any]) -> None:
+        self._layer, self._following, self._outside = layer, following, outside
+        self._known: dict[str, _Remembered | None] = {}
+        self._forward = layer.forward
+        self.remove = replace_method(layer, "forward", self._call)
+        """Makes the layer itself again."""
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._following():
+            return self._forward(*args, **kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
+            return self._forward(*args, **kwargs)  # a cache, say, which it fills
+        with DisableTorchFunction():  # asking ghosts for their shapes is no operation to follow
+            form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
+        if form not in self._known:
+            return self._follow(form, leaves, args, kwargs)
+        known = self._known[form]
+        return self._forward(*args, **kwargs) if known is None else _again(known, leaves)
+
+    def _follow(self, form: str, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        before = self._outside()
+        result = self._forward(*args, **kwargs)
+        if len(self._known) >= MAX_FORMS:
+            self._known.clear()
+        known = self._known[form] = _remembered(result, leaves) if self._outside() == before else None
+        return result if known is None else _again(known, leaves)
+
+
+def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
+    """What a call returned, without its values; None where it cannot be made again."""
+    number_of = {id(leaf): number for number, leaf in enumerate(arguments) if isinstance(leaf, Tensor)}
+    leaves, form = pytree.tree_flatten(result)
+    if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
+        return None
+    numbers = [number_of.get(id(leaf)) for leaf in leaves]
+    values = [ghost(leaf) if number is None else None for leaf, number in zip(leaves, numbers, strict=True)]
+    return _Remembered(list(map(_Returned, numbers, values)), form)
+
+
+def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
+    """New ghosts of the same shapes: at each of them something else may arrive."""
+    made: dict[int, Any] = {}
+    with DisableTorchFunction():  # as above
+        leaves = [
+            arguments[leaf.argument]
+            if leaf.argument is not None
+            else made.setdefault(
+                id(leaf.value), absent(leaf.value.detach()) if isinstance(leaf.value, Tensor) else leaf.value
+            )
+            for leaf in known.leaves
+        ]
+    return pytree.tree_unflatten(leaves, known.form)
+
+
+def _word(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    strides = leaf.stride() if leaf.layout is torch.strided else leaf.layout
+    return tuple(leaf.shape), strides, leaf.dtype, leaf.is_meta

@@ -1,0 +1,298 @@
+"""One stage of a model at work: it follows the user's own `forward`, computes its layers, and hands over at its ends.
+
+Activations go to the next stage and gradients to the one before, as autograd reaches them, so a lane may call the model
+several times. What a call returns is made by the last stage and sent to the others, unless a pipeline wants it there
+only. Every rank of a replica calls the model alike, and each runs its forward to the end: so what forward does besides
+(counting calls, filling a cache) is done on every stage, and the result has the form that forward gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.errors import UsageError
+from lockstep.strategy.stages.call_arguments import arguments, replace_arguments
+from lockstep.strategy.stages.carried_streams import CarriedStreams
+from lockstep.strategy.stages.cutting.model_cut import Entry, ModelCut
+from lockstep.strategy.stages.cutting.module_marks import StatePlace, marks_of
+from lockstep.strategy.stages.gate import Arguments, Gate
+from lockstep.strategy.stages.ghosts.absent import absent, swap
+from lockstep.strategy.stages.ghosts.ghost import Ghosts, ghost
+from lockstep.strategy.stages.ghosts.ghost_layer import GhostLayer
+from lockstep.strategy.stages.gradient_exchange import GradientExchange
+from lockstep.strategy.stages.hand_over import Call, entered
+from lockstep.strategy.stages.links import Links
+from lockstep.strategy.stages.loans import Loans
+from lockstep.strategy.stages.replaced_method import replace_method
+from lockstep.strategy.stages.results import Results, Unfollowed
+
+
+class HandedOver(BaseException):
+    """The next stage goes on from here; leaves the user's loss function. No error: `except Exception` must not catch it."""
+
+
+class _Arrived(NamedTuple):
+    """What came for a ghost, and where the random streams stood."""
+
+    value: Tensor
+    states: Mapping[str, Tensor]
+
+
+class StageRunner:
+    """Replaces a model's `forward` by that of one stage, until `remove`.
+
+    Args:
+        model: parameters of other stages are on the meta device.
+        cut: of the model.
+        links: to the other stages.
+        streams: travel with the activations.
+        in_lane: whether a call belongs to a lane, so that a backward may follow; of others nothing is kept.
+    """
+
+    def __init__(
+        self, model: nn.Module, cut: ModelCut, links: Links, streams: CarriedStreams, in_lane: Callable[[], bool]
+    ) -> None:
+        self._model, self._changing, self._links, self._streams = model, cut.changing, links, streams
+        self._in_lane = in_lane
+        self._name = type(model).__name__
+        self._stage = cut.stages[links.stage]
+        self._next = cut.stages[links.stage + 1] if links.stage + 1 < links.num_stages else None
+        self.loans = Loans(model, self._stage.lent, self._next.lent if self._next else (), in_lane)
+        self.gradients = GradientExchange(links, self.loans, self._name)
+        self._results = Results(links, streams, self.gradients, self._name)
+        self._ghosts = Ghosts(streams.device)
+        self._call: Call | None = None
+        self._count = 0
+        self._has_left = False
+        self.publishes = True
+        """Whether the result of a call is sent to all stages."""
+        self.open_calls: list[Call] = []
+        """The calls of the present lane."""
+        self._forward = model.forward
+        self._buffers = [(module._buffers, key) for module in model.modules() for key in module._buffers]  # noqa: SLF001
+        self._undo = [self._ghost_layer(name) for name in self._stage.skipped]
+        self._gates: list[Gate] = []
+        if self._stage.entry is not None:
+            self._gates.append(Gate(model, self._stage.entry, self._enter, self._enter_again))
+        if self._next is not None and self._next.entry is not None:
+            self._gates.append(Gate(model, self._next.entry, self._leave))
+        self._undo.extend(gate.remove for gate in self._gates)
+        self._undo.append(replace_method(model, "forward", self._run))
+
+    def _ghost_layer(self, name: str) -> Callable[[], None]:
+        outside = self._outside(self._elsewhere(name))
+        return GhostLayer(self._model.get_submodule(name), lambda: self._following, outside).remove
+
+    def _elsewhere(self, name: str) -> set[nn.Module]:
+        """The layer of this name with its parts, but for what this stage computes too."""
+        here = {part for layer in self._stage.layers for part in self._model.get_submodule(layer).modules()}
+        return set(self._model.get_submodule(name).modules()) - here
+
+    def _matters(self, elsewhere: set[nn.Module]) -> list[StatePlace]:
+        """The changing state that does not belong to these modules alone."""
+        inside = {path for path, module in self._model.named_modules() if module in elsewhere}
+        return [place for place in self._changing if place.owner not in inside]
+
+    def _outside(self, elsewhere: set[nn.Module]) -> Callable[[], Any]:
+        places = self._matters(elsewhere)
+        return lambda: (
+            self._streams.standing(),
+            [gate.count for gate in self._gates],
+            marks_of(self._model, places) if places else None,
+        )
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        raise UsageError(
+            f"{self._name} is cut into stages, so a copy would have the layers of this rank only. Copy it before the first "
+            f"step, or load saved weights into a new one."
+        )
+
+    def remove(self) -> None:
+        """The model is itself again, but for the parameters that it does not have here."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def forget_calls(self) -> None:
+        """The lane is over."""
+        for call in self.open_calls:
+            call.forget()
+        self.open_calls.clear()
+
+    @property
+    def _following(self) -> bool:
+        return self._ghosts.on
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        self._count += 1
+        call = self._call = Call(self._count)
+        if torch.is_grad_enabled() and self._in_lane():
+            self.open_calls.append(call)
+        self._streams.mark()
+        self._has_left = False
+        for gate in self._gates:
+            gate.count = 0
+        try:
+            result = self._follow(args, kwargs)
+        finally:
+            self._call = None
+            for gate in self._gates:
+                gate.count = None
+        if self._next is not None and not self._has_left:
+            raise self._missed(self._next.entry, "its next stage begins")
+        if self._next is not None and not self.publishes:
+            raise HandedOver
+        if self._next is not None:
+            return self._results.receive(call, result)
+        if self.publishes:
+            self._results.publish(result)
+        return result
+
+    def _missed(self, entry: Entry | None, what: str) -> UsageError:
+        assert entry is not None
+        which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} for the {entry.number}th time"
+        return UsageError(
+            f"{self._name} returned without calling {which}, where {what}. A forward that takes other ways cannot be cut "
+            f"there: name other layers with run.prepare(..., cut=[...]), or use --strategy ddp."
+        )
+
+    def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the user's forward; what other stages compute are ghosts in it."""
+        ghosts = self._ghosts = Ghosts(self._streams.device)
+        kept = [buffers[key] for buffers, key in self._buffers]
+        if self._stage.entry is not None:
+            ghosts.begin()
+        try:
+            result = self._forward(*args, **kwargs)
+            missed = self._following and not self._has_left
+        except Exception as error:
+            if self._has_left:
+                return self._unfollowed(error)
+            if not isinstance(error, _OF_GHOSTS) or not (self._following or "meta" in str(error)):
+                raise
+            raise UsageError(
+                f"The forward of {self._name} cannot be followed without the layers of other stages ({type(error).__name__}: "
+                f"{str(error).splitlines()[0]}). Keep what decides or indexes by values out of forward, cut elsewhere with "
+                f"run.prepare(..., cut=[...]), or use --strategy ddp."
+            ) from error
+        finally:
+            ghosts.end()
+            self.loans.put_back()
+            for (buffers, key), buffer in zip(self._buffers, kept, strict=True):
+                if (now := buffers[key]) is not None and now.is_meta:  # a layer of another stage made itself a new one
+                    buffers[key] = buffer
+        if missed:
+            raise self._missed(self._stage.entry, f"stage {self._links.stage} begins")
+        return result
+
+    def _unfollowed(self, error: Exception) -> Unfollowed:
+        """Behind this stage's layers forward depends on values: only the next stage knows what it does there."""
+        elsewhere = {module for name in self._stage.skipped for module in self._elsewhere(name)}
+        if places := self._matters(elsewhere):
+            raise UsageError(
+                f"{self._name} changes {places[0]} in forward, and its forward cannot be followed to its end without the "
+                f"layers of other stages ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). Keep such state "
+                f"in a buffer or out of forward, cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+            ) from error
+        return Unfollowed(error)
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Before the stage's first layer: what was followed becomes real."""
+        assert self._call is not None
+        assert self._stage.entry is not None
+        self._ghosts.end()
+        (number, flags, news, streams), tensors = self._links.take_over()
+        if number != self._call.number:
+            raise UsageError(
+                f"The stages are at different calls of the model ({number} and {self._call.number}). Every rank must call it "
+                f"alike: no call behind run.is_main, no other number of calls."
+            )
+        carried = self._stage.entry.carried
+        first, behind = len(carried), len(carried) + sum(news)
+        values = [*tensors[:first], *self.loans.receive(news, tensors[first:behind])]
+        self._streams.unpack(streams, tensors[behind:])
+        values = entered(self.gradients, self._call, flags, values)
+        self._call.borrowed = values[first:]
+        self.loans.use(values[first:])
+        leaves = arguments(args, kwargs)
+        return replace_arguments(
+            args, kwargs, {n: self._arrived(leaves[n], value) for n, value in zip(carried, values, strict=False)}
+        )
+
+    def _arrived(self, place: Any, value: Tensor) -> Tensor:
+        """What arrived for a ghost: the ghost itself, so that whoever else holds it has the value too."""
+        if (
+            not isinstance(place, Tensor)
+            or isinstance(place, nn.Parameter)
+            or (place.requires_grad and not place.is_meta)
+        ):
+            raise self._missed_value()
+        if self._ghosts.asked and place.dtype != value.dtype:
+            raise UsageError(
+                f"The forward of {self._name} looks at the dtype of what another stage computes, which autocast made "
+                f"{value.dtype} where {place.dtype} was expected. Cut elsewhere with run.prepare(..., cut=[...]), or use "
+                f"--strategy ddp."
+            )
+        swap(place, value)
+        states = self._streams.states()
+        place.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
+        value.arrived = _Arrived(place, states)  # type: ignore[attr-defined]  # the ghost, if a checkpoint kept it
+        return place
+
+    def _missed_value(self) -> UsageError:
+        assert self._stage.entry is not None
+        return UsageError(
+            f"What goes into {self._stage.entry.layer!r}, where stage {self._links.stage} begins, is not what went into it in "
+            f"the first step. Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+        )
+
+    def _enter_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Activation checkpointing computes the stage's first layer again, or the script calls it by itself."""
+        assert self._stage.entry is not None
+        leaves = arguments(args, kwargs)
+        carried = {number: leaves[number] for number in self._stage.entry.carried if number < len(leaves)}
+        arrived = {number: leaf.arrived for number, leaf in carried.items() if hasattr(leaf, "arrived")}
+        if any(isinstance(leaf, Tensor) and leaf.is_meta and number not in arrived for number, leaf in carried.items()):
+            raise UsageError(
+                f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside of a checkpointed part of the "
+                f"model, and an earlier layer of that part is on another stage. Let the stage begin with that part, by "
+                f"run.prepare(..., cut=[...])."
+            )
+        if not arrived or len(arrived) < len(carried):
+            return args, kwargs
+        self._streams.go_to(next(iter(arrived.values())).states)
+        return replace_arguments(args, kwargs, {number: one.value for number, one in arrived.items()})
+
+    def _leave(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Before the next stage's first layer: it goes on from here, and here it is followed."""
+        assert self._next is not None
+        assert self._next.entry is not None
+        assert self._call is not None
+        if self._following:
+            return args, kwargs
+        leaves = arguments(args, kwargs)
+        carried = [leaves[number] for number in self._next.entry.carried]
+        if any(not isinstance(value, Tensor) or value.is_meta for value in carried):
+            raise UsageError(
+                f"What goes into {self._next.entry.layer!r} needs a value of another stage that went around "
+                f"{self._stage.layers[0]!r}. Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+            )
+        lent, news = self.loans.to_hand_over()
+        grad = torch.is_grad_enabled()
+        self._call.handed = [*carried, *lent]
+        self._call.flags = [grad and value.requires_grad for value in self._call.handed]
+        words, states = self._streams.pack()
+        sent = [*carried, *(value for value, is_new in zip(lent, news, strict=True) if is_new), *states]
+        self._links.hand_over([self._call.number, self._call.flags, news, words], sent)
+        self.loans.put_back()
+        gone = {number: absent(ghost(leaves[number])) for number in self._next.entry.carried}
+        self._has_left = True
+        self._ghosts.begin(carried)
+        return replace_arguments(args, kwargs, gone)
+
+
+_OF_GHOSTS = (RuntimeError, NotImplementedError, TypeError, ValueError)
+"""What torch and Python raise where values are missing."""

@@ -1,0 +1,97 @@
+"""`model_parallel` in one process: consecutive layers on the GPUs of one rank, as `.to("cuda:0")`, `.to("cuda:1")` would.
+
+The whole graph stays in one process, so forward and backward are torch's own; only what goes into a stage's first layer
+is moved. One GPU works at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.layout.placement import Placement
+from lockstep.strategy.other_users import refuse_named
+from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.stages.cutting.model_cut import ModelCut
+from lockstep.strategy.stages.gate import Arguments, Gate, Passing
+from lockstep.strategy.stages.replaced_method import replace_method
+from lockstep.strategy.stages.result_tree import with_tensors
+from lockstep.strategy.stages.stand_ins import StandIns
+from lockstep.torch_private import pytree
+from lockstep.transport.contract import Transport
+
+
+class SeveralDevices(CutAtFirstCall):
+    """The stages of a model on several devices of this process.
+
+    Args:
+        transport: all ranks; each has all stages.
+        placement: lanes on ranks.
+        devices: one for each stage; the first one is where batches are, and where results come back to.
+    """
+
+    def __init__(self, transport: Transport, placement: Placement, devices: Sequence[torch.device]) -> None:
+        looks = transport.rank == 0
+        super().__init__("model_parallel", transport, placement, transport, len(devices), looks, devices[0])
+        self._devices = list(devices)
+        self._gates: list[Gate] = []
+        self._stand_ins: list[StandIns] = []
+        self._undo: list[Callable[[], None]] = []
+        self._lent: dict[str, Tensor] = {}
+        """Parameters of earlier stages on the device of the present one, with their graph."""
+
+    def _install(self, model: nn.Module, cut: ModelCut) -> None:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
+        why = "Its layer goes to another device. Drop the view, or use --strategy ddp."
+        refuse_named([name for name, _ in moved], self._used, why)
+        for name, tensor in named:
+            stage = cut.holders.get(name, 0)
+            gradient, tensor.grad = tensor.grad, None
+            tensor.data = tensor.data.to(self._devices[stage])
+            tensor.grad = gradient.to(self._devices[stage]) if gradient is not None else None
+        for part, device in zip(cut.stages, self._devices, strict=True):
+            if part.entry is not None:
+                self._gates.append(Gate(model, part.entry, self._moving_to(device, model, part.lent)))
+        self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
+        self._lay_out(compact=True)
+
+    def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            for gate in self._gates:
+                gate.count = 0
+            self._lent.clear()
+            try:
+                result = forward(*args, **kwargs)
+                return with_tensors(result, lambda tensor: tensor.to(self._devices[0]))
+            finally:
+                for gate in self._gates:
+                    gate.count = None
+                self._take_back()
+
+        return run
+
+    def _moving_to(self, device: torch.device, model: nn.Module, names: Sequence[str]) -> Passing:
+        """What goes into a stage's first layer moves to its device, and with it the parameters that are used there too."""
+        own, stand_ins = {name: model.get_parameter(name) for name in names}, StandIns(model, names)
+        self._stand_ins.append(stand_ins)
+
+        def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+            self._lent.update({name: self._lent.get(name, parameter).to(device) for name, parameter in own.items()})
+            stand_ins.use([self._lent[name] for name in names])
+            moved: Arguments = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (args, kwargs))
+            return moved
+
+        return passing
+
+    def _take_back(self) -> None:
+        for stand_ins in self._stand_ins:
+            stand_ins.put_back()
+
+    def close(self) -> None:
+        super().close()
+        for undo in self._undo:
+            undo()

@@ -1,0 +1,154 @@
+"""What an optimizer's engine gets to see of its parameters while each rank updates a share of them.
+
+torch's own engines are known: they look at values, gradients and state, so they get pieces, cut where that balances. Any other
+optimizer may look at what a parameter is: its attributes, its identity (a dictionary by `id(p)` made long ago), its class, its
+position in the group. So it gets its parameters themselves, all of them, in their places, of which only this rank's have
+a gradient: an optimizer leaves a parameter without a gradient alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.slots import Slot, Span
+from lockstep.strategy.zero1.division import Piece, Sharing
+from lockstep.strategy.zero1.spread_state import SpreadState
+from lockstep.transport.channel import is_dense
+
+
+class Lending(ABC):
+    """Between `enter` and `leave` the engine may run. `link` comes first, and again when the sharing has changed."""
+
+    @abstractmethod
+    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+        """The sharing is this one from now on. Adds to `spans` the parts of gradients of which slots are to have views."""
+
+    @abstractmethod
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:
+        """Give the engine what is this rank's.
+
+        Args:
+            state: the optimizer's.
+            slot: holds the gradients that `p.grad` are views of, as far as they are; None: every view is made anew.
+        """
+
+    @abstractmethod
+    def has_dropped(self) -> bool | None:
+        """Whether the engine took its gradients away (`zero_grad()` inside a step); None: it had none."""
+
+    @abstractmethod
+    def leave(self, state: SpreadState) -> None:
+        """Everything is as before `enter`, also after a step that raised. Does nothing when it is.
+
+        Raises:
+            UsageError: when the engine made a state for a parameter that is not this rank's to update.
+        """
+
+
+class Pieces(Lending):
+    """The groups' lists hold this rank's pieces."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._lists: list[list[Tensor]] | None = None
+        """The groups' own lists, while they hold pieces."""
+        self._rows: list[tuple[Piece, int, int]] = []
+        """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+
+    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+        numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
+        self._groups, self._rows = sharing.groups, []
+        for piece in sharing.pieces:
+            number = numbers.get(id(piece.parameter), -1)
+            self._rows.append((piece, number, len(spans) if number >= 0 else -1))
+            if number >= 0:
+                spans.append(Span(number, piece.start, piece.end))
+
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - it is kept by pieces
+        for piece, number, span in self._rows:
+            gradient = piece.parameter.grad
+            if gradient is None:
+                piece.tensor.grad = None
+            elif slot is not None and span >= 0 and slot.still_shows(gradient, number, span):
+                piece.tensor.grad = slot.parts[span]
+            else:
+                piece.tensor.grad = _part_of(gradient, piece)
+        groups = self._optimizer.param_groups
+        self._lists = [group["params"] for group in groups]
+        for group, pieces in zip(groups, self._groups, strict=True):
+            group["params"] = pieces
+
+    def has_dropped(self) -> bool | None:
+        had = [piece for piece, *_ in self._rows if piece.parameter.grad is not None]
+        return all(piece.tensor.grad is None for piece in had) if had else None
+
+    def leave(self, state: SpreadState) -> None:  # noqa: ARG002
+        lists, self._lists = self._lists, None
+        if lists is not None:
+            for piece, *_ in self._rows:
+                piece.tensor.grad = None  # so that references to it are those of the engine
+        for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
+            group["params"] = parameters
+
+
+class Themselves(Lending):
+    """The groups' lists stay; this rank's parameters are over the memory that everybody gets, the others have no gradient."""
+
+    def __init__(self) -> None:
+        self._sharing: Sharing | None = None
+        self._hidden: list[tuple[nn.Parameter, Tensor]] | None = None
+        """Gradients of parameters that other ranks update, while the engine may run."""
+        self._had: list[nn.Parameter] = []
+        self._homes: list[Tensor] = []
+
+    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
+        self._sharing = sharing
+
+    def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
+        assert self._sharing is not None
+        pieces = self._sharing.pieces
+        mine = {id(piece.parameter) for piece in pieces}
+        self._had = [piece.parameter for piece in pieces if piece.parameter.grad is not None]
+        self._homes = [piece.parameter.data for piece in pieces]
+        self._hidden = []
+        for parameter in self._sharing.parameters:
+            if id(parameter) not in mine and parameter.grad is not None:
+                self._hidden.append((parameter, parameter.grad))
+                parameter.grad = None
+        for piece in pieces:
+            piece.parameter.data = piece.tensor
+        state.lend(pieces)
+
+    def has_dropped(self) -> bool | None:
+        return all(parameter.grad is None for parameter in self._had) if self._had else None
+
+    def leave(self, state: SpreadState) -> None:
+        hidden, self._hidden = self._hidden, None
+        if hidden is None or self._sharing is None:
+            return
+        for piece, home in zip(self._sharing.pieces, self._homes, strict=True):
+            piece.parameter.data = home
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
+        self._homes, self._had = [], []
+        if (stranger := state.take_back(self._sharing.pieces)) is not None:
+            raise UsageError(
+                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on this "
+                f"rank, so under zero1 it would update what other ranks update. Use --strategy ddp."
+            )
+
+
+def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
+    """This rank's part of a gradient that has a layout of its own."""
+    dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
+    if piece.is_whole:
+        return dense
+    if dense.stride() != piece.parameter.stride() or not is_dense(dense):
+        dense = torch.empty_like(piece.parameter, dtype=dense.dtype, requires_grad=False).copy_(dense)
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())[piece.start : piece.end]

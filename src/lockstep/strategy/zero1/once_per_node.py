@@ -1,0 +1,77 @@
+"""Parameters that lie once in the memory of a node, although every rank's script owns a model of its own.
+
+Each rank sees them through a private view of shared memory: what the script writes (`p.clamp_()`, `load_state_dict`, by
+whatever way) goes into copies of those pages that only this rank sees, as if the parameters were its own. Before the
+next update the kernel says which pages were written; then the ranks compare their values, which must be equal as under
+`ddp`, take them over into the shared memory, and drop the copies. Updates write into the shared memory itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.zero1.visibility import Stretch, Visibility
+from lockstep.transport.contract import SharedOnce, Transport
+
+
+class OncePerNode(Visibility):
+    """Ranks that all share memory: `Transport.allocate_once` makes it.
+
+    After `adopt`-ing new parameters into memory that `allocate` made, every rank calls `publish`.
+    """
+
+    is_shared = True
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._parts: list[SharedOnce] = []
+
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if not size:
+            return super().allocate(size, dtype, device)
+        found = self._transport.allocate_once(size, dtype, device)
+        self._parts.append(found)
+        return found.mine
+
+    def master(self, flat: Tensor) -> Tensor:
+        return next((part.master for part in self._parts if part.mine is flat), flat)
+
+    def keep(self, flats: Sequence[Tensor]) -> None:
+        kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]
+        for part in self._parts:
+            if not any(part is one for one in kept):
+                self._transport.free(part.master)
+        self._parts = kept
+
+    def publish(self) -> None:
+        if self._parts:
+            self.take_over()
+
+    def was_written(self) -> bool:
+        return any(part.was_written() for part in self._parts)
+
+    def after_update(self, stretches: Sequence[Stretch]) -> None:
+        """Everyone sees what lies in shared memory. What had to stay in memory of its own is handed around."""
+        for stretch in stretches:
+            if not any(part.mine is stretch.flat for part in self._parts):
+                self._transport.broadcast(stretch.values, stretch.owner)
+        self._transport.barrier("updated")
+
+    def take_over(self) -> None:
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in self._parts]), "parameters")
+        if any(one != sums[0] for one in sums):
+            raise UsageError(
+                "The parameters differ between ranks: the script wrote to them on some ranks only, or other values. "
+                "Write to parameters on every rank alike."
+            )
+        if self._transport.rank == 0:
+            for part in self._parts:
+                part.master.copy_(part.mine)
+        self._transport.barrier("parameters")
+        for part in self._parts:
+            part.forget_writes()

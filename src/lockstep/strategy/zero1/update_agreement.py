@@ -1,0 +1,94 @@
+"""What ranks compare before an update of which each makes a part.
+
+Under `ddp` a learning rate that looks at the rank lets models drift apart, which is found later. Where each rank updates
+a part of one model nothing drifts: the model would just be wrong. So it is found here, in one small frame.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+from lockstep.strategy.replica.arena import bit_sums
+from lockstep.transport.contract import Transport
+
+UPDATE = "optimizer.step"
+SIMPLE = (bool, int, float, str, type(None))
+
+
+def require_agreement(
+    optimizer: Optimizer,
+    parameters: Sequence[nn.Parameter],
+    transport: Transport,
+    where: str,
+    sums: Sequence[int],
+    *,
+    wrote: bool,
+) -> tuple[list[nn.Parameter], bool]:
+    """Raise `UsageError` on every rank when options, gradients or `sums` differ.
+
+    Returns the parameters that have a gradient, and whether any rank `wrote`.
+
+    Args:
+        optimizer: about to update.
+        parameters: all of its parameters, in an order that is the same on every rank.
+        transport: between the ranks.
+        where: the user's source line.
+        sums: further numbers that must be equal: over the bits of the model. Empty: they are not looked at.
+        wrote: may differ between ranks.
+    """
+    presence = [parameter.grad is not None for parameter in parameters]
+    updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
+    options = [_options(group) for group in optimizer.param_groups]
+    gradients = bit_sums([p.grad for p in updated if p.grad is not None]) if sums else []
+    bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []
+    mine = [zlib.crc32(bytes(presence)), zlib.crc32(repr(options).encode()), bits]
+    frames = transport.exchange(UPDATE, b"01"[wrote : wrote + 1] + json.dumps(mine).encode(), where)
+    told = [frame[1:] for frame in frames]
+    if len(set(told)) > 1:
+        name = type(optimizer).__name__
+        decoded = [json.loads(data) for data in told]
+        if len({one[1] for one in decoded}) > 1:
+            raise UsageError(_other_options(name, transport.all_gather_object(options, UPDATE, where)))
+        if len({one[0] for one in decoded}) > 1:
+            raise UsageError(
+                f"{name}.step(): some parameters have a gradient on some ranks only. Set and delete gradients on every rank "
+                f"alike."
+            )
+        raise UsageError(
+            f"{name}.step(): gradients or parameters differ between ranks. Something outside of the lanes depends on the rank: a "
+            f"gradient or a parameter that was written to on some ranks only."
+        )
+    return updated, any(frame[:1] == b"1" for frame in frames)
+
+
+def _options(group: Mapping[str, Any]) -> list[list[Any]]:
+    """The numbers and texts of a parameter group."""
+    return [[key, _simple(value)] for key, value in group.items() if key not in ("params", "param_names")]
+
+
+def _simple(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else None
+    if isinstance(value, (tuple, list)):
+        return [_simple(item) for item in value]
+    return value if isinstance(value, SIMPLE) else None
+
+
+def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> str:
+    """Which option differs, in words."""
+    for rank, groups in enumerate(told[1:], 1):
+        for number, (first, other) in enumerate(zip(told[0], groups, strict=False)):
+            for (key, value), (other_key, other_value) in zip(first, other, strict=False):
+                if (key, value) != (other_key, other_value):
+                    return (
+                        f"{name} has {key}={value} on rank 0 but {other_key}={other_value} on rank {rank} (group {number}). "
+                        f"Options must not look at the rank: each rank updates a part of one model."
+                    )
+    return f"{name} has other parameter groups on other ranks. Add and change groups on every rank alike."

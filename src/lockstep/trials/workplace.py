@@ -1,0 +1,113 @@
+"""Where the runs of `verify` and `bench` see and write files, so that those of the user stay as they are.
+
+The best is a private view, which the nursery makes for each run. Where the system gives none, each run works in a copy of the
+working directory. With `in_place` runs write where the script says. What cannot be kept apart is told before the first run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.errors import WorldError
+from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.machine.private_view import remove_tree
+from lockstep.trials.folder_copy import Selection, copy_folder, extents_of, select, size_text
+
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Of one run."""
+
+    folder: Path | None = None
+    """The working directory; None: that of this process."""
+    original: Path | None = None
+    """What `folder` is a copy of."""
+
+    def script(self, path: Path | None) -> Path | None:
+        """Where the script lies there."""
+        if path is None or self.folder is None or self.original is None or not path.is_absolute():
+            return path
+        inside = path.resolve().is_relative_to(self.original)
+        return self.folder / path.resolve().relative_to(self.original) if inside else path
+
+    def said_as_original(self, text: str) -> str:
+        """A message of the run with the user's own paths."""
+        return text if self.folder is None else text.replace(str(self.folder), str(self.original))
+
+
+class Workplaces:
+    """Makes a workplace for each run.
+
+    Args:
+        nursery: makes the views.
+        base: a folder of its own, without links in its path.
+        in_place: whether runs write where the script says.
+        note: told what cannot be kept apart, before the first run.
+    """
+
+    def __init__(self, nursery: NurseryHandle, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
+        self._nursery, self._note = nursery, note
+        self._layers, self._copy = base / "layers", base / "copy"
+        self._viewed: bool | None = False if in_place else None
+        """None until the first view was tried."""
+        self._copied = not in_place
+        self._selection: Selection | None = None
+
+    def begin(self) -> Workplace:
+        """A workplace for the next run.
+
+        Raises:
+            WorldError: when there is no private view although there was one.
+        """
+        self.end()
+        if self._viewed is not False:
+            problem = self._try_view()
+            if not problem:
+                return Workplace()
+            if self._viewed:
+                raise WorldError(f"The private view of the files could not be made again: {problem}.")
+            self._viewed = False
+            self._say_copy(problem)
+        if not self._copied:
+            return Workplace()
+        here = Path.cwd().resolve()
+        self._copy.mkdir()
+        assert self._selection is not None
+        return Workplace(copy_folder(here, self._selection, self._copy), here)
+
+    def end(self) -> None:
+        """Remove what the last run wrote."""
+        for folder in (self._layers, self._copy):
+            remove_tree(folder)
+
+    def _try_view(self) -> str:
+        """Why there is no private view for the next run; empty when there is one."""
+        self._layers.mkdir(mode=0o700)
+        report = self._nursery.make_view(self._layers)
+        if not report.problem and self._viewed is None and report.real:
+            self._note(
+                f"The runs write to copies of all files, but not of these, where they really write: {_listed(report.real)}."
+            )
+        self._viewed = self._viewed or (None if report.problem else True)
+        return report.problem
+
+    def _say_copy(self, problem: str) -> None:
+        here = Path.cwd().resolve()
+        extents = extents_of(here)
+        self._selection = select(extents)
+        large = [f"{name} ({size_text(extents[name])})" for name in self._selection.linked]
+        linked = f" Too large for that, and only linked: {_listed(large)}." if large else ""
+        self._note(
+            f"This system gives no private view of files ({problem}), so each run works in a copy of this folder.{linked} What "
+            f"the script writes {'there, or ' * bool(large)}outside of this folder, it really writes. To run it where it is, add "
+            f"--in-place."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,66 @@
+"""The two examples, in a shortened form, as a user starts them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, start
+
+pytestmark = pytest.mark.ranks
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def run_example(place: Path, num_ranks: int, name: str, *args: str, strategy: str = "") -> Finished:
+    """Run an example with one thread per rank to its good end."""
+    options = ("-n", str(num_ranks), "--threads", "1", *(("--strategy", strategy) if strategy else ()))
+    finished = start(place, *options, str(EXAMPLES / name), *args).finish()
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def logged(finished: Finished, value: str) -> list[float]:
+    """Every value that was logged under this name."""
+    assert finished.folder is not None
+    lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[value] for line in lines if value in line]
+
+
+def test_digits_learns_and_its_weights_have_the_same_bits_on_one_rank_and_on_two(tmp_path: Path) -> None:
+    digests = []
+    for num_ranks in (1, 2):
+        place = tmp_path / str(num_ranks)
+        place.mkdir()
+        finished = run_example(place, num_ranks, "digits.py", "--epochs", "4")
+        assert logged(finished, "accuracy")[-1] > 0.95
+        assert len(logged(finished, "loss")) == 4 * 23
+        digests.append(hashlib.sha256((place / "digits.safetensors").read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_gpt_falls_below_the_unigram_entropy_on_two_ranks(tmp_path: Path) -> None:
+    finished = run_example(tmp_path, 2, "gpt.py", "--steps", "40", "--test-every", "20")
+    entropy = re.search(r"unigram entropy of the test files: ([\d.]+) nats", finished.out)
+    assert entropy is not None, finished.out
+    first, last = logged(finished, "test_loss")
+    assert last < first
+    assert last < float(entropy.group(1)) - 0.3
+    assert "def " in finished.out
+    assert (tmp_path / "gpt.safetensors").stat().st_size > 1_000_000
+
+
+@pytest.mark.thorough
+def test_gpt_with_its_tied_weights_has_the_same_bits_in_stages(tmp_path: Path) -> None:
+    digests = []
+    for strategy in ("", "zero1", "model_parallel", "pipeline"):
+        place = tmp_path / (strategy or "alone")
+        place.mkdir()
+        options = ("--steps", "2", "--test-every", "2")
+        finished = run_example(place, 2 if strategy else 1, "gpt.py", *options, strategy=strategy)
+        digests.append([hashlib.sha256((place / "gpt.safetensors").read_bytes()).hexdigest(), finished.out])
+    assert len({weights for weights, _ in digests}) == 1

@@ -1,0 +1,12 @@
+"""The scenarios that must have the same bits on any number of ranks: those with the decorator."""
+
+from collections.abc import Callable
+from typing import Any
+
+SCENARIOS: list[Callable[[], dict[str, Any]]] = []
+
+
+def scenario(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Every rank calls it; what it returns must not depend on their number."""
+    SCENARIOS.append(function)
+    return function

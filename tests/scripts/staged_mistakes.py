@@ -1,0 +1,495 @@
+"""Scripts that a strategy with stages must refuse, and the sentence that each gets."""
+
+import copy
+import os
+import pickle
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.layout.mesh import Form
+from tests.scripts.staged_models import images_data
+
+MP, PP = Form("model_parallel"), Form("pipeline")
+
+
+def loop(model, loss_of=None, data=None, cut=(), lanes=4, in_one_call=True):
+    run = lockstep.init(lanes=lanes, threads=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader((data or images_data)(), batch_size=16)
+    run.prepare(model, optimizer, cut=cut)
+    loader = run.prepare(loader)
+    loss_of = loss_of or (lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+    for step in run.steps(loader):
+        if in_one_call:
+            step.backward(loss_of)
+        else:
+            for batch in step:
+                run.backward(loss_of(batch))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def head(inputs=64):
+    return [nn.Flatten(), nn.Linear(inputs, 3)]
+
+
+def one_layer():
+    loop(nn.Sequential(*head()))
+
+
+def more_stages_than_layers():
+    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3)))
+
+
+class Skips(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.last = nn.Linear(128, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        kept = self.first(x)
+        return F.linear(torch.cat([self.second(kept + 1), kept], 1), self.last.weight)
+
+
+def skip_connection():
+    loop(Skips())
+
+
+class Boxes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.inner = Unboxing(self.second)
+
+    def forward(self, x):
+        return self.inner(Box(self.first(x.flatten(1))))
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+class Unboxing(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, box):
+        return self.layer(box.value * 2.0) + box.value.sum()
+
+
+def activations_in_an_object():
+    loop(Boxes())
+
+
+def named_layer_that_does_not_exist():
+    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)), cut=["9"])
+
+
+def too_many_named_layers():
+    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)), cut=["2", "3"])
+
+
+def model_called_twice():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]) + model(batch[0]), batch[1]))
+
+
+def model_not_called():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    loop(model, lambda batch: F.cross_entropy(model[2](model[1](model[0](batch[0]))), batch[1]))
+
+
+def loss_is_no_scalar():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+
+def loss_is_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    loop(model, lambda batch: print(model(batch[0]).shape))
+
+
+def pipeline_in_the_plain_loop():
+    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3)), in_one_call=False)
+
+
+def two_models():
+    run = lockstep.init(lanes=2, threads=1)
+    run.prepare(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
+def compiled():
+    run = lockstep.init(lanes=2, threads=1)
+    run.prepare(torch.compile(nn.Linear(2, 2)))
+
+
+def clips_by_torch():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    run = lockstep.init(lanes=2, threads=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(images_data(), batch_size=16))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def cut_under_ddp():
+    run = lockstep.init(lanes=2, threads=1)
+    run.prepare(nn.Linear(2, 2), cut=["0"])
+
+
+def reads_the_whole_state():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+    loop(model)
+    model.state_dict()
+
+
+class Decides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        if x.abs().max().item() > 0:
+            x = x * 2.0
+        return self.last(self.second(x))
+
+
+def decides_by_values():
+    loop(Decides())
+
+
+class Unfollowable(nn.Module):
+    """Behind the cut it depends on values; what it returns has no form that everybody knows, or it keeps state."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts, self.calls = counts, 0
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.last(self.first(x.flatten(1)))
+        self.calls += self.counts
+        result = Result()
+        result.logits = x if float(x.detach().max()) > 0 else x * 2
+        return result.logits if self.counts else result
+
+
+class Result:
+    pass
+
+
+def result_of_an_own_class():
+    model = Unfollowable(0)
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]).logits, batch[1]))
+
+
+def state_that_cannot_be_followed():
+    loop(Unfollowable(1))
+
+
+class Auxiliary(nn.Module):
+    """A loss of its own, kept as an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.last(torch.tanh(self.first(x.flatten(1))))
+        self.penalty = x.square().mean()
+        return x
+
+
+def reads_what_forward_left():
+    model = Auxiliary()
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1]) + model.penalty)
+
+
+class LooksAtRank(nn.Module):
+    def __init__(self, run_rank):
+        super().__init__()
+        self.rank, self.first, self.last = run_rank, nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1))) * (1 + 0.1 * self.rank)
+
+
+def forward_that_looks_at_the_rank():
+    loop(LooksAtRank(int(os.environ["RANK"])))
+
+
+def keeps_a_loss_for_later():
+    model, kept = small(), []
+    run = lockstep.init(lanes=4, threads=1)
+    model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
+    for step in run.steps(loader):
+        for images, labels in step:
+            run.backward(F.cross_entropy(model(images), labels) + 0 * sum(kept))
+            kept.append(sum(p.square().sum() for p in model.parameters() if not p.is_meta))
+
+
+class Lamb(torch.optim.Optimizer):
+    """Divides by the norm of all gradients, which a stage does not have."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self):
+        there = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in there]))
+        with torch.no_grad():
+            for parameter in there:
+                parameter.sub_(0.1 * parameter.grad / norm)
+
+
+class Langevin(torch.optim.SGD):
+    def step(self):
+        super().step()
+        with torch.no_grad():
+            for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                parameter.add_(0.01 * torch.randn_like(parameter))
+
+
+def optimizer_that_nobody_knows():
+    model = small()
+    lockstep.init(lanes=4, threads=1).prepare(model, Lamb(model.parameters()))
+
+
+def step_that_draws_random_numbers():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = Langevin(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader, updates_by="element")
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+
+
+def step_with_a_closure():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step(lambda: model(images_data()[:1][0]).sum())
+
+
+def hook_that_clips():
+    model = small()
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer, loader = torch.optim.SGD(model.parameters(), 0.1), DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) and None)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+
+
+class Noise(nn.Module):
+    """Draws behind dropout what it uses behind the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = F.dropout(self.first(x.flatten(1)), 0.1)
+        noise = torch.randn(3)
+        return self.last(x) + noise
+
+
+def noise_of_another_stage():
+    loop(Noise())
+
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
+
+
+def after_a_step(change):
+    """Train, then do with the cut model what `change` does."""
+    model = small()
+    loop(model)
+    change(model)
+
+
+def averages_a_cut_model():
+    model = small()
+    average = copy.deepcopy(model)
+    loop(model)
+    with torch.no_grad():
+        for mean, value in zip(average.parameters(), model.parameters(), strict=True):
+            mean.mul_(0.9).add_(value.data, alpha=0.1)
+
+
+def averages_a_cut_model_at_once():
+    model = small()
+    average = copy.deepcopy(model)
+    loop(model)
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.1)
+
+
+def penalty_in_the_loop():
+    model = small()
+    loop(model, lambda batch: F.cross_entropy(model(batch[0]), batch[1]) + sum(p.sum() for p in model.parameters()))
+
+
+def uses_a_layer_elsewhere():
+    after_a_step(lambda model: [layer(torch.ones(2, layer.in_features)) for layer in model if hasattr(layer, "weight")])
+
+
+def noise_on_parameters():
+    after_a_step(lambda model: [p.data.add_(torch.randn_like(p)) for p in model.parameters()])
+
+
+def copies_layers():
+    after_a_step(lambda model: [copy.deepcopy(layer) for layer in model])
+
+
+def pickles_parameters():
+    after_a_step(lambda model: pickle.dumps(list(model.parameters())))
+
+
+class Late(nn.Module):
+    """One layer is called in evaluation only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.late, self.last = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(x if self.training else self.late(x))
+
+
+def calls_other_layers_later():
+    model = Late()
+    loop(model)
+    model.eval()(torch.ones(2, 64))
+
+
+class Skipping(Late):
+    """In evaluation a value goes around the cut."""
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        kept = x * 2
+        x = self.late(x)
+        if not self.training:
+            x += kept
+        return self.last(x)
+
+
+def other_ways_in_evaluation():
+    model = Skipping()
+    loop(model, cut=["late"])
+    model.eval()(torch.ones(2, 64))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.middle = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(checkpoint(self.middle, x, use_reentrant=self.training and not hasattr(self, "modern")))
+
+
+def reentrant_checkpoint():
+    loop(Checkpointed(), cut=["middle"])
+
+
+def cut_inside_of_a_checkpoint():
+    model = Checkpointed()
+    model.modern = True
+    loop(model, cut=["middle.1"])
+
+
+def gradients_by_hand():
+    run = lockstep.init(lanes=2, threads=1)
+    model = small()
+    model, loader = run.prepare(model, DataLoader(images_data(), batch_size=16))
+    for step in run.steps(loader):
+        for images, _ in step:
+            images.requires_grad_()
+            torch.autograd.grad(model(images).sum(), images, allow_unused=True, create_graph=True)
+
+
+class Warms(nn.Module):
+    """Replaces a buffer at the start of `forward` and uses the new one at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return self.last(self.first(x.flatten(1))) * self.calls
+
+
+def replaced_buffer_on_both_sides():
+    loop(Warms())
+
+
+ELSEWHERE = "which another stage holds"
+MISTAKES = {
+    averages_a_cut_model: (2, MP, ELSEWHERE),
+    averages_a_cut_model_at_once: (2, MP, ELSEWHERE),
+    penalty_in_the_loop: (2, PP, ELSEWHERE),
+    uses_a_layer_elsewhere: (2, MP, ELSEWHERE),
+    noise_on_parameters: (2, MP, "randn_like draws random numbers for"),
+    copies_layers: (2, MP, "a copy would have the layers of this rank only"),
+    pickles_parameters: (2, MP, "a file written here would miss it"),
+    calls_other_layers_later: (2, MP, ELSEWHERE),
+    other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
+    reentrant_checkpoint: (2, MP, "Pass use_reentrant=False"),
+    cut_inside_of_a_checkpoint: (2, MP, "inside of a checkpointed part of the model"),
+    gradients_by_hand: (2, MP, "not by torch.autograd.grad or Tensor.backward"),
+    replaced_buffer_on_both_sides: (2, MP, "calls is used on both sides"),
+    one_layer: (2, MP, "Sequential can be cut nowhere, so it makes at most 1 stage, but 2 are asked for"),
+    more_stages_than_layers: (3, MP, "can be cut only before 2, so it makes at most 2 stages, but 3 are asked for"),
+    skip_connection: (2, MP, "goes around it (a skip connection)"),
+    activations_in_an_object: (2, MP, "can be cut nowhere"),
+    named_layer_that_does_not_exist: (
+        2,
+        MP,
+        "No stage of Sequential can begin with '9': it is not called. Possible are:",
+    ),
+    too_many_named_layers: (2, MP, "names 2 layers that begin a stage, but 2 stages need 1"),
+    model_called_twice: (2, PP, "called the model 2 times, but a pipeline needs exactly one call"),
+    model_not_called: (2, PP, "did not call the model as model(...)"),
+    loss_is_no_scalar: (2, PP, "run.backward needs a scalar loss"),
+    loss_is_nothing: (2, PP, "returned NoneType, but a pipeline needs a scalar loss"),
+    pipeline_in_the_plain_loop: (2, PP, "has no place for it. Hand over a function that calls the model once"),
+    two_models: (2, MP, "model_parallel cuts one model into stages, but 2 were prepared"),
+    compiled: (2, PP, "Prepare it without torch.compile"),
+    clips_by_torch: (2, MP, "meta"),
+    cut_under_ddp: (2, Form("ddp"), "cut=['0'] is for model_parallel and pipeline, but the strategy is ddp"),
+    reads_the_whole_state: (2, MP, "run.save_weights"),
+    decides_by_values: (2, MP, "cannot be followed without the layers of other stages"),
+    result_of_an_own_class: (2, MP, "returns a Result, and its forward cannot be followed to its end"),
+    state_that_cannot_be_followed: (2, PP, "Unfollowable changes calls in forward, and its forward cannot be followed"),
+    reads_what_forward_left: (2, MP, "needs a value that another stage computed"),
+    forward_that_looks_at_the_rank: (2, MP, "Ranks 0 and 1 computed the same samples"),
+    keeps_a_loss_for_later: (2, MP, "A backward went through the lane in which the model was cut into stages"),
+    optimizer_that_nobody_knows: (2, PP, "pipeline does not know whether Lamb updates each element"),
+    step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
+    step_with_a_closure: (2, MP, "asks for further gradients inside the update, which model_parallel"),
+    hook_that_clips: (2, MP, "meta"),
+    noise_of_another_stage: (2, MP, "goes around it (a skip connection)"),
+}

@@ -1,0 +1,219 @@
+"""Mistakes under zero1, each with a part of the sentence that every rank must hear."""
+
+import copy
+import io
+
+import torch
+import torch.nn.functional as F
+from torch import optim
+from torch.utils.data import DataLoader
+
+import lockstep
+from tests.scripts import scenarios
+from tests.scripts.zero1_scripts import Lamb, adamw, one_step, prepared
+
+
+def mistake(body=None, *, make=adamw, end=None, **options):
+    run, model, optimizer, loader = prepared(make, **options)
+    for step in run.steps(loader):
+        for images, labels in step:
+            run.backward(F.cross_entropy(model(images), labels))
+            if body is not None and step.number == 2:
+                body(run, model, optimizer)
+        if end is not None and step.number == 2:
+            end(run, model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def state_on_one_rank():
+    mistake(end=lambda run, model, optimizer: run.is_main and optimizer.state_dict())
+
+
+def state_in_a_lane():
+    mistake(lambda run, model, optimizer: optimizer.state_dict())
+
+
+def state_of_one_parameter():
+    mistake(end=lambda run, model, optimizer: optimizer.state[model[1].weight]["exp_avg"])
+
+
+def state_asked_for():
+    mistake(end=lambda run, model, optimizer: optimizer.state.get(model[3].bias))
+
+
+def state_taken_out():
+    mistake(end=lambda run, model, optimizer: optimizer.state.pop(model[1].weight, None))
+
+
+def state_asked_for_or_made():
+    mistake(end=lambda run, model, optimizer: optimizer.state.setdefault(model[1].weight, {}))
+
+
+def a_copied_optimizer():
+    mistake(end=lambda run, model, optimizer: copy.deepcopy(optimizer))
+
+
+def a_pickled_optimizer():
+    mistake(end=lambda run, model, optimizer: torch.save(optimizer, io.BytesIO()))
+
+
+def step_on_one_rank():
+    def step_twice(run, model, optimizer):
+        if run.is_main:
+            optimizer.step()
+
+    mistake(end=step_twice)
+
+
+def rate_of_the_rank():
+    def change(run, model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + run.rank)
+
+    mistake(end=change)
+
+
+def gradient_of_the_rank():
+    mistake(end=lambda run, model, optimizer: model[1].weight.grad.mul_(1 + run.rank))
+
+
+def missing_gradient():
+    def forget(run, model, optimizer):
+        if run.rank:
+            model[1].weight.grad = None
+
+    mistake(end=forget)
+
+
+def parameter_of_the_rank():
+    def write(run, model, optimizer):
+        with torch.no_grad():
+            model[1].weight.fill_(float(run.rank))
+
+    mistake(end=write)
+
+
+def unknown_optimizer():
+    prepared(lambda model: Lamb(model.parameters(), 0.1))
+
+
+def wrong_word():
+    prepared(adamw, updates_by="tensor")
+
+
+def differentiable():
+    prepared(lambda model: optim.Adam(model.parameters(), differentiable=True))
+
+
+def fused_half_momentum():
+    prepared(lambda m: optim.SGD(m.parameters(), 0.1, momentum=0.9, fused=True), scenarios.mlp().bfloat16())
+
+
+def listed_twice():
+    def make(model):
+        optimizer = adamw(model)
+        optimizer.param_groups[0]["params"].append(model[1].weight)
+        return optimizer
+
+    prepared(make)
+
+
+def state_after_the_end():
+    run, model, optimizer, loader = prepared(adamw)
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+    lockstep.finish()
+    optimizer.state_dict()
+
+
+def prepared_by_the_next_run():
+    run, model, optimizer, loader = prepared(adamw)
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+    lockstep.init(lanes=4).prepare(model, optimizer, DataLoader(scenarios.digits(96), batch_size=32))
+
+
+def a_state_that_cannot_travel():
+    class Odd(Lamb):
+        def step(self, closure=None):
+            super().step(closure)
+            for state in self.state.values():
+                state["odd"] = object()
+
+    run, model, optimizer, loader = prepared(lambda model: Odd(model.parameters(), 0.1), updates_by="parameter")
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+    optimizer.state_dict()
+
+
+def random_numbers_in_the_step():
+    class Noisy(optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.add_(torch.randn_like(parameter))
+            return super().step(closure)
+
+    mistake(make=lambda model: Noisy(model.parameters(), 0.1), updates_by="element")
+
+
+class Trusting(optim.Optimizer):
+    """Takes it that there is a gradient."""
+
+    def __init__(self, parameters, state):
+        super().__init__(parameters, {"lr": 0.1})
+        self.keeps_state = state
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if self.keeps_state:
+                    self.state[parameter]["calls"] = 1
+                else:
+                    parameter.sub_(parameter.grad * group["lr"])
+
+
+def closure_in_the_step():
+    run, model, optimizer, loader = prepared(adamw)
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+        optimizer.step(lambda: 1.0)
+
+
+def needs_every_gradient():
+    mistake(make=lambda model: Trusting(model.parameters(), False), updates_by="element")
+
+
+def keeps_a_state_without_a_gradient():
+    mistake(make=lambda model: Trusting(model.parameters(), True), updates_by="element")
+
+
+MISTAKES = {
+    closure_in_the_step: "which zero1 has to prepare before",
+    needs_every_gradient: "must leave a parameter whose grad is None alone",
+    keeps_a_state_without_a_gradient: "made a state for a parameter",
+    state_on_one_rank: "The ranks are not at the same place",
+    state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
+    state_of_one_parameter: "Call optimizer.state_dict() on every rank",
+    state_asked_for: "Call optimizer.state_dict() on every rank",
+    state_taken_out: "`del optimizer.state[parameter]`",
+    state_asked_for_or_made: "Call optimizer.state_dict() on every rank",
+    a_copied_optimizer: "cannot be copied or pickled",
+    a_pickled_optimizer: "cannot be copied or pickled",
+    step_on_one_rank: "The ranks are not at the same place",
+    rate_of_the_rank: "AdamW has lr=0.1 on rank 0 but lr=0.2 on rank 1",
+    gradient_of_the_rank: "gradients or parameters differ between ranks",
+    missing_gradient: "have a gradient on some ranks only",
+    parameter_of_the_rank: "gradients or parameters differ between ranks",
+    unknown_optimizer: "zero1 does not know whether Lamb",
+    wrong_word: 'it must be "element" or "parameter"',
+    differentiable: "Use --strategy ddp",
+    fused_half_momentum: "Use fused=False",
+    listed_twice: "lists a parameter twice",
+    state_after_the_end: "The run has ended",
+    prepared_by_the_next_run: "of a run that has ended",
+    random_numbers_in_the_step: "drew random numbers",
+    a_state_that_cannot_travel: "'odd' is a object",
+}

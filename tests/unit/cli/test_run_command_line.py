@@ -1,0 +1,119 @@
+"""The command line answers without torch, accepts torchrun's options, and refuses in one sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import start
+
+SEPARATORS = ("-", "_")
+
+
+def lockstep(place: Path, *arguments: str, torch: bool = True) -> subprocess.CompletedProcess[str]:
+    block = "" if torch else "sys.modules['torch'] = None; "
+    code = f"import sys; {block}from lockstep.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *arguments]
+    variables = dict(word.split("=") for word in arguments if word.startswith("PET_"))
+    command = [word for word in command if word not in [f"{name}={value}" for name, value in variables.items()]]
+    return subprocess.run(
+        command, cwd=place, env=os.environ | variables, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help")])
+def test_help_needs_no_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    began = time.monotonic()
+    answered = lockstep(tmp_path, *arguments, torch=False)
+    print(f"lockstep {' '.join(arguments)}: {time.monotonic() - began:.3f} s")
+    assert answered.returncode == 0, answered.stderr
+    assert answered.stdout.strip()
+
+
+def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
+    shown = lockstep(tmp_path, "--help").stdout
+    assert "  run " in shown
+    assert "  verify " in shown
+    assert "lockstep run -n 4 train.py" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
+        (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
+        (("run", "missing.py"), "There is no script missing.py. Check the path."),
+        (("run", "json"), "There is no script json. A module needs -m: lockstep run -m json."),
+        (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
+        (("run", "/dev/null"), "/dev/null is a device and no script. Every rank reads the script: write it to a file."),
+        (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
+        (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
+        (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
+        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be made in x.py: File exists."),
+        (("run", "-m", "no_such_module"), "There is no module no_such_module here."),
+        (("run", "-n", "0", "x.py"), "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
+        (("run", "-n", "many", "x.py"), "-n must be a number of ranks or `auto`, but is 'many'."),
+        (
+            ("run", "-n", "4", "--lanes", "2", "x.py"),
+            "`lanes` must be at least the number of ranks, but is 2 with 4 ranks.",
+        ),
+        (("run", "--threads", "0", "x.py"), "--threads must be at least 1, but is 0."),
+        (("run", "--threads", "x", "x.py"), "Invalid value for '--threads'"),
+        (("run", "-n", "2", "--nproc-per-node", "2", "x.py"), "-n and --nproc-per-node are the same option."),
+        (("run", "--nnodes", "2", "x.py"), "--nnodes 2 asks for several nodes, which this version does not have."),
+        (("run", "--nnodes=1:4", "x.py"), "--nnodes 1:4 asks for several nodes"),
+        (("run", "--no-python", "x.py"), "--no-python starts programs that are not Python"),
+        (("PET_NO_PYTHON=1", "run", "x.py"), "--no-python starts programs that are not Python"),
+        (("PET_NNODES=2", "run", "x.py"), "--nnodes 2 asks for several nodes"),
+        (("PET_NPROC_PER_NODE=0", "run", "x.py"), "-n must be at least 1, but is 0."),
+        (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a plugin of torchrun"),
+        (("run", "--virtual_local_rank", "x.py"), "--virtual-local-rank hides the other GPUs"),
+        (("run", "-q", "-v", "x.py"), "-q and -v contradict each other."),
+        (("run", "--name", "a/b", "x.py"), "--name must be a folder's name without a slash"),
+        (("walk",), "No such command 'walk'."),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_starts_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    (tmp_path / "x.py").write_text("raise AssertionError('started')")
+    refused = lockstep(tmp_path, *arguments)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"error: {sentence}")
+    assert (refused.stderr.count("\n"), refused.stdout) == (1, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.py"]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_torchruns_options_are_accepted_and_named_once(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "x.py").write_text("import sys; print(sys.argv[1:])")
+    with_value = (
+        *("rdzv-backend=c10d", "rdzv-endpoint=localhost:0", "rdzv-id=7", "rdzv-conf=a=b", "max-restarts=3"),
+        *("monitor-interval=1", "start-method=spawn", "event-log-handler=null", "role=trainer", "node-rank=0"),
+        *("master-addr=localhost", "master-port=29500", "local-addr=localhost", "logs-specs=default"),
+        *("numa-binding=node", "signals-to-handle=SIGTERM", "shutdown-timeout=9", "local-ranks-filter=0"),
+        *("duplicate-stdout-filters=a", "duplicate-stderr-filters=b", "redirects=3", "tee=3", "nnodes=1:1"),
+        *("nproc-per-node=1", f"log-dir={tmp_path / 'logs'}"),
+    )
+    names = [text.partition("=")[0].replace("-", separator) + "=" + text.partition("=")[2] for text in with_value]
+    switches = [f"--{name}".replace("-", separator).replace(separator * 2, "--") for name in ("standalone", "run-path")]
+    options = [*(f"--{name}" for name in names), *switches]
+    ended = start(tmp_path, *options, "--fresh", "x.py", "-n", "5", "--lanes", "script's own").finish()
+    assert ended.code == 0, ended.err
+    assert ended.out == "['-n', '5', '--lanes', \"script's own\"]\n"
+    named = next(line for line in ended.err.splitlines() if line.startswith("note      without meaning on one node: "))
+    assert named.count("--") == 24
+    assert len(list((tmp_path / "logs").iterdir())) == 1
+
+
+@pytest.mark.ranks
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("print('only this')")
+    ended = start(tmp_path, "-q", "-n", "1", "--fresh", "x.py").finish()
+    assert (ended.code, ended.out, ended.err) == (0, "only this\n", "")

@@ -1,0 +1,37 @@
+"""Settings that come too late are named."""
+
+import pytest
+
+from lockstep.handover import late_settings
+from tests.support.launching import start, write_script
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch):
+    monkeypatch.setattr(late_settings, "_at_start", None)
+
+
+def test_only_what_libraries_read_while_loading_counts():
+    late_settings.remember({"OMP_NUM_THREADS": "1", "HOME": "/root", "MKL_CBWR": "AVX2"})
+    now = {"OMP_NUM_THREADS": "4", "HOME": "/tmp", "LD_PRELOAD": "x.so"}
+    assert late_settings.came_too_late(now) == ["LD_PRELOAD", "MKL_CBWR", "OMP_NUM_THREADS"]
+
+
+def test_a_fresh_interpreter_has_nothing_to_compare():
+    assert late_settings.came_too_late({"OMP_NUM_THREADS": "4"}) == []
+
+
+SCRIPT = """
+    import os
+    os.environ["OMP_NUM_THREADS"] = "7"
+    import lockstep
+    run = lockstep.init()
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_script_is_told_and_fresh_is_the_way_out(tmp_path, fresh):
+    run = start(tmp_path, "-n", "1", *["--fresh"] * fresh, write_script(tmp_path, SCRIPT)).finish()
+    assert run.code == 0, run.err
+    assert ("OMP_NUM_THREADS changed after torch was loaded" in run.err) is not fresh

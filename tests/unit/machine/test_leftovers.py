@@ -1,0 +1,152 @@
+"""What a run may leave behind is found by ancestry and by marker, and nothing else is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.launch.in_rank.task import RankOrder, read_order, write_order
+from lockstep.launch.nursery.channel import Channel, ChannelClosed, channel_pair
+from lockstep.machine.leftovers import (
+    SHARED_MEMORY,
+    cleans_up,
+    descendants,
+    kill,
+    marked,
+    orphaned_shared_memory,
+    remove_shared_memory,
+    remove_sockets,
+    remove_unmarked_group_files,
+    socket_folders,
+    unmarked_group_files,
+)
+
+WAITING = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+def write_process(proc: Path, pid: int, parent: int, name: str = "python", state: str = "S") -> None:
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} 1 1 0 -1")
+
+
+def test_descendants_are_all_below_and_nobody_else(tmp_path: Path) -> None:
+    for pid, parent in ((10, 1), (20, 10), (21, 10), (30, 20), (40, 30), (50, 1)):
+        write_process(tmp_path, pid, parent)
+    write_process(tmp_path, 60, 40, name="a) S 1 (b")
+    write_process(tmp_path, 70, 10, state="Z")
+    (tmp_path / "meminfo").touch()
+    assert sorted(descendants(10, tmp_path)) == [20, 21, 30, 40, 60]
+
+
+def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        env={**os.environ, "LOCKSTEP_NURSERY": "this one"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert child.pid in descendants(os.getpid())
+        assert marked("LOCKSTEP_NURSERY", "this") == []
+        assert marked("LOCKSTEP_NURSERY", "this one") == [child.pid]
+        kill([child.pid, child.pid])
+        assert child.wait(10) == -9
+
+
+MAKING = """
+import sys
+from lockstep import _native
+memory = _native.Memory.create_named(sys.argv[1], 4096, reserve=True)
+print('up', flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_of_a_group_is_a_leftover_when_its_maker_was_killed_before_it_took_the_name_away() -> None:
+    native = pytest.importorskip("lockstep._native")
+    name = native.random_name()
+    child = subprocess.Popen([sys.executable, "-c", MAKING, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert (SHARED_MEMORY / name).stat().st_mode & 0o777 == 0o600
+        remove_unmarked_group_files()
+        assert name not in unmarked_group_files()
+        kill([child.pid])
+    assert name in unmarked_group_files()
+    assert name in orphaned_shared_memory()
+    remove_unmarked_group_files()
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
+    for name in ("lockstep-notes", f"lockstep-{'0' * 31}", f"lockstep-{'0' * 32}.txt", f"lockstep-{'a' * 32}"):
+        (tmp_path / name).touch()
+    (tmp_path / f"lockstep-{'b' * 32}").symlink_to(tmp_path / "lockstep-notes")
+    assert unmarked_group_files(tmp_path) == [f"lockstep-{'a' * 32}"]
+    remove_unmarked_group_files(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_unmarked_group_files(tmp_path / "missing")
+
+
+def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:
+    for name in ("torch_12_345_0", "torch_12_345_1", "torch_123_45_0", "torch_12_notes", "sem.mp-12", "psm_12"):
+        (tmp_path / name).touch()
+    remove_shared_memory({12, 99}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "psm_12",
+        "sem.mp-12",
+        "torch_123_45_0",
+        "torch_12_notes",
+    ]
+
+
+def test_resource_trackers_are_left_time_to_clean_up(tmp_path: Path) -> None:
+    for pid, command in ((1, b"python\0-c\0from multiprocessing.resource_tracker import main;main(3)"), (2, b"python")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+    assert (cleans_up(1, tmp_path), cleans_up(2, tmp_path), cleans_up(3, tmp_path)) == (True, False, False)
+
+
+def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> None:
+    ours, theirs = channel_pair()
+    other = Channel(theirs)
+    order = RankOrder(1, "train.py", "", ("--text", "ü" * 200_000), "/", "/runs/x", {"A": "1", "B": None})
+    descriptor = write_order(order)
+    ours.send({"do": "spawn", "rank": 1}, (descriptor,))
+    os.close(descriptor)
+    message, descriptors = other.receive()
+    assert message == {"do": "spawn", "rank": 1}
+    assert read_order(descriptors[0]) == order
+    os.close(descriptors[0])
+    other.close()
+    for use in (ours.receive, lambda: ours.send({"do": "sweep"})):
+        try:
+            use()
+        except ChannelClosed:
+            continue
+        raise AssertionError("the end was not noticed")
+    ours.close()
+
+
+def test_folders_of_sockets_are_found_by_the_process_that_has_them_open_and_removed(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("pymp-ours", "pymp-theirs", "other")]
+    with contextlib.ExitStack() as stack:
+        for folder in folders:
+            folder.mkdir()
+            if folder.name != "pymp-theirs":
+                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(folder / "listener-1"))
+        (folders[1] / "listener-1").touch()
+        found = socket_folders([os.getpid(), 2**22 + 1])
+        assert found >= {folders[0]}
+        assert not found & set(folders[1:])
+    remove_sockets({folders[0], tmp_path / "pymp-gone"})
+    assert [folder.exists() for folder in folders] == [False, True, True]

@@ -1,0 +1,27 @@
+"""The README's picture: its data says what the README says, and it can be drawn from them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
+LIMIT_BYTES = 150_000
+
+
+def test_in_the_data_of_the_picture_plain_ddp_drifts_and_lockstep_does_not() -> None:
+    found = json.loads((PICTURES / "drift.json").read_text())
+    ddp, ours, bug = found["ddp"], found["lockstep"], found["bug"]
+    assert ours["1"] == ours["2"] == ours["4"]
+    assert len({tuple(losses) for losses in (*ddp.values(), bug["ddp on 2 ranks"])}) == 4
+    assert any("the loss is multiplied by the number of ranks" in line for line in bug["verify"])
+
+
+def test_the_picture_is_drawn_from_its_data(tmp_path: Path) -> None:
+    target = tmp_path / "drift.png"
+    subprocess.run([sys.executable, PICTURES / "drift.py", "--target", target], check=True, timeout=60, cwd=tmp_path)
+    for path in (target, PICTURES / "drift.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size < LIMIT_BYTES

@@ -24,7 +24,7 @@ from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
-from lockstep.strategy.contract import Strategy
+from lockstep.strategy.contract import OpenLane, Strategy
 from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
 
@@ -62,6 +62,8 @@ class Parts:
     """Every object that `prepare` took, in order."""
     stateful: dict[str, Any] = field(default_factory=dict)
     """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
+    lane: OpenLane | None = None
+    """That `run.backward` belongs to."""
     broken: str | None = None
     """Why the present step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)

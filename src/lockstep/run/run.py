@@ -27,7 +27,7 @@ from lockstep.run.prepare.preparation import prepare
 from lockstep.run.saving import weights
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.state import save_state
-from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -184,7 +184,11 @@ class Run:
         """
         if self._parts.place.region is not Region.LANE:
             raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
-        self._parts.strategy.backward(loss, weight, retain_graph=retain_graph)
+        if self._parts.lane is None:
+            raise UsageError(
+                f"run.backward was called inside the function that step.backward was given. Return the loss instead:\n{ORDERED_FORM}"
+            )
+        self._parts.lane.backward(loss, weight, retain_graph=retain_graph)
 
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0

@@ -158,11 +158,13 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     if parts.scaler is not None:
         parts.stateful["loss scale"] = parts.scaler
     if witness is not None and witness.lanes is not None:
-        parts.strategy.on_lane = witness.lanes.after_lane
+        parts.strategy.observers.append(witness.lanes)
         calm_random_numbers(parts.place, streams)
     if witness is not None and folder is not None and witness.watches:
         compile_nothing()
-        LaneWatch(parts.place, parts.models, folder.carried(rank)).watch(parts.strategy)
+        watch = LaneWatch(parts.place, parts.models, folder.carried(rank))
+        parts.strategy.observers.append(watch.observer)
+        watch.begin()
     return parts
 
 

@@ -1,17 +1,17 @@
-"""A strategy that leaves everything to another one; `hogwild` and `dp` replace the few methods in which they differ.
+"""A strategy that leaves everything to another one; others hold their inner strategy in it and replace what is theirs.
 
 The delegation is written out here once, so that those files hold only what is theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.strategy.contract import OnLane, PassResult, StepCut, Strategy
+from lockstep.strategy.contract import LaneObserver, OrderedPass, Pass, StepCut, Strategy
 from lockstep.strategy.precision import Precision
 
 
@@ -28,12 +28,8 @@ class Around(Strategy):
         self.placement = inner.placement
 
     @property
-    def on_lane(self) -> OnLane | None:  # one observer: the inner one's
-        return self._inner.on_lane
-
-    @on_lane.setter
-    def on_lane(self, told: OnLane | None) -> None:
-        self._inner.on_lane = told
+    def observers(self) -> list[LaneObserver]:  # those of the inner one, which makes the lanes
+        return self._inner.observers
 
     @property
     def precision(self) -> Precision:  # the inner one's too: it scales the losses
@@ -43,34 +39,11 @@ class Around(Strategy):
     def precision(self, precision: Precision) -> None:
         self._inner.precision = precision
 
-    @property
-    def seen(self) -> int:  # the inner one's too: it makes the exchange
-        return self._inner.seen
-
-    @seen.setter
-    def seen(self, seen: int) -> None:
-        self._inner.seen = seen
-
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self._inner.adopt(models)
 
-    def begin_pass(self, cut: StepCut, where: str) -> None:
-        self._inner.begin_pass(cut, where)
-
-    def begin_lane(self, lane: int) -> None:
-        self._inner.begin_lane(lane)
-
-    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        self._inner.backward(loss, weight, retain_graph=retain_graph)
-
-    def end_lane(self) -> None:
-        self._inner.end_lane()
-
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        return self._inner.end_pass(notes)
-
-    def abandon(self) -> None:
-        self._inner.abandon()
+    def begin_pass(self, cut: StepCut, where: str) -> Pass | OrderedPass:
+        return self._inner.begin_pass(cut, where)
 
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
         return self._inner.clip_grad_norm(parameters, max_norm, norm_type)
@@ -93,8 +66,26 @@ class Around(Strategy):
     def before_update(self, optimizer: Optimizer) -> None:
         self._inner.before_update(optimizer)
 
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
+        self._inner.take_optimizer(optimizer, updates_by, require_same)
+
+    def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:
+        return self._inner.whole_state(optimizer, everyone=everyone)
+
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         self._inner.set_buffer_rules(rules)
+
+    def name_cuts(self, layers: Sequence[str]) -> None:
+        self._inner.name_cuts(layers)
+
+    def take_waited_s(self) -> float:
+        return self._inner.take_waited_s()
+
+    def report(self) -> dict[str, Any] | None:
+        return self._inner.report()
+
+    def holder_of(self, tensor: Tensor) -> int | None:
+        return self._inner.holder_of(tensor)
 
     def close(self) -> None:
         self._inner.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lockstep.layout.mesh import Mesh
@@ -10,9 +12,12 @@ from lockstep.strategy.contract import Strategy
 from lockstep.strategy.dp.data_parallel import DataParallel
 from lockstep.strategy.hogwild.hogwild import Hogwild
 from lockstep.strategy.replica.replica import Replica
-from lockstep.strategy.stages.pipeline import Pipeline
-from lockstep.strategy.stages.several_devices import SeveralDevices
-from lockstep.strategy.stages.staged import Staged
+from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.stages.cut_model import CutModel
+from lockstep.strategy.stages.device_stages import DeviceStages
+from lockstep.strategy.stages.pipeline_pass import PipelinePass
+from lockstep.strategy.stages.rank_stages import RankStages
+from lockstep.strategy.stages.staged_pass import StagedPass
 from lockstep.strategy.zero1.once_per_node import OncePerNode
 from lockstep.strategy.zero1.visibility import HandedAround
 from lockstep.strategy.zero1.zero1 import Zero1
@@ -22,15 +27,34 @@ from lockstep.transport.contract import Transport
 def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> Strategy:
     """The strategy of the mesh; every rank must call it."""
     if mesh.stages > 1:
-        return (Pipeline if mesh.strategy == "pipeline" else Staged)(mesh, transport, placement, device)
+        return on_several_ranks(mesh, transport, placement, device)
     if mesh.strategy == "dp":
         return DataParallel(Replica("dp", transport, placement), mesh.copies)
     if mesh.strategy == "hogwild" and mesh.num_ranks > 1:
         return Hogwild(transport, placement)
     if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
         devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        return SeveralDevices(transport, placement, devices)
+        return on_several_devices(transport, placement, devices)
     if mesh.strategy == "zero1" and mesh.num_ranks > 1:
         shared = transport.shares_memory
         return Zero1(transport, placement, OncePerNode(transport) if shared else HandedAround(transport))
     return Replica(mesh.strategy, transport, placement)
+
+
+def on_several_ranks(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> CutModel:
+    """A stage on each rank of a replica."""
+    stages = RankStages(mesh, transport, device)
+    part_of = [mesh.stage(rank) for rank in range(mesh.num_ranks)]
+    replica = Replica(mesh.strategy, transport, placement, peers=stages.peers, part_of=part_of)
+    looks = mesh.stage(transport.rank) == 0
+    cutting = CutAtFirstCall(replica, stages, transport, looks=looks, device=device)
+    if mesh.strategy == "pipeline":
+        return CutModel(replica, cutting, stages, lambda inner: PipelinePass(inner, cutting, stages), is_ordered=True)
+    return CutModel(replica, cutting, stages, lambda inner: StagedPass(inner, cutting, stages))
+
+
+def on_several_devices(transport: Transport, placement: Placement, devices: Sequence[torch.device]) -> CutModel:
+    """All stages on each rank, a stage on each of its devices."""
+    stages, replica = DeviceStages(devices), Replica("model_parallel", transport, placement)
+    cutting = CutAtFirstCall(replica, stages, transport, looks=transport.rank == 0, device=devices[0])
+    return CutModel(replica, cutting, stages, lambda inner: StagedPass(inner, cutting, stages))

@@ -15,10 +15,6 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
 from lockstep.strategy.precision import Precision
 
-OnLane = Callable[[int, Sequence[Tensor], float, bool], None]
-"""Told of a lane: its number, its gradients before they are weighted (one flat tensor for each dtype and device), its weight,
-and whether the script passed `weight=`."""
-
 
 @dataclass(frozen=True)
 class StepCut:
@@ -48,11 +44,71 @@ class PassResult:
     """Ranks whose `seen` was not that of rank 0."""
 
 
-class Ordered(ABC):
-    """A strategy that works on several lanes at a time, in an order of its own.
+class LaneObserver:
+    """Looks at what lanes compute, for `lockstep verify`. It changes nothing."""
 
-    A lane is `begin_lane`, `forward`, `end_lane`, and later `backward_of`.
-    """
+    def begins(self, lane: int) -> None:
+        """A lane's forward is next."""
+
+    def has_loss(self, loss: Tensor) -> None:
+        """The backward of `loss` is next."""
+
+    def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
+        """A lane is over.
+
+        Args:
+            lane: which.
+            gradients: before they are weighted; one flat tensor for each dtype and device.
+            weight: what the lane counts, as the step will use it.
+            explicit: whether the script passed `weight=`.
+        """
+
+
+class OpenLane(ABC):
+    """A lane whose forward and backward are being made. What the script computes until `end` is in the run's precision."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
+        """Backward of a scalar loss. Several in one lane add up.
+
+        Raises:
+            UsageError: when the loss is not a scalar, does not require grad, or the lane's weights differ.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Close the lane; its gradients are scaled, and merged as far as the lane tree allows."""
+
+
+class AnyPass(ABC):
+    """A pass over a step's lanes. It ends once: by `end`, which every rank calls, or by `abandon`."""
+
+    @abstractmethod
+    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+        """Reduce over ranks. Afterwards `p.grad` holds the step's gradient, added to what it held before the pass.
+
+        Args:
+            notes: small JSON values by lane, handed to every rank.
+            seen: of this rank's random streams outside the lanes; it is compared over the ranks.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Leave a pass that will not be finished: give back what the gradients were, reduce nothing. Twice does no harm."""
+
+
+class Pass(AnyPass):
+    """A pass whose lanes are computed one after the other."""
+
+    @abstractmethod
+    def begin_lane(self, lane: int) -> OpenLane:
+        """Begin a lane that is not empty; lanes come in order, each ended before the next. Buffers have the values that the
+        step began with.
+        """
+
+
+class OrderedPass(AnyPass):
+    """A pass that works on several lanes at a time, in an order of its own. The loop must be `step.backward(loss_of)`."""
 
     @abstractmethod
     def order(self, num_lanes: int) -> Sequence[Action]:
@@ -70,24 +126,31 @@ class Ordered(ABC):
 class Strategy(ABC):
     """A model on ranks.
 
-    The order of calls, on every rank: `adopt` once for each model; then for each pass over a step's lanes
-    `begin_pass`, for each lane of this rank that is not empty `begin_lane`, any number of `backward`, `end_lane`, and
-    `end_pass`. A rank without lanes calls `begin_pass` and `end_pass` only.
+    On every rank: `adopt` with all models; then for each pass over a step's lanes `begin_pass`, which gives the pass; it says
+    what comes next. A rank without lanes ends the pass at once.
     """
 
     name: str
     placement: Placement
-    ordered: Ordered | None = None
-    """The strategy itself, when it has an order of its own; the loop must be `step.backward(loss_of)` then."""
-    precision = Precision()
-    """Of forward passes. The step enters and leaves it; `backward` scales by it, `end_pass` unscales."""
+    is_ordered = False
+    """Whether its passes are `OrderedPass`."""
     takes_closures = True
     """Whether an optimizer may go through the lanes again inside its step, as LBFGS does. Not where a rank sees a part of the
     update only, or others write to the parameters."""
-    seen = 0
-    """Of a rank's random streams outside of lanes; `end_pass` compares it over the ranks."""
-    on_lane: OnLane | None = None
-    """`lockstep verify` looks at each lane's gradients with it."""
+
+    @property
+    @abstractmethod
+    def observers(self) -> list[LaneObserver]:
+        """Whoever looks at lanes; the list may grow."""
+
+    @property
+    @abstractmethod
+    def precision(self) -> Precision:
+        """Of forward passes. Lanes are computed in it, and evaluations."""
+
+    @precision.setter
+    @abstractmethod
+    def precision(self, precision: Precision) -> None: ...
 
     @abstractmethod
     def adopt(self, models: Sequence[nn.Module]) -> None:
@@ -98,32 +161,8 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def begin_pass(self, cut: StepCut, where: str) -> None:
+    def begin_pass(self, cut: StepCut, where: str) -> Pass | OrderedPass:
         """Begin a pass. `where` is the user's source line, for messages."""
-
-    @abstractmethod
-    def begin_lane(self, lane: int) -> None:
-        """The next backward calls belong to `lane`. Buffers have the values that the step began with."""
-
-    @abstractmethod
-    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        """Backward of a scalar loss in the present lane. Several in one lane add up.
-
-        Raises:
-            UsageError: when the loss is no scalar, needs no gradient, or lanes weigh in different ways.
-        """
-
-    @abstractmethod
-    def end_lane(self) -> None:
-        """Close the lane; its gradients are scaled, and merged as far as the lane tree allows."""
-
-    @abstractmethod
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        """Reduce over ranks. `notes` are small JSON values by lane, handed to every rank. Afterwards `p.grad` holds the step's gradient, added to what it held before the pass."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Leave a pass that will not be finished: give back what the gradients were, reduce nothing."""
 
     @abstractmethod
     def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:

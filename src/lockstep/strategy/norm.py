@@ -12,12 +12,27 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from lockstep.errors import UsageError
 from lockstep.layout.chunks import chunks_of
 
 
 def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
     """The p-norm of all gradients taken as one vector; `norm_type` may be infinity."""
     return combine_norms(chunk_norms(gradients, norm_type), norm_type)
+
+
+def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients whose norm is `norm` so that it is at most `max_norm`, as torch does."""
+    scale = max_norm / (norm + 1e-6)
+    if not scale >= 1.0:  # NaN too
+        for gradient in gradients:
+            gradient.mul_(scale)
+
+
+def require_norm_type(norm_type: float) -> None:
+    """Raise `UsageError` for what is not the order of a norm."""
+    if not norm_type > 0:
+        raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.")
 
 
 def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:

@@ -47,6 +47,15 @@ class Precision:
             present.__exit__(None, None, None)
 
     @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is computed inside is in this precision."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
     def outside(self) -> Iterator[None]:
         """No autocast inside: torch's advice for backward, which takes each operation's dtype from its forward."""
         if not torch.is_autocast_enabled(self._device_type):

@@ -18,12 +18,12 @@ from lockstep.layout.mesh import Form, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.schedule import Kind, schedule
 from lockstep.strategy.agreement import spans_devices
+from lockstep.strategy.choice import on_several_devices
 from lockstep.strategy.contract import StepCut
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_places, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
-from lockstep.strategy.stages.several_devices import SeveralDevices
 from lockstep.transport.alone import AloneTransport
 
 
@@ -190,12 +190,12 @@ def test_parameters_of_several_stages_belong_to_the_first_and_are_lent_to_the_ot
 
 def gradients(strategy, model, inputs):
     strategy.adopt([model])
-    strategy.begin_pass(StepCut(1, (4, 4), (1.0, 1.0)), "test.py:1")
+    current = strategy.begin_pass(StepCut(1, (4, 4), (1.0, 1.0)), "test.py:1")
     for lane in (0, 1):
-        strategy.begin_lane(lane)
-        strategy.backward(mse_loss(model(inputs[lane]), torch.ones(4, 64)), None)
-        strategy.end_lane()
-    result = strategy.end_pass({})
+        opened = current.begin_lane(lane)
+        opened.backward(mse_loss(model(inputs[lane]), torch.ones(4, 64)), None)
+        opened.end()
+    result = current.end({}, 0)
     strategy.close()
     return result.loss, [parameter.grad.clone() for parameter in model.parameters()], dict(model.named_buffers())
 
@@ -214,7 +214,7 @@ def test_stages_on_several_devices_of_a_process_have_the_bits_of_one(net):
     results = []
     for make in (
         lambda alone, lanes: Replica("single", alone, lanes),
-        lambda alone, lanes: SeveralDevices(alone, lanes, [torch.device("cpu")] * 3),
+        lambda alone, lanes: on_several_devices(alone, lanes, [torch.device("cpu")] * 3),
     ):
         torch.manual_seed(0)
         results.append(gradients(make(AloneTransport(), place(2, 1)), net(), inputs))

@@ -49,12 +49,10 @@ def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
                 parts.evaluated.extend(part.indices)
                 loader.evaluated = parts.evaluated
                 parts.streams.enter(Domain.LANE, "evaluation", parts.ledger.step, part.step, part.lane)
-                parts.strategy.precision.enter()
-                yield batch
-                parts.strategy.precision.leave()
+                with parts.strategy.precision.inside():
+                    yield batch
             parts.shares.end(Share(line, len(parts.evaluated), plan.num_samples, parts.place.is_counted))
         finally:
-            parts.strategy.precision.leave()
             parts.strangers.end_lane()
             parts.place.region, parts.place.lane = outside.region, -1
             _restore_buffers(parts)

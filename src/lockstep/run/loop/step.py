@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
 from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
-from lockstep.strategy.contract import Ordered, PassResult, StepCut
+from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult, StepCut
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
@@ -38,6 +38,8 @@ class Step:
         self._parts, self._cut, self._lanes, self._fetched = parts, cut, lanes, fetched
         self._batches: list[Any] = []
         self._passes = 0
+        self._current: AnyPass | None = None
+        """The pass that is being made."""
         self._result: PassResult | None = None
         self._closed = False
 
@@ -95,17 +97,12 @@ class Step:
         if over_batch is not None:
             self._backward_over_batch(loss_of, over_batch)
             return
-        ordered = self._parts.strategy.ordered
-        if ordered is None:
-            for batch in self:
-                self._parts.strategy.backward(loss_of(batch), None)
-            return
-        with self._pass():
-            for action in ordered.order(len(self._lanes)):
-                if action.kind is Kind.FORWARD:
-                    self._forward(ordered, action.micro_batch, loss_of)
-                else:
-                    ordered.backward_of(self._lanes[action.micro_batch].lane)
+        with self._pass() as current:
+            if isinstance(current, OrderedPass):
+                self._in_order(current, loss_of)
+                return
+            for part, batch in self._batches_of(current):
+                part.backward(loss_of(batch), None)
 
     def _backward_over_batch(self, features_of: Callable[[Any], Any], loss_of: Callable[[Any], Tensor]) -> None:
         parts = self._parts
@@ -117,100 +114,124 @@ class Step:
         if parts.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
-        lanes = []
-        with self._pass(is_look=True):
-            for position, part in enumerate(self._lanes):
-                lanes.append(LaneFeatures.of(features_of(self._enter_lane(position, part))))
-                self._leave_lane()
+        lanes: list[LaneFeatures] = []
+        with self._pass(is_look=True) as current:
+            lanes.extend(LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current))
         whole = WholeBatch(lanes, parts.transport, parts.device, where())
-        parts.strategy.precision.enter()
-        loss = loss_of(whole.features())
-        parts.strategy.precision.leave()
+        with parts.strategy.precision.inside():
+            loss = loss_of(whole.features())
         check_loss(loss, None)
         terms = whole.terms(loss, parts.scaler.value if parts.scaler is not None else 1.0)
-        with self._pass():
-            for position, part in enumerate(self._lanes):
-                self._enter_lane(position, part)
-                if (term := terms[position]) is not None:
-                    parts.strategy.backward(term, 1.0)
-                self._leave_lane()
+        with self._pass() as current:
+            for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
+                if term is not None:
+                    lane.backward(term, 1.0)
 
-    def _forward(self, ordered: Ordered, position: int, loss_of: Callable[[Any], Tensor]) -> None:
-        part = self._lanes[position]
-        batch = self._enter_lane(position, part)
-        ordered.forward(part.lane, lambda: loss_of(batch))
-        self._leave_lane()
+    def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
+        for action in current.order(len(self._lanes)):
+            part = self._lanes[action.micro_batch]
+            if action.kind is not Kind.FORWARD:
+                current.backward_of(part.lane)
+                continue
+            batch = self._fetch(action.micro_batch)
+            self._enter_lane(part, None)
+            current.forward(part.lane, lambda batch=batch: loss_of(batch))  # type: ignore[misc]
+            self._leave_lane(None)
+
+    def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
+        """Each lane of a pass, open, with its batch."""
+        assert isinstance(current, Pass)
+        for position, part in enumerate(self._lanes):
+            batch = self._fetch(position)
+            lane = self._enter_lane(part, current)
+            yield lane, batch
+            self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._parts.strategy.ordered is not None:
+        if self._parts.strategy.is_ordered:
             raise UsageError(
                 f"A {self._parts.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
                 f"for it. Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}"
             )
-        with self._pass():
-            for position, part in enumerate(self._lanes):
-                yield self._enter_lane(position, part)
-                self._leave_lane()
+        with self._pass() as current:
+            for _, batch in self._batches_of(current):
+                yield batch
 
     @contextmanager
-    def _pass(self, *, is_look: bool = False) -> Iterator[None]:
+    def _pass(self, *, is_look: bool = False) -> Iterator[Pass | OrderedPass]:
         """One pass over the step's lanes, with a gradient of its own; or a look at what they compute, without backward."""
         parts = self._parts
         if self._closed:
             raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
         if parts.place.region is not Region.STEP:
             raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
-        parts.strategy.begin_pass(self._cut, where())
+        current = parts.strategy.begin_pass(self._cut, where())
         parts.streams.look()
-        parts.strategy.seen = parts.streams.seen
+        seen = parts.streams.seen
         parts.broken = "the loop over the step's lanes was left early"
+        self._current = current
         finished = False
         try:
-            yield
+            yield current
             finished = True
         finally:
-            if not finished:
-                parts.strategy.precision.leave()
-                parts.strategy.abandon()
-                parts.lane_logs.clear()
-                self._leave_lane_region()
-        self._end_pass(is_look=is_look)
+            if not finished and self._current is current:
+                self._abandon(current)
+        self._current = None
+        self._end_pass(current, seen, is_look=is_look)
 
-    def _enter_lane(self, position: int, part: LanePart) -> Any:
+    def _abandon(self, current: AnyPass) -> None:
+        """The pass will not be finished."""
+        self._current = None
+        current.abandon()
+        self._parts.lane_logs.clear()
+        self._leave_lane_region()
+
+    def _fetch(self, position: int) -> Any:
+        """The batch of a lane, by its position among this rank's."""
         parts = self._parts
         if position == len(self._batches):
             parts.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
             if parts.witness is not None:
-                parts.witness.samples(part.lane, self._batches[position])
-        batch = self._batches[position]
+                parts.witness.samples(self._lanes[position].lane, self._batches[position])
+        return self._batches[position]
+
+    @overload
+    def _enter_lane(self, part: LanePart, current: Pass) -> OpenLane: ...
+    @overload
+    def _enter_lane(self, part: LanePart, current: None) -> None: ...
+    def _enter_lane(self, part: LanePart, current: Pass | None) -> OpenLane | None:
+        parts = self._parts
         parts.place.region, parts.place.lane = Region.LANE, part.lane
         parts.place.num_samples = len(part.indices)
-        parts.strategy.begin_lane(part.lane)
+        parts.lane = current.begin_lane(part.lane) if current is not None else None
         parts.strangers.begin_lane()
         parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
         parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
-        parts.strategy.precision.enter()
-        return batch
+        return parts.lane
 
-    def _leave_lane(self) -> None:
+    def _leave_lane(self, lane: OpenLane | None) -> None:
         if self._parts.streams.was_seeded():
             say_seeded_lane(self._parts, where())
-        self._parts.strategy.precision.leave()
-        self._parts.strategy.end_lane()
+        if lane is not None:
+            lane.end()
         if self._passes == 0:
             self._fetched.look_ahead()
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:
-        self._parts.strangers.end_lane()
-        self._parts.place.region, self._parts.place.lane = Region.STEP, -1
+        parts = self._parts
+        parts.lane = None
+        parts.strangers.end_lane()
+        if parts.place.region is Region.LANE:
+            parts.place.region, parts.place.lane = Region.STEP, -1
 
-    def _end_pass(self, *, is_look: bool) -> None:
+    def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         parts = self._parts
         parts.ledger.enter(Phase.EXCHANGE, "gradients")
         notes, parts.lane_logs = parts.lane_logs, {}
-        self._result = result = parts.strategy.end_pass(notes)
+        self._result = result = current.end(notes, seen)
         parts.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, parts.strategy.take_waited_s())
         parts.broken = None
         if result.apart:
@@ -243,7 +264,8 @@ class Step:
             self._batches.append(next(self._fetched))
         self._batches.clear()
         self._closed = True
-        self._parts.strategy.precision.leave()  # of a lane whose iterator the script still holds
+        if self._current is not None:  # the script still holds its iterator
+            self._abandon(self._current)
         if not self._passes:
             self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from lockstep.run.witness.calm import autocast_dtypes
 from lockstep.run.witness.recorder import dtype_name, stride_of
+from lockstep.strategy.contract import LaneObserver
 from lockstep.torch_private import BatchNorm
 
 
-class LaneGradients:
+class LaneGradients(LaneObserver):
     """The gradients of each lane's first pass.
 
     Args:
@@ -26,15 +27,7 @@ class LaneGradients:
         self._folder = folder
         self._lanes: dict[int, dict[str, Any]] = {}
 
-    def after_lane(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
-        """A lane's gradients, before they are weighted and added.
-
-        Args:
-            lane: the lane.
-            gradients: one flat tensor for each dtype and device; not changed.
-            weight: what it counts, as the step will use it.
-            explicit: whether the script passed `weight=`.
-        """
+    def has_gradients(self, lane: int, gradients: Sequence[Tensor], weight: float, explicit: bool) -> None:
         if self._lanes.get(lane, {}).get("weight"):  # 0: it has only been looked at, for `over_batch=`
             return
         self._lanes[lane] = {

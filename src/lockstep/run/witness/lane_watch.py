@@ -26,7 +26,7 @@ from lockstep.handover.carried_tensor import CarriedTensor
 from lockstep.run.position.region import Place, Region
 from lockstep.run.watch.holdings import is_a_frame_of_the_script
 from lockstep.run.witness.recorder import dtype_name
-from lockstep.strategy.contract import Strategy
+from lockstep.strategy.contract import LaneObserver
 from lockstep.torch_private import TorchDispatchMode, pytree
 
 ENOUGH = 2
@@ -46,7 +46,7 @@ class _Made:
 
 
 class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Entered by `watch`, and never left.
+    """Entered by `begin`, and never left.
 
     Args:
         place: where the script is.
@@ -57,26 +57,16 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, place: Place, models: Sequence[nn.Module], told: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._place, self._models, self._told = place, models, told
+        self.observer = _Lanes(self)
+        """Tells it of lanes and losses."""
         self._made: dict[int, _Made] = {}
         self._lane = 0
         self._of_models: set[int] = set()
         self._seen: dict[str, set[int]] = {}
         """Lanes whose losses depend on the lane before, by the line that uses it."""
 
-    def watch(self, strategy: Strategy) -> None:
-        """Look at each lane that `strategy` begins, and at each loss that it gets."""
-        begin_lane, backward = strategy.begin_lane, strategy.backward
-
-        def begin(lane: int) -> None:
-            self.begin_lane()
-            begin_lane(lane)
-
-        def watched(loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-            self._look_at_loss(loss)
-            backward(loss, weight, retain_graph=retain_graph)
-
-        strategy.begin_lane = begin  # type: ignore[method-assign]
-        strategy.backward = watched  # type: ignore[method-assign]
+    def begin(self) -> None:
+        """Enter the mode, for good."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def begin_lane(self) -> None:
@@ -123,7 +113,8 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
             self._made[_address(tensor)] = _Made(memory, self._lane, _line(frame), handed)
 
-    def _look_at_loss(self, loss: Tensor) -> None:
+    def look_at_loss(self, loss: Tensor) -> None:
+        """The backward of a loss is next."""
         made = self._made.get(_address(loss))
         if made is None or made.depends_on is None:
             return
@@ -131,6 +122,17 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         lanes.add(self._lane)
         if len(lanes) == ENOUGH and not self._told.exists():
             made.depends_on.write(self._told)
+
+
+class _Lanes(LaneObserver):
+    def __init__(self, watch: LaneWatch) -> None:
+        self._watch = watch
+
+    def begins(self, lane: int) -> None:  # noqa: ARG002
+        self._watch.begin_lane()
+
+    def has_loss(self, loss: Tensor) -> None:
+        self._watch.look_at_loss(loss)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -7,15 +7,15 @@ but the forward is that of one rank. The bits are those that torch gives.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import PassResult, Strategy
+from lockstep.strategy.contract import Strategy
 from lockstep.strategy.dp.split_forward import SplitForward
 
 
@@ -31,7 +31,8 @@ class DataParallel(Around):
         super().__init__(inner)
         self._copies = copies
         self._split: dict[int, SplitForward] = {}
-        self._passes = 0
+        self._is_checked = False
+        """Whether the first step called the model."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         for model in models:
@@ -44,15 +45,15 @@ class DataParallel(Around):
                 self._split[id(model)] = SplitForward(model, devices)
                 self._split[id(model)].hang()
 
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        self._passes += 1
-        if self._passes == 1 and self._split and not any(forward.num_calls for forward in self._split.values()):
+    def before_update(self, optimizer: Optimizer) -> None:
+        if not self._is_checked and self._split and not any(forward.num_calls for forward in self._split.values()):
             print(
                 "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
                 "one piece. Call the model itself, or use --strategy ddp.",
                 file=sys.stderr,
             )
-        return self._inner.end_pass(notes)
+        self._is_checked = True
+        self._inner.before_update(optimizer)
 
     def close(self) -> None:
         for forward in self._split.values():

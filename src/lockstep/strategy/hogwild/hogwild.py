@@ -8,17 +8,17 @@ learning rates, losses and evaluation is in docs/design/0008-hogwild.md. Not exa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.layout.placement import Placement, place
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import PassResult, StepCut
-from lockstep.strategy.hogwild.pages import SharedMemory
+from lockstep.strategy.contract import OpenLane, Pass, PassResult, StepCut
+from lockstep.strategy.hogwild.pages import Pages
 from lockstep.strategy.other_users import named_once, refuse_other_users
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.replica import Replica
@@ -43,14 +43,14 @@ class Hogwild(Around):
 
     def __init__(self, transport: Transport, placement: Placement) -> None:
         lanes = placement.lanes(transport.rank)
-        memory = SharedMemory(transport)
-        super().__init__(Replica("hogwild", AloneTransport(), place(len(lanes), 1), shared=memory.zeros))
+        self._pages = Pages(transport)
+        self._replica = Replica("hogwild", AloneTransport(), place(len(lanes), 1), memory=self._pages)
+        super().__init__(self._replica)
         self.placement = placement
-        self._transport, self._memory, self._mine = transport, memory, slice(lanes.start, lanes.stop)
-        self._buffers: BufferBank | None = None
+        self._transport, self._mine = transport, slice(lanes.start, lanes.stop)
+        self._buffers = BufferBank((), {})
         self._loss = math.nan
         """Of this rank's last pass with samples."""
-        self._has_samples = False
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         named = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
@@ -58,37 +58,28 @@ class Hogwild(Around):
         refuse_other_users(named_once(named), HAS_TO_MOVE)
         _refuse_what_cannot_be_shared(named)
         check_same_models(named, self._transport)
-        self._inner.adopt(models)
-        self._buffers = BufferBank(named, {}, allocate=self._memory.zeros)
+        self._replica.adopt(models)
+        self._buffers = BufferBank(named, {}, allocate=self._pages.allocate)
         self._transport.barrier("shared model")  # nobody trains before everybody has written the starting values
 
-    def begin_pass(self, cut: StepCut, where: str) -> None:
-        buffers = self._present_buffers()
-        if buffers.has_changed():
+    def begin_pass(self, cut: StepCut, where: str) -> Pass:
+        if self._buffers.has_changed():
             raise UsageError(
                 "A buffer of the model came, went or changed its shape after run.prepare. Under hogwild buffers lie in "
                 "memory that all ranks share. Give them their full size before run.prepare, or use --strategy ddp."
             )
-        self._has_samples = any(cut.samples[self._mine])
-        self._inner.begin_pass(StepCut(cut.step, cut.samples[self._mine], cut.weights[self._mine]), where)
+        mine = StepCut(cut.step, cut.samples[self._mine], cut.weights[self._mine])
+        return _HogwildPass(self._replica.begin_pass(mine, where), self._buffers, self._mine.start, self._loss_of(mine))
 
-    def begin_lane(self, lane: int) -> None:
-        self._inner.begin_lane(lane - self._mine.start)
+    def _loss_of(self, mine: StepCut) -> Callable[[float | None], float | None]:
+        """The loss of a pass from what this rank computed: without samples in a short step it is the last one."""
 
-    def end_lane(self) -> None:
-        self._inner.end_lane()
-        self._present_buffers().take_in()
+        def loss_of(loss: float | None) -> float | None:
+            if loss is not None:
+                self._loss = loss
+            return loss if any(mine.samples) else self._loss
 
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        """This rank's own gradient, loss and notes. Without samples in a short step the loss is the last one."""
-        first = self._mine.start
-        result = self._inner.end_pass({lane - first: note for lane, note in notes.items()})
-        if result.loss is not None:
-            self._loss = result.loss
-        return PassResult(
-            loss=result.loss if self._has_samples else self._loss,
-            notes={lane + first: note for lane, note in result.notes.items()},
-        )
+        return loss_of
 
     def checksums(self) -> list[int]:
         """Nothing: there is one copy of the model, so there is nothing to compare."""
@@ -100,15 +91,51 @@ class Hogwild(Around):
     def keep_buffers(self) -> None:
         """An evaluation begins when every rank has come to it, so that all ranks evaluate a model that rests."""
         self._transport.barrier("evaluate")
-        self._present_buffers().remember()
+        self._buffers.remember()
 
     def restore_buffers(self) -> list[str]:
-        buffers = self._present_buffers()
-        return [buffers.entries[index].name for index in buffers.after_lane().entries]
+        return [self._buffers.entries[index].name for index in self._buffers.after_lane().entries]
 
-    def _present_buffers(self) -> BufferBank:
-        assert self._buffers is not None
-        return self._buffers
+
+class _HogwildPass(Pass):
+    """A pass over this rank's lanes; what it gives is this rank's own.
+
+    Args:
+        inner: counts the lanes from 0.
+        buffers: that all ranks share.
+        first: the first lane of this rank.
+        loss_of: see `Hogwild._loss_of`.
+    """
+
+    def __init__(
+        self, inner: Pass, buffers: BufferBank, first: int, loss_of: Callable[[float | None], float | None]
+    ) -> None:
+        self._inner, self._buffers, self._first, self._loss_of = inner, buffers, first, loss_of
+
+    def begin_lane(self, lane: int) -> OpenLane:
+        return _HogwildLane(self._inner.begin_lane(lane - self._first), self._buffers)
+
+    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+        first = self._first
+        result = self._inner.end({lane - first: note for lane, note in notes.items()}, seen)
+        return PassResult(self._loss_of(result.loss), {lane + first: note for lane, note in result.notes.items()})
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+
+class _HogwildLane(OpenLane):
+    """A lane behind which the buffers that it made are everybody's."""
+
+    def __init__(self, inner: OpenLane, buffers: BufferBank) -> None:
+        self._inner, self._buffers = inner, buffers
+
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
+        self._inner.backward(loss, weight, retain_graph=retain_graph)
+
+    def end(self) -> None:
+        self._inner.end()
+        self._buffers.take_in()
 
 
 def _refuse_what_cannot_be_shared(models: Sequence[tuple[str, nn.Module]]) -> None:

@@ -15,16 +15,19 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import WorldError
+from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.transport.contract import Transport
 
 
-class SharedMemory:
-    """Allocates tensors that every rank of the transport maps. All ranks must be on one node, of one user."""
+class Pages(ParameterMemory):
+    """Tensors that every rank of the transport maps. All ranks must be on one node, of one user."""
+
+    is_ours = False
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def zeros(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """`size` zeros, 1-D, on the CPU, over the same memory on every rank; freed when no rank holds it any more.
 
         Every rank must call it, with the same arguments.

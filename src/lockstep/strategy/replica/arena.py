@@ -159,7 +159,7 @@ class ParameterArena:
         self._settle(kept, allocate, stay)
         self._masters = [master(flat) for flat in self.flats]
         self._compared = self._without_holes()
-        self._layout = self._present_layout()
+        self._layout = self._current_layout()
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
     def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
@@ -205,11 +205,11 @@ class ParameterArena:
 
         About 20 µs for 60 parameters, 60 when other work has emptied the caches: few steps of Python, whatever the model.
         """
-        return self._is_rebuilt() or self._layout != self._present_layout()
+        return self._is_rebuilt() or self._layout != self._current_layout()
 
     def only_froze(self) -> bool:
         """Whether nothing but `requires_grad` changed; then the present flags are taken as known."""
-        now = self._present_layout()
+        now = self._current_layout()
         if now[:-1] == self._layout[:-1] and not self._is_rebuilt():
             self._layout = now
             return True
@@ -246,7 +246,7 @@ class ParameterArena:
         each = zip(self.names, zip(*marks, strict=True), zip(*present, strict=True), strict=True)
         return next(name for name, before, now in each if before != now)
 
-    def _present_layout(self) -> Layout:
+    def _current_layout(self) -> Layout:
         """What must stay the same between steps, else the arena is laid out again."""
         parameters = self.parameters
         return (

@@ -100,9 +100,9 @@ class BufferBank:
         """Where each buffer was put."""
         self._constants = list(self._left_alone(models))
         self._modules = [module for _, model in models for module in model.modules()]
-        self._structure = self._present_structure()
+        self._structure = self._current_structure()
         self._tables = list(map(_buffers_of, self._modules))
-        self._objects = self._present_objects()
+        self._objects = self._current_objects()
         self._homes, self._keys = [_buffers_of(entry.module) for entry in self.entries], [e.key for e in self.entries]
         self._views = [entry.view for entry in self.entries]
         self._members = [
@@ -125,20 +125,20 @@ class BufferBank:
 
     def has_changed(self) -> bool:
         """Whether buffers came or went, or changed shape or dtype: then a new bank is needed."""
-        present = self._present_objects()
+        present = self._current_objects()
         if len(present) == len(self._objects) and all(map(is_, present, self._objects)):
             return False
         shapes = ((entry.module._buffers[entry.key], entry.view) for entry in self.entries)  # noqa: SLF001
-        return self._structure != self._present_structure() or any(
+        return self._structure != self._current_structure() or any(
             now is None or now.shape != view.shape or now.dtype != view.dtype or now.device != view.device
             for now, view in shapes
         )
 
-    def _present_objects(self) -> list[object]:
+    def _current_objects(self) -> list[object]:
         """All keys and buffers; while they are the same objects, nothing has changed. Few calls, whatever the model."""
         return [*chain.from_iterable(self._tables), *chain.from_iterable(map(dict.values, self._tables))]
 
-    def _present_structure(self) -> list[tuple[int, str]]:
+    def _current_structure(self) -> list[tuple[int, str]]:
         return [
             (id(module), key)
             for module in self._modules

@@ -1,4 +1,4 @@
-"""Strategies that cut a model into stages: the cut is decided by the first lane that calls the model, from that call.
+"""The cut of a model: decided by the first lane that calls it, from that call.
 
 Every rank has the whole model until then and computes that lane whole, as one rank would; an evaluation before the first
 step runs it as it is. Behind the lane all ranks agree, and each keeps what belongs to its stage, of the lane too.
@@ -7,151 +7,152 @@ step runs it as it is. Behind the lane all ranks agree, and each keeps what belo
 from __future__ import annotations
 
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.errors import PromiseBroken, UsageError
-from lockstep.layout.placement import Placement
-from lockstep.strategy.contract import PassResult, StepCut
 from lockstep.strategy.other_users import with_other_users
 from lockstep.strategy.replica.lane import Lane
+from lockstep.strategy.replica.lane_pass import LanePass, ReplicaLane
 from lockstep.strategy.replica.replica import Replica
+from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.transport.contract import Transport
 
 
-class CutAtFirstCall(Replica):
-    """A replica's model is cut when it is first called in a lane. See `Replica`.
+class CutAtFirstCall:
+    """Cuts a replica's model when it is first called in a lane. It has nothing to do when the model is cut.
 
     Args:
-        num_stages: how many stages.
+        replica: holds the model.
+        stages: where the parts go.
+        transport: all ranks.
         looks: whether this rank decides for all; of each replica one does.
         device: of this rank.
     """
 
-    takes_closures = False
-
-    def __init__(  # noqa: PLR0917 - what a replica takes, and what a cut needs
-        self,
-        name: str,
-        transport: Transport,
-        placement: Placement,
-        peers: Transport,
-        num_stages: int,
-        looks: bool,
-        device: torch.device,
+    def __init__(
+        self, replica: Replica, stages: Stages, transport: Transport, *, looks: bool, device: torch.device
     ) -> None:
-        super().__init__(name, transport, placement, peers)
-        self._num_stages, self._looks, self._device = num_stages, looks, device
+        self._replica, self._stages, self._transport = replica, stages, transport
+        self._looks, self._device = looks, device
         self._wanted: tuple[str, ...] = ()
-        self._cut: ModelCut | None = None
+        self.is_done = False
         self._restore_forward: Callable[[], None] = _nothing
-        self._used: set[str] = set()
+        self._used: Collection[str] = ()
         """Names of tensors whose memory something else uses too, when the first lane began."""
         self._first: FirstLane | None = None
-        """The present lane, until the model is cut."""
-
-    @abstractmethod
-    def _install(self, model: nn.Module, cut: ModelCut) -> None:
-        """Put the stages where they belong, and lay out what is here."""
+        """The open lane, until the model is cut."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
+        """See `Strategy.name_cuts`."""
         self._wanted = (*self._wanted, *layers)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
-        _refuse_models(models, self.name)
-        super().adopt(models)
+        """Look at the calls of the model, which the replica holds."""
         self._restore_forward()
         self._restore_forward = replace_method(models[0], "forward", self._first_call(models[0].forward))
 
     def _first_call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._lane is None or self._first is None:
+            if self._first is None:
                 return forward(*args, **kwargs)
             return self._first.call(lambda: forward(*args, **kwargs))
 
         return called
 
-    def begin_pass(self, cut: StepCut, where: str) -> None:
-        self._pass_begun = (cut, where, self._last_step)
-        super().begin_pass(cut, where)
+    @property
+    def num_calls_with_gradients(self) -> int:
+        """Calls of the model in the open lane."""
+        return self._first.num_calls_with_gradients if self._first is not None else 0
 
-    def begin_lane(self, lane: int) -> None:
-        super().begin_lane(lane)
-        if self._cut is None:
-            [(_, model)] = self._models
-            # Before the lane: its own graph, which may live on, is no other user.
-            self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], self._laid())
-            self._first = FirstLane(model, self._looks, self._device)
+    @property
+    def has_called(self) -> bool:
+        """Whether the open lane has called the model, which is not cut yet."""
+        return self._first is not None and self._first.num_calls > 0
 
-    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        self._require_call()
-        with self._first.going_back() if self._first is not None else nullcontext():
-            super().backward(loss, weight, retain_graph=retain_graph)
+    def begin_lane(self) -> None:
+        """A lane begins on the whole model."""
+        laid = self._replica.laid
+        [(_, model)] = laid.models
+        # Before the lane: its own graph, which may live on, is no other user.
+        self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], laid.addresses)
+        self._first = FirstLane(model, self._looks, self._device)
 
-    def end_lane(self) -> None:
-        if self._cut is None and self._first is not None and self._first.num_calls:
-            self._cut_behind_lane()
-        super().end_lane()
+    def going_back(self) -> AbstractContextManager[None]:
+        """Around a backward of the open lane."""
+        return self._first.going_back() if self._first is not None else nullcontext()
+
+    def forget_lane(self) -> None:
+        """The open lane is over, or left."""
         self._first = None
 
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        if self._cut is None and (cut := self._agree(-1, "", "")) is not None:
-            self._apply(cut)
-        return super().end_pass(notes)
+    def require_call(self) -> None:
+        """Raise `UsageError` when the open lane has not called the model."""
+        if not self.has_called:
+            raise UsageError(
+                f"The lane did not call the model as model(...), which is what {self._replica.name} cuts into stages. Put what the "
+                f"lane computes into forward, or use --strategy ddp."
+            )
 
-    def abandon(self) -> None:
-        self._first = None
-        super().abandon()
+    def behind_lane(self, current: LanePass, opened: ReplicaLane) -> tuple[LanePass, ReplicaLane]:
+        """The open lane is computed, by every rank of the replica: agree, cut, and keep what belongs here.
 
-    def _may_begin_early(self, current: Any, lane: Any) -> bool:
-        return self._cut is not None and super()._may_begin_early(current, lane)
-
-    def _cut_behind_lane(self) -> None:
-        """The present lane is computed, by every rank of the replica: agree, cut, and keep what belongs here."""
+        Returns:
+            The pass and the lane that go on in this rank's stage.
+        """
         assert self._first is not None
-        lane, current = self._present_lane(), self._present_pass()
-        lane.check_untouched()
-        self._check_parameters(current)
-        arrived = zip(self.trainable, lane.arrived(), strict=True)
+        lane, laid = opened.gradients, self._replica.laid
+        opened.check()
+        trainable = laid.trainable
+        arrived = zip(trainable, lane.arrived(), strict=True)
         gradients = [parameter.grad if is_there else None for parameter, is_there in arrived]
-        decided = self._first.decide(self._num_stages, self._wanted)
+        decided = self._first.decide(self._stages.num_stages, self._wanted)
         self._first.forget()
         cut = self._agree(lane.number, digest_of_lane(lane.losses, gradients), decided)
         if cut is None:
             raise PromiseBroken("No rank has watched a call of the model that this rank made.")
-        made = zip(self.trainable, gradients, strict=True)
+        made = zip(trainable, gradients, strict=True)
         buffers = self._take_changes()
-        self._apply(cut)
-        Replica.begin_lane(self, lane.number)
-        self._put_back(lane, {id(parameter): gradient for parameter, gradient in made if gradient is not None}, buffers)
-        self._present_pass().backwards = current.backwards
+        again = self._apply(cut, current)
+        here = again.open_lane(lane.number)
+        self._put_back(
+            lane, here, {id(parameter): gradient for parameter, gradient in made if gradient is not None}, buffers
+        )
+        here.backwards = opened.backwards
+        return again, here
+
+    def behind_pass(self, current: LanePass) -> LanePass:
+        """No lane of this rank has called the model in the pass; but lanes of other ranks may have. The pass that goes on."""
+        cut = self._agree(-1, "", "")
+        return current if cut is None else self._apply(cut, current)
 
     def _take_changes(self) -> dict[tuple[nn.Module, str], Tensor]:
         """What the lane made of the buffers, 1-D; the module has what the pass began with again."""
-        bank = self._present_bank()
+        bank = self._replica.laid.bank
         changes = bank.after_lane()
         entries = [bank.entries[index] for index in changes.entries]
         return {(entry.module, entry.key): changes.part(entry.segment) for entry in entries}
 
-    def _put_back(self, lane: Lane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]) -> None:
+    def _put_back(
+        self, lane: Lane, opened: ReplicaLane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]
+    ) -> None:
         """The lane that was computed on the whole model goes on in this rank's stage of it."""
-        here, bank = self._present_lane(), self._present_bank()
+        here, laid = opened.gradients, self._replica.laid
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
-        for number, parameter in enumerate(self.trainable):
+        for number, parameter in enumerate(laid.trainable):
             if (gradient := gradients.get(id(parameter))) is not None:
                 here.take(number, gradient)
         here.backward_finished()
-        for index, entry in enumerate(bank.entries):
+        for index, entry in enumerate(laid.bank.entries):
             if (value := buffers.get((entry.module, entry.key))) is not None:
-                bank.set(index, value)
+                laid.bank.set(index, value)
 
     def _agree(self, lane: int, digest: str, decided: dict[str, Any] | str) -> ModelCut | None:
         """What the first rank that watched has decided; None when no lane has called the model. Every rank, once in a pass.
@@ -166,49 +167,25 @@ class CutAtFirstCall(Replica):
         refuse_different_lanes([(lane, digest) for lane, digest, _ in told])
         return ModelCut.decode(found) if found is not None else None
 
-    def _apply(self, cut: ModelCut) -> None:
+    def _apply(self, cut: ModelCut, current: LanePass) -> LanePass:
         """Cut the model, and begin the pass once more, in which nothing but the first lane was computed."""
-        [(_, model)] = self._models
-        for parameter, before in zip(self.trainable, self._present_pass().held, strict=True):
-            parameter.grad = before
-        self._pass, self._lane = None, None
-        self._restore_forward()
-        self._restore_forward = _nothing
-        self._release_hooks()
-        self._cut = cut
+        laid = self._replica.laid
+        [(_, model)] = laid.models
+        current.restore_gradients()
+        self.close()
+        laid.stop_watching()
+        self.is_done = True
         if self._transport.rank == 0:
             print(f"lockstep: stages {cut} (forward and backward of a lane)", file=sys.stderr)
         torch.clear_autocast_cache()  # its casts of weights, made by the first lane, refer to where those are now
-        self._install(model, cut)
-        step_cut, where, self._last_step = self._pass_begun
-        Replica.begin_pass(self, step_cut, where)
-
-    def _require_call(self) -> None:
-        """Raise `UsageError` when the model is not cut, and the present lane has not called it."""
-        if self._cut is None and (self._first is None or not self._first.num_calls):
-            raise UsageError(
-                f"The lane did not call the model as model(...), which is what {self.name} cuts into stages. Put what the "
-                f"lane computes into forward, or use --strategy ddp."
-            )
+        self._stages.install(model, cut, self._used, laid)
+        return self._replica.begin_again(current, self._stages.may_lack)
 
     def close(self) -> None:
-        super().close()
+        """The model's forward is its own again."""
         self._restore_forward()
+        self._restore_forward = _nothing
 
 
 def _nothing() -> None:
     """There is no forward to put back."""
-
-
-def _refuse_models(models: Sequence[nn.Module], strategy: str) -> None:
-    if len(models) > 1:
-        raise UsageError(
-            f"{strategy} cuts one model into stages, but {len(models)} were prepared. Make them parts of one nn.Module, or use "
-            f"--strategy ddp."
-        )
-    for module in models[0].modules():
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:  # noqa: SLF001
-            raise UsageError(
-                f"{strategy} follows the model's forward, which a compiled {type(module).__name__} hides. Prepare it without "
-                f"torch.compile, or use --strategy ddp."
-            )

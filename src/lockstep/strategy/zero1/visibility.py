@@ -10,10 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.transport.contract import Transport
 
 
@@ -29,31 +28,17 @@ class Stretch:
     """Of the arena."""
 
 
-class Visibility(ABC):
-    """Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
+class Visibility(ParameterMemory, ABC):
+    """Memory of parameters, and how updates become visible. Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
 
     is_shared = False
     """Whether what `allocate` makes lies once for all ranks."""
-
-    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Zeros for parameters to lie in, 1-D. Every rank must call it."""
-        return private_zeros(size, dtype, device)
-
-    def master(self, flat: Tensor) -> Tensor:
-        """Where an update writes the parameters that lie in `flat`, which `allocate` made: a tensor like it."""
-        return flat
-
-    def keep(self, flats: Sequence[Tensor]) -> None:  # noqa: B027 - most have nothing to do
-        """Of what `allocate` made only `flats` hold parameters now. Every rank must call it."""
-
-    def publish(self) -> None:  # noqa: B027
-        """Parameters were put into what `allocate` made, on every rank the same. Every rank must call it."""
 
     def was_written(self) -> bool:
         """Whether the script wrote to parameters in a way that others do not see yet. Not a collective."""
         return False
 
-    def take_over(self) -> None:  # noqa: B027
+    def take_over(self) -> None:
         """What the scripts wrote becomes everybody's. Every rank must call it, when no rank reads or writes parameters."""
 
     @abstractmethod

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from lockstep.caller import where
 from lockstep.layout.placement import Placement
-from lockstep.strategy.optimizer_kinds import updates_by
-from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.around import Around
+from lockstep.strategy.optimizer_kinds import updates_by as kind_of
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.replica.slots import Span
 from lockstep.strategy.step_watch import StepWatch
@@ -29,27 +29,29 @@ CHECKED_UPDATES = 4
 """Before so many updates of each optimizer the bits of gradients and parameters are compared over ranks."""
 
 
-class Zero1(Replica):
+class Zero1(Around):
     """Every rank holds the model and updates a share of it.
 
     Args:
         transport: the ranks.
         placement: lanes on ranks.
-        visibility: how new parameters become visible to everyone.
+        visibility: the memory of the parameters, and how new values become visible to everyone.
     """
 
     takes_closures = False
 
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
-        super().__init__("zero1", transport, placement)
-        self._visibility = visibility
+        replica = Replica("zero1", transport, placement, memory=visibility)
+        super().__init__(replica)
+        self._laid, self._transport, self._visibility = replica.laid, transport, visibility
+        self._laid.on_watch = self._follow_layout
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
         self._said = False
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None, require_same: Callable[[str], None]) -> None:
-        kind = updates_by(optimizer, said)
-        share = Share(optimizer, kind, self._arena, self._transport, require_same)
+    def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
+        kind = kind_of(optimizer, updates_by)
+        share = Share(optimizer, kind, self._laid.arena, self._transport, require_same)
         self._shares.append(share)
         self._watches.append(
             StepWatch(
@@ -61,50 +63,41 @@ class Zero1(Replica):
         )
         self._cut_gradients()
 
-    def _lay_out(self, *, compact: bool = False) -> None:
-        super()._lay_out(compact=compact)
+    def _follow_layout(self) -> None:
+        self._cut_gradients()
         self._say_what_stays()
-        self._visibility.keep(self._arena.flats)
-        self._visibility.publish()
 
     def _say_what_stays(self) -> None:
         """Parameters that must stay where they are lie on each rank, so that they save no memory; said once."""
-        stay = [parameter for parameter in self._arena.parameters if id(parameter) in self._stay]
+        parameters = self._laid.arena.parameters
+        stay = [parameter for parameter in parameters if id(parameter) in self._laid.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
             print(
-                f"lockstep: {len(stay)} of {len(self._arena.parameters)} parameters lie in memory that something else uses too (a view, "
+                f"lockstep: {len(stay)} of {len(parameters)} parameters lie in memory that something else uses too (a view, "
                 f"a mapped file, NumPy), so each rank keeps its own. To share them, `p.data = p.data.clone()` before run.prepare.",
                 file=sys.stderr,
             )
         self._said = self._said or bool(stay)
 
-    def _make_arena(self, previous: ParameterArena | None) -> ParameterArena:
-        allocate, master = self._visibility.allocate, self._visibility.master
-        return ParameterArena(self._models, self._absent, allocate, master, self._stay, previous)
-
-    def _watch_trainable(self) -> None:
-        super()._watch_trainable()
-        self._cut_gradients()
-
     def _cut_gradients(self) -> None:
         spans: list[Span] = []
         for share in self._shares:
-            share.link(self.trainable, spans)
-        self._pool.cut(spans)
+            share.link(self._laid.trainable, spans)
+        self._laid.pool.cut(spans)
 
     def before_update(self, optimizer: Optimizer) -> None:
         if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
             return  # a step that calls the step of its base class
-        super().before_update(optimizer)
+        self._inner.before_update(optimizer)
 
     def _before_engine(self, share: Share) -> None:
         if not share.begins():
             return
-        if share.has_strayed(self._present):
-            self._follow_changes()
-        if share.settle(self._arena):
+        if share.has_strayed(self._laid.here):
+            self._laid.lay_out_changed()
+        if share.settle(self._laid.arena):
             self._cut_gradients()
-        sums = self._arena.checksums() if share.num_updates < CHECKED_UPDATES else []
+        sums = self._laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(
             share.optimizer,
             share.sharing.parameters,
@@ -115,8 +108,8 @@ class Zero1(Replica):
         )
         if any_wrote:
             self._visibility.take_over()
-        slot = self._result
-        share.enter(slot if slot is not None and slot.spans is self._pool.spans else None)
+        slot = self._laid.result
+        share.enter(slot if slot is not None and slot.spans is self._laid.pool.spans else None)
 
     def _after_engine(self, share: Share) -> None:
         if not share.ends():
@@ -130,10 +123,10 @@ class Zero1(Replica):
         for share in self._shares:
             if share.optimizer is optimizer:
                 return share.whole_state(everyone=everyone)
-        return super().whole_state(optimizer, everyone=everyone)
+        return self._inner.whole_state(optimizer, everyone=everyone)
 
     def close(self) -> None:
-        super().close()
+        self._inner.close()
         for watch in self._watches:
             watch.remove()
         for share in self._shares:

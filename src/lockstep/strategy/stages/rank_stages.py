@@ -1,4 +1,4 @@
-"""`model_parallel`: consecutive layers on different ranks; each rank holds the parameters of its stage only.
+"""Consecutive layers on different ranks; each rank holds the parameters of its stage only.
 
 Parameters of other stages become tensors on the meta device, the same objects: an optimizer skips them, as their
 gradient is None when it steps.
@@ -7,8 +7,8 @@ gradient is None when it steps.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Container, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,14 +17,13 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
-from lockstep.layout.placement import Placement
-from lockstep.strategy.contract import PassResult, StepCut
 from lockstep.strategy.norm import chunk_norms, combine_norms
 from lockstep.strategy.optimizer_kinds import updates_by
 from lockstep.strategy.other_users import refuse_named
+from lockstep.strategy.replica.laid_out import LaidOut
 from lockstep.strategy.stages.carried_streams import CarriedStreams
 from lockstep.strategy.stages.clock import StageClock
-from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.strategy.stages.ghosts.absent import let_go
 from lockstep.strategy.stages.links import Links
@@ -33,36 +32,38 @@ from lockstep.strategy.step_watch import StepWatch
 from lockstep.transport.contract import Transport
 
 
-class Staged(CutAtFirstCall):
+class RankStages(Stages):
     """A replica's model in stages, one on each of its ranks.
 
     Args:
         mesh: stages and replicas.
         transport: all ranks.
-        placement: lanes on replicas.
         device: of this rank.
     """
 
-    def __init__(self, mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> None:
-        peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])
-        looks = mesh.stage(transport.rank) == 0
-        super().__init__(mesh.strategy, transport, placement, peers, mesh.stages, looks, device)
+    def __init__(self, mesh: Mesh, transport: Transport, device: torch.device) -> None:
+        self.peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])
+        """The ranks that hold the same stage."""
         replicas = [range(first, first + mesh.stages) for first in range(0, mesh.num_ranks, mesh.stages)]
         inside = [transport.split(replicas) for _ in range(3 if device.type == "cuda" else 1)]
-        self._groups = [peers, *inside]
-        self._links = Links((inside * 3)[:3], device)
-        self._mesh = mesh
-        self._part_of = tuple(mesh.stage(rank) for rank in range(mesh.num_ranks))
+        self._groups = [self.peers, *inside]
+        self.links = Links((inside * 3)[:3], device)
+        self.mesh, self.num_stages = mesh, mesh.stages
+        self._transport, self._device = transport, device
         self.clock = StageClock()
-        self._runner: StageRunner | None = None
+        self.runner: StageRunner | None = None
+        """Once the model is cut."""
+        self._cut: ModelCut | None = None
+        self._model: nn.Module | None = None
+        self._absent: Container[int] = ()
         self._guards: list[Any] = []
         self._guarded: list[Optimizer] = []
         self._holders: dict[int, int] = {}
         """Stage of each parameter and written buffer, by identity."""
 
-    def _install(self, model: nn.Module, cut: ModelCut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         """Keep this rank's stage; let go of the rest."""
-        stage, last = self._links.stage, self._mesh.stages - 1
+        stage, last = self.links.stage, self.num_stages - 1
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
         for module in recurrent:
             module._flat_weight_refs = []  # noqa: SLF001 - weak references, with which torch does not swap tensors
@@ -72,72 +73,59 @@ class Staged(CutAtFirstCall):
             if holder is not None:
                 self._holders[id(tensor)] = holder
             if holder not in (None, stage):
-                self._absent.add(id(tensor))
+                laid.absent.add(id(tensor))
                 absent.append((name, tensor))
         why = "Its layer is on another rank now. Drop the view, or use --strategy ddp."
-        refuse_named([name for name, _ in absent], self._used, why)
+        refuse_named([name for name, _ in absent], used, why)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
                 let_go(name, tensor)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
-        self._lay_out(compact=True)
-        self._guards = [model.register_state_dict_pre_hook(_refuse_partial_model)]  # type: ignore[no-untyped-call]
-        self._runner = StageRunner(model, cut, self._links, CarriedStreams(self._device), self._in_lane)
+        laid.lay_out(compact=True)
+        self._model, self._cut, self._absent = model, cut, laid.absent
+        self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
+        streams = CarriedStreams(self._device)
+        self.runner = StageRunner(model, cut, self.links, streams, lambda: self.is_in_lane)
 
-    def begin_pass(self, cut: StepCut, where: str) -> None:
-        self._links.take_waits()  # what an evaluation waited is not the pass's
-        if self._runner is not None:
-            self._runner.loans.begin_pass()
-        super().begin_pass(cut, where)
+    def begin_pass(self) -> None:
+        self.links.take_waits()  # what an evaluation waited is not the pass's
+        if self.runner is not None:
+            self.runner.loans.begin_pass()
 
-    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
-        runner = self._runner
-        with runner.gradients.going_back(runner.open_calls) if runner is not None else nullcontext():
-            super().backward(loss, weight, retain_graph=retain_graph)
+    def going_back(self) -> AbstractContextManager[None]:
+        runner = self.runner
+        return runner.gradients.going_back(runner.open_calls) if runner is not None else nullcontext()
+
+    def may_lack(self) -> bool:
+        return self.runner is not None and self.runner.gradients.lacks
 
     def end_lane(self) -> None:
-        super().end_lane()
-        if self._runner is not None:
-            self._runner.forget_calls()
+        if self.runner is not None:
+            self.runner.forget_calls()
 
-    def abandon(self) -> None:
-        super().abandon()
-        if self._runner is not None:
-            self._runner.forget_calls()
-
-    def _may_lack(self) -> bool:
-        return self._runner is not None and self._runner.gradients.lacks
-
-    def _in_lane(self) -> bool:
-        """Whether a call of the model, made now, belongs to a lane."""
-        return self._lane is not None
-
-    def end_pass(self, notes: Mapping[int, Any]) -> PassResult:
-        result = super().end_pass(notes)
-        self._links.flush()
-        self.clock.end_pass(self._links.take_waits())
-        for parameter in self._models[0][1].parameters():
+    def end_pass(self) -> None:
+        self.links.flush()
+        self.clock.end_pass(self.links.take_waits())
+        for parameter in self._model.parameters() if self._model is not None else ():
             if id(parameter) in self._absent and parameter.requires_grad:
                 # A gradient on meta: torch's own clipping raises, instead of clipping by this rank's norm.
                 parameter.grad = torch.empty_like(parameter)
-        return result
 
     def before_update(self, optimizer: Optimizer) -> None:
-        super().before_update(optimizer)
-        if self._cut is not None and not any(optimizer is other for other in self._guarded):
+        if not any(optimizer is other for other in self._guarded):
             self._guarded.append(optimizer)
             self._guards.append(optimizer.register_state_dict_pre_hook(_refuse_partial_optimizer))
 
-    def take_optimizer(self, optimizer: Optimizer, said: str | None, require_same: Callable[[str], None]) -> None:  # noqa: ARG002 - every rank steps by itself
-        updates_by(optimizer, said, self.name)
+    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:
+        updates_by(optimizer, said, self.mesh.strategy)
         hidden: dict[Tensor, Tensor] = {}
         watch = StepWatch(
             optimizer,
             before=lambda: self._hide_absent(optimizer, hidden),
             after=lambda: _show_again(hidden),
             undo=lambda: _show_again(hidden),
-            strategy=self.name,
+            strategy=self.mesh.strategy,
         )
         self._guards.append(watch)
 
@@ -154,33 +142,27 @@ class Staged(CutAtFirstCall):
     def report(self) -> dict[str, Any] | None:
         if self._cut is None:
             return None
-        stage = self._cut.stages[self._links.stage]
+        stage = self._cut.stages[self.links.stage]
         return {"layers": list(stage.layers), "cost_s": stage.cost_s, **self.clock.report()}
-
-    def _present_runner(self) -> StageRunner:
-        assert self._runner is not None
-        return self._runner
 
     def holder_of(self, tensor: Tensor) -> int | None:
         holder = self._holders.get(id(tensor))
-        return None if holder is None else self._mesh.peers(holder)[0]
+        return None if holder is None else self.mesh.peers(holder)[0]
 
-    def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float) -> float:
-        present = [parameter for parameter in parameters if id(parameter) not in self._absent]
-        return super().clip_grad_norm(present, max_norm, norm_type)
+    def here(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
+        return [parameter for parameter in parameters if id(parameter) not in self._absent]
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
         here = [p.grad for p in parameters if p.grad is not None and not p.grad.is_meta]
         told = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
-        first_replica = told[: self._mesh.stages]
+        first_replica = told[: self.num_stages]
         return combine_norms([value for values in first_replica for value in values], norm_type)
 
     def close(self) -> None:
-        super().close()
         for guard in self._guards:
             guard.remove()
-        if self._runner is not None:
-            self._runner.remove()
+        if self.runner is not None:
+            self.runner.remove()
         for group in self._groups:
             group.close()
 

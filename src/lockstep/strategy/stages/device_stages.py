@@ -1,4 +1,4 @@
-"""`model_parallel` in one process: consecutive layers on the GPUs of one rank, as `.to("cuda:0")`, `.to("cuda:1")` would.
+"""Stages in one process: consecutive layers on the GPUs of one rank, as `.to("cuda:0")`, `.to("cuda:1")` would.
 
 The whole graph stays in one process, so forward and backward are torch's own; only what goes into a stage's first layer
 is moved. One GPU works at a time.
@@ -6,36 +6,32 @@ is moved. One GPU works at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lockstep.layout.placement import Placement
 from lockstep.strategy.other_users import refuse_named
-from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
+from lockstep.strategy.replica.laid_out import LaidOut
+from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.strategy.stages.gate import Arguments, Gate, Passing
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.strategy.stages.result_tree import with_tensors
 from lockstep.strategy.stages.stand_ins import StandIns
 from lockstep.torch_private import pytree
-from lockstep.transport.contract import Transport
 
 
-class SeveralDevices(CutAtFirstCall):
+class DeviceStages(Stages):
     """The stages of a model on several devices of this process.
 
     Args:
-        transport: all ranks; each has all stages.
-        placement: lanes on ranks.
         devices: one for each stage; the first one is where batches are, and where results come back to.
     """
 
-    def __init__(self, transport: Transport, placement: Placement, devices: Sequence[torch.device]) -> None:
-        looks = transport.rank == 0
-        super().__init__("model_parallel", transport, placement, transport, len(devices), looks, devices[0])
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self.num_stages = len(devices)
         self._devices = list(devices)
         self._gates: list[Gate] = []
         self._stand_ins: list[StandIns] = []
@@ -43,11 +39,11 @@ class SeveralDevices(CutAtFirstCall):
         self._lent: dict[str, Tensor] = {}
         """Parameters of earlier stages on the device of the present one, with their graph."""
 
-    def _install(self, model: nn.Module, cut: ModelCut) -> None:
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
         why = "Its layer goes to another device. Drop the view, or use --strategy ddp."
-        refuse_named([name for name, _ in moved], self._used, why)
+        refuse_named([name for name, _ in moved], used, why)
         for name, tensor in named:
             stage = cut.holders.get(name, 0)
             gradient, tensor.grad = tensor.grad, None
@@ -57,7 +53,7 @@ class SeveralDevices(CutAtFirstCall):
             if part.entry is not None:
                 self._gates.append(Gate(model, part.entry, self._moving_to(device, model, part.lent)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
-        self._lay_out(compact=True)
+        laid.lay_out(compact=True)
 
     def _run(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -92,6 +88,5 @@ class SeveralDevices(CutAtFirstCall):
             stand_ins.put_back()
 
     def close(self) -> None:
-        super().close()
         for undo in self._undo:
             undo()

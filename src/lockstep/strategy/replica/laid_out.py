@@ -1,0 +1,209 @@
+"""The models as they are laid out on this rank: parameters, gradients and buffers in flat memory, and who watches them.
+
+A layout holds until the script changes its model; between two passes it follows, on every rank at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.errors import UsageError
+from lockstep.strategy.agreement import check_same_models, refuse_unsupported
+from lockstep.strategy.other_users import agree_who_stays
+from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.replica.buffers import BufferBank
+from lockstep.strategy.replica.memory import ParameterMemory
+from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
+from lockstep.strategy.right_form import RIGHT_FORM
+from lockstep.transport.contract import Transport
+
+
+class Listener(ABC):
+    """Hears of gradients while a backward of a lane runs."""
+
+    @abstractmethod
+    def gradient_arrived(self, number: int, bucket: int) -> None:
+        """The trainable parameter `number`, which lies in `bucket` (-1: in none), has a new gradient."""
+
+
+class LaidOut:
+    """Parameters, gradients and buffers of the prepared models.
+
+    Args:
+        peers: the ranks that hold the same parameters.
+        memory: where the parameters lie.
+        most_held: so many slots of gradients a pass needs at a time.
+        in_one_lane: whether the run has one lane; then only the numbers of gradients that come are noted.
+    """
+
+    def __init__(self, peers: Transport, memory: ParameterMemory, most_held: int, *, in_one_lane: bool) -> None:
+        self._peers, self.memory, self._in_one_lane = peers, memory, in_one_lane
+        self.models: list[tuple[str, nn.Module]] = []
+        self.absent: set[int] = set()
+        """Identities of parameters and buffers that other ranks hold."""
+        self.rules: dict[str, str] = {}
+        """Of buffers that differ between lanes."""
+        self.stay: frozenset[int] = frozenset()
+        """Identities of parameters and buffers that keep the memory that they had; see `other_users`."""
+        self.arena = ParameterArena(())
+        self.bank = BufferBank((), {})
+        self.trainable: list[nn.Parameter] = []
+        self.bucket_of: list[int] = []
+        """Of each trainable parameter; -1 where it has no element."""
+        self._pools = SlotPools(peers, most_held)
+        self.pool: SlotPool
+        """For the gradients of `trainable`."""
+        self.listener: Listener | None = None
+        """While a backward of a lane runs."""
+        self.arrivals: list[int] = []
+        """In a run with one lane: the parameters that the lane's backward calls came to."""
+        self.result: Slot | None = None
+        """Of the last pass, as long as `p.grad` is its view."""
+        self.on_watch: Callable[[], None] = _nothing
+        """Called when gradients were laid out anew."""
+        self._hooks: list[Any] = []
+        self.here: set[int] = set()
+        """Identities of the parameters."""
+        self._ever: dict[int, tuple[str, nn.Parameter]] = {}
+        """Every parameter that a prepared model ever had, by identity; kept alive, so that no identity is used again."""
+
+    def adopt(self, models: Sequence[nn.Module]) -> None:
+        """See `Strategy.adopt`."""
+        self.models = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
+        refuse_unsupported(self.models)
+        check_same_models(self.models, self._peers)
+        self.lay_out()
+
+    def follow_changes(self) -> None:
+        """If the script changed its model between passes, on every rank the same, lay it out anew.
+
+        Raises:
+            UsageError: when ranks changed it in different ways.
+        """
+        if self.arena.has_changed() or self.bank.has_changed():
+            self.lay_out_changed()
+
+    def lay_out_changed(self) -> None:
+        """The model has changed, on every rank; see `follow_changes`."""
+        if not self.bank.has_changed() and self.arena.only_froze():
+            flags = "".join("01"[parameter.requires_grad] for parameter in self.arena.parameters)
+            if len(set(self._peers.all_gather_object(flags, "frozen parameters"))) > 1:
+                raise UsageError("requires_grad differs between ranks. Freeze and unfreeze on every rank alike.")
+            self._watch()
+            return
+        if not self.memory.is_ours:
+            raise UsageError(
+                "A parameter of the model was moved, replaced, resized, or a layer came or went, after run.prepare. Under "
+                "hogwild the parameters lie in memory that all ranks share. Change the model before run.prepare and load "
+                "values with load_state_dict, or use --strategy ddp."
+            )
+        refuse_unsupported(self.models, self.absent)
+        check_same_models(self.models, self._peers, self.absent)
+        self.lay_out()
+
+    def lay_out(self, *, compact: bool = False) -> None:
+        """Lay out parameters, gradients and buffers anew. Every rank must call it.
+
+        Args:
+            compact: give the memory of what this rank does not hold any more back, by moving what stays.
+        """
+        self._pools.close()
+        memory, previous = self.memory, None if compact else self.arena
+        if memory.is_ours:
+            self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)
+        self.arena = ParameterArena(self.models, self.absent, memory.allocate, memory.master, self.stay, previous)
+        self.here = {id(parameter) for parameter in self.arena.parameters}
+        for name, parameter in zip(self.arena.names, self.arena.parameters, strict=True):
+            self._ever[id(parameter)] = (name, parameter)
+        self.bank = BufferBank(self.models if memory.is_ours else (), self.rules, self.absent, stay=self.stay)
+        self._watch()
+        memory.keep(self.arena.flats)
+        memory.publish()
+
+    @property
+    def addresses(self) -> set[int]:
+        """Where parameters and buffers were put."""
+        return {*self.arena.addresses, *self.bank.addresses}
+
+    def _watch(self) -> None:
+        """Lay out gradients of the parameters that are trainable now, and watch them."""
+        held = {id(parameter): parameter.grad for parameter in self.arena.parameters}
+        self.stop_watching()
+        self.trainable = [parameter for parameter in self.arena.parameters if parameter.requires_grad]
+        self.let_go_of_result()
+        self.pool = self._pools.of(self.arena.parameters)
+        buckets = {member: number for number, bucket in enumerate(self.pool.buckets) for member in bucket.members}
+        self.bucket_of = [buckets.get(number, -1) for number in range(len(self.trainable))]
+        for number, parameter in enumerate(self.trainable):
+            gradient = held.get(id(parameter))
+            fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
+            parameter.grad = gradient if fits else None
+            hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
+        self.on_watch()
+
+    def _hook(self, number: int) -> Callable[[Tensor], None]:
+        bucket, note = self.bucket_of[number], self.arrivals.append
+
+        def gradient_arrived(_: Tensor) -> None:
+            if self.listener is None:
+                raise _misplaced_backward()
+            self.listener.gradient_arrived(number, bucket)
+
+        def only_gradient_arrived(_: Tensor) -> None:  # called for every parameter: little, and nothing that calls more
+            if self.listener is None:
+                raise _misplaced_backward()
+            note(number)
+
+        return only_gradient_arrived if self._in_one_lane else gradient_arrived
+
+    def let_go_of_result(self) -> None:
+        """The last pass's slot may be used again when the script holds no gradient of it any more."""
+        if self.result is not None:
+            self.pool.give_back(self.result)
+            self.result = None
+
+    def refuse_strangers(self, optimizer: Optimizer) -> None:
+        """Raise `UsageError` when `optimizer` updates a parameter that no prepared model has (any more)."""
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self.here.issuperset(map(id, owned)):
+            return
+        live = {id(parameter) for _, model in self.models for parameter in model.parameters()}
+        for stranger in owned:
+            if id(stranger) in self.here or id(stranger) in live:
+                continue
+            name, _ = self._ever.get(id(stranger), ("", stranger))
+            raise UsageError(
+                f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates one "
+                f"that the model no longer has. Use load_state_dict without assign=True, or replace it before the "
+                f"optimizer is made."
+                if name
+                else f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
+                f"prepared model, so its gradient was not reduced. Pass its module to run.prepare as well."
+            )
+
+    def checksums(self) -> list[int]:
+        """Sums over the bits of parameters and buffers; none before a model is adopted."""
+        return [*self.arena.checksums(), *self.bank.checksums()] if self.models else []
+
+    def stop_watching(self) -> None:
+        """Hooks are removed; parameters stay usable."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _misplaced_backward() -> UsageError:
+    return UsageError(
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
+        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
+    )

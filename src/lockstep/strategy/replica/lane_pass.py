@@ -1,0 +1,336 @@
+"""One pass of a replica over the lanes of this rank, and the lane that is open in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import UsageError
+from lockstep.layout.placement import Placement
+from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, StepCut
+from lockstep.strategy.losses import check_loss, numbers, stacked
+from lockstep.strategy.precision import Precision
+from lockstep.strategy.replica.buffer_pass import BufferPass
+from lockstep.strategy.replica.laid_out import LaidOut, Listener
+from lockstep.strategy.replica.lane import Lane
+from lockstep.strategy.replica.only_lane import OnlyLane
+from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
+from lockstep.strategy.replica.reduction import Reduction
+from lockstep.strategy.replica.slot_lane import SlotLane
+from lockstep.strategy.replica.slots import PartialSums, Slot
+from lockstep.transport.contract import Transport
+
+CHECKED_LANES = 4
+"""In this many lanes the parameters' bits are summed before and after, to find writes through `.data`."""
+
+_grad = attrgetter("grad")
+
+
+@dataclass
+class PassSetting:
+    """What the passes of a replica share."""
+
+    transport: Transport
+    """All ranks."""
+    peers: Transport
+    """Those that hold the same parameters as this one, in the order of the replicas."""
+    placement: Placement
+    """Lanes on replicas."""
+    part_of: Sequence[int]
+    """Of each rank, which part of the model it holds."""
+    laid: LaidOut
+    precision: Precision = field(default_factory=Precision)
+    observers: list[LaneObserver] = field(default_factory=list)
+    lanes_checked: int = 0
+    last_pass: tuple[int, int] = (0, 0)
+    """The step and number of the last pass."""
+    expected_backwards: dict[int, int] = field(default_factory=dict)
+    """Backward calls per lane in the last step, by number of pass: when a bucket may begin early."""
+    abandoned: list[Pass] = field(default_factory=list)
+    """Passes that were left early: what they had begun to send must stay, and waiting for it could take forever."""
+
+    @property
+    def lanes(self) -> range:
+        return self.placement.lanes(self.peers.rank)
+
+    @property
+    def has_one_lane(self) -> bool:
+        return self.placement.num_lanes == 1
+
+    @property
+    def peer_ranks(self) -> list[int]:
+        """The ranks that hold the same parameters as this one."""
+        mine = self.part_of[self.transport.rank]
+        return [rank for rank, part in enumerate(self.part_of) if part == mine]
+
+
+def _never() -> bool:
+    return False
+
+
+class LanePass(Pass):
+    """See `Pass`. Making one begins it.
+
+    Args:
+        setting: of the replica.
+        cut: of the step.
+        where: the user's source line.
+        may_lack: whether the backward that runs may come to parameters with nothing, because a later stage had nothing.
+        begins_early: whether a bucket may begin during backward.
+    """
+
+    def __init__(
+        self,
+        setting: PassSetting,
+        cut: StepCut,
+        where: str,
+        *,
+        may_lack: Callable[[], bool] = _never,
+        begins_early: bool,
+    ) -> None:
+        self.setting, self.cut, self.where = setting, cut, where
+        self.may_lack, self._begins_early = may_lack, begins_early
+        laid, placement, peers = setting.laid, setting.placement, setting.peers
+        self.held: list[Tensor | None] = list(map(_grad, laid.trainable))
+        """What `p.grad` was when the pass began."""
+        laid.let_go_of_result()
+        self.follows = setting.last_pass
+        """The step and number of the pass before."""
+        step, number = setting.last_pass
+        self._number = number + 1 if step == cut.step else 0
+        setting.last_pass = cut.step, self._number
+        self._sums = PartialSums(laid.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
+        self._buffers = BufferPass(laid.bank, cut)
+        self.reduction = Reduction(peers, placement, laid.pool.buckets)
+        self._next_lane = setting.lanes.start
+        self._marks = laid.arena.marks()
+        self._open: ReplicaLane | None = None
+        self._only: OnlyLane | None = None
+        """The finished lane, when the run has one lane."""
+        self._used = 0
+        self._report = PassReport()
+        self._losses: list[Tensor] = []
+        self._is_over = False
+
+    def begin_lane(self, lane: int) -> ReplicaLane:
+        for observer in self.setting.observers:
+            observer.begins(lane)
+        opened = self.open_lane(lane)
+        self.setting.precision.enter()
+        return opened
+
+    def open_lane(self, lane: int) -> ReplicaLane:
+        """Begin a lane whose forward is computed already, or elsewhere."""
+        setting, laid = self.setting, self.setting.laid
+        checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
+        self._skip_lanes_before(lane)
+        only = setting.has_one_lane
+        gradients = OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool)
+        self._open = ReplicaLane(self, gradients, checksums)
+        return self._open
+
+    def expects_backwards(self, number: int, lane: SlotLane) -> bool:
+        """Whether the `number`th backward of the lane is expected to be the last one of this rank's only lane, with nothing
+        left to multiply, so that buckets may begin.
+        """
+        peers = self.setting.peers
+        only = len(self.setting.lanes) == 1 and peers.world_size > 1 and peers.begins_early and self._begins_early
+        return only and number == self.setting.expected_backwards.get(self._number) and lane.weight == 1.0
+
+    def take_buffers(self, lane: int) -> None:
+        """What the lane made of the buffers is noted, and they are what the pass began with again."""
+        self._buffers.after_lane(lane)
+
+    def check_parameters(self, checksums: Sequence[int]) -> None:
+        """Raise `UsageError` when the open lane changed parameters: later lanes would start from other values elsewhere."""
+        setting, arena = self.setting, self.setting.laid.arena
+        name = arena.name_of_moved(self._marks)
+        if not name and setting.lanes_checked < CHECKED_LANES:
+            setting.lanes_checked += 1
+            name = "one of them" if checksums != arena.checksums() else ""
+        if name:
+            raise UsageError(
+                f"A parameter ({name}) was changed inside a step's lanes (written to, replaced, frozen or unfrozen), so "
+                f"later lanes would start from other values than on other ranks. Do it between steps, or between the "
+                f"passes of a step (GAN: one pass for each optimizer). A momentum encoder is updated after "
+                f"optimizer.step(); nn.Embedding(max_norm=) writes in forward."
+            )
+
+    def take_lane(self, lane: Lane, backwards: int) -> None:
+        """The open lane is over; its gradients are complete."""
+        setting, laid = self.setting, self.setting.laid
+        self._open = None
+        setting.expected_backwards[self._number] = backwards
+        weight = lane.weight or 0.0
+        if lane.losses:
+            self._report.lanes[lane.number] = (weight, lane.explicit)
+            self._losses.append(lane.losses[0] if len(lane.losses) == 1 else stacked(lane.losses).sum())
+        if not setting.has_one_lane:
+            self._used |= mask_of(lane.arrived())
+        if isinstance(lane, SlotLane):
+            lane.fill()
+        if setting.observers:
+            slot = lane.slot_for_reading(laid.pool)
+            for observer in setting.observers:
+                observer.has_gradients(lane.number, slot.flats, weight, lane.explicit)
+            if isinstance(lane, OnlyLane):
+                laid.pool.give_back(slot)
+        if isinstance(lane, OnlyLane):
+            self._only = lane
+        elif isinstance(lane, SlotLane):
+            self._sums.add(lane.number, lane.slot, weight)
+        self._next_lane = lane.number + 1
+
+    def _skip_lanes_before(self, end: int) -> None:
+        """Lanes that are empty in this step count as zeros, on whichever rank."""
+        for lane in range(self._next_lane, end):
+            if not self.setting.has_one_lane:
+                self._sums.add(lane, None, 0.0)
+        self._next_lane = max(self._next_lane, end)
+
+    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+        self._is_over = True
+        self._skip_lanes_before(self.setting.lanes.stop)
+        report = self._report
+        report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
+        report.used, report.notes, report.seen = self._used, notes, seen
+        report.buffers = self._buffers.header()
+        report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
+        all_ranks = self._conclude()
+        if not self.setting.has_one_lane:
+            self._reduce(all_ranks)
+        elif self._only is not None:
+            self._only.hand_over(self.held, self.setting.precision.unscale)
+        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
+
+    def _conclude(self) -> Conclusions:
+        setting = self.setting
+        if setting.transport.world_size == setting.placement.num_lanes == 1:
+            return conclude_alone(self._report)
+        operation = f"step {self.cut.step} pass {self._number + 1}"
+        told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
+        return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
+
+    def _reduce(self, all_ranks: Conclusions) -> None:
+        setting, laid = self.setting, self.setting.laid
+        used = flags_of(all_ranks.used, len(laid.trainable))
+        needed = {bucket for bucket, is_used in zip(laid.bucket_of, used, strict=True) if is_used and bucket >= 0}
+        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened)
+        self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
+        slot = self.reduction.finish(all_ranks.scale * setting.precision.unscale)
+        self._buffers.finish()
+        self._hand_over(slot, used)
+
+    def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
+        """`p.grad` is what it was before the pass plus the pass's gradient; None where there is neither."""
+        laid = self.setting.laid
+        keep = False
+        for parameter, view, before, is_used in zip(laid.trainable, slot.views, self.held, used, strict=True):
+            if not is_used:
+                parameter.grad = before
+            elif before is None:
+                parameter.grad = view
+                keep = True
+            else:
+                before.add_(view)
+                parameter.grad = before
+        if keep:
+            laid.result = slot
+        else:
+            laid.pool.give_back(slot)
+
+    def abandon(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        setting, laid, opened = self.setting, self.setting.laid, self._open
+        setting.precision.leave()
+        self.restore_gradients()
+        if opened is not None:
+            laid.bank.restore()
+        if self.reduction.num_begun:
+            setting.abandoned.append(self)
+            return
+        self._sums.give_up()
+        if opened is not None and isinstance(opened.gradients, SlotLane):
+            laid.pool.give_back(opened.gradients.slot)
+
+    def restore_gradients(self) -> None:
+        """`p.grad` is what it was before the pass."""
+        for parameter, before in zip(self.setting.laid.trainable, self.held, strict=True):
+            parameter.grad = before
+
+
+class ReplicaLane(OpenLane, Listener):
+    """See `OpenLane`; made by `LanePass`.
+
+    Args:
+        of: the pass.
+        gradients: what the lane's backward writes into.
+        checksums: of the parameters before the lane, where they are compared.
+    """
+
+    def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int]) -> None:
+        self._pass, self.gradients, self._checksums = of, gradients, checksums
+        self.backwards = 0
+        """Backward calls."""
+
+    def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
+        setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
+        for observer in setting.observers:
+            observer.has_loss(loss)
+        check_loss(loss, weight)
+        self.weigh(weight)
+        lane.check_untouched()
+        lane.losses.append(loss.detach())
+        self.backwards += 1
+        if isinstance(lane, SlotLane) and self._pass.expects_backwards(self.backwards, lane):
+            reduction.arm(lane.slot)
+        try:
+            self.run_backward(lambda: setting.precision.backward(loss, retain_graph=retain_graph))
+        finally:
+            reduction.disarm()
+
+    def weigh(self, weight: float | None) -> None:
+        """What the lane counts; None: by its samples."""
+        self.gradients.weigh(weight, self._pass.cut.weights[self.gradients.number])
+
+    def run_backward(self, backward: Callable[[], None]) -> None:
+        """Let `backward` write gradients of this lane."""
+        laid = self._pass.setting.laid
+        laid.listener = self
+        try:
+            backward()
+        finally:
+            laid.listener = None
+        self.gradients.backward_finished(may_lack=self._pass.may_lack())
+
+    def gradient_arrived(self, number: int, bucket: int) -> None:
+        lane = self.gradients
+        assert isinstance(lane, SlotLane)
+        if lane.gradient_arrived(number, may_lack=self._pass.may_lack()) and bucket >= 0:
+            self._pass.reduction.gradient_arrived(bucket, number)
+
+    def check(self) -> None:
+        """Raise `UsageError` when the script touched gradients or parameters in the lane."""
+        self.gradients.check_untouched()
+        self._pass.check_parameters(self._checksums)
+
+    def leave_forward(self) -> None:
+        """Nothing more is computed in the run's precision. Twice does no harm."""
+        self._pass.setting.precision.leave()
+
+    def end(self) -> None:
+        self.leave_forward()
+        self.close(takes_buffers=True)
+
+    def close(self, *, takes_buffers: bool) -> None:
+        """End the lane; `takes_buffers` unless that was done behind its forward."""
+        self.check()
+        if takes_buffers:
+            self._pass.take_buffers(self.gradients.number)
+        self._pass.take_lane(self.gradients, self.backwards)

@@ -1,0 +1,81 @@
+"""What a cut model needs from the place where its stages are: other ranks, or other devices of this process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.strategy.norm import gradient_norm
+from lockstep.strategy.replica.laid_out import LaidOut
+from lockstep.strategy.stages.cutting.model_cut import ModelCut
+
+
+class Stages(ABC):
+    """The stages of one model, from the moment when it is cut. What is not said here is as if all of it were on this rank."""
+
+    num_stages: int
+    is_in_lane = False
+    """Whether a call of the model, made now, belongs to a lane; set by the pass."""
+
+    @abstractmethod
+    def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
+        """Put the stages where they belong, and lay out what is here.
+
+        Args:
+            model: the whole one; the same object stays.
+            cut: of it.
+            used: names of tensors whose memory something else uses too.
+            laid: where parameters and buffers are laid out.
+        """
+
+    def begin_pass(self) -> None:  # noqa: B027 - nothing to do
+        """A pass begins."""
+
+    def going_back(self) -> AbstractContextManager[None]:
+        """Around a backward of the calls that the open lane has made."""
+        return nullcontext()
+
+    def may_lack(self) -> bool:
+        """Whether the backward that runs may come to parameters with nothing."""
+        return False
+
+    def end_lane(self) -> None:  # noqa: B027
+        """The lane is over, or left."""
+
+    def end_pass(self) -> None:  # noqa: B027
+        """The pass is over; gradients are complete."""
+
+    def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: B027
+        """See `Strategy.take_optimizer`."""
+
+    def before_update(self, optimizer: Optimizer) -> None:  # noqa: B027
+        """See `Strategy.before_update`."""
+
+    def here(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
+        """Those that this rank holds."""
+        return parameters
+
+    def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
+        """See `Strategy.gradient_norm`."""
+        return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
+
+    def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002
+        """See `Strategy.holder_of`."""
+        return None
+
+    def take_waited_s(self) -> float:
+        """See `Strategy.take_waited_s`."""
+        return 0.0
+
+    def report(self) -> dict[str, Any] | None:
+        """See `Strategy.report`."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """The model is itself again, but for the parameters that it does not have here."""

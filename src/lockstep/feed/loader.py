@@ -21,7 +21,7 @@ from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import DieWithRank, LaneDataset, LaneIndices
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
 from lockstep.feed.under_way import UnderWay
-from lockstep.layout.cut import Cut
+from lockstep.layout.cut import Cut, StepCut
 from lockstep.layout.stream_key import Domain, stream_key
 
 CPU = torch.device("cpu")
@@ -52,6 +52,20 @@ class LanePart:
     """Number of the step in the epoch, from 0."""
     lane: int
     indices: LaneIndices
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step of an epoch as this rank trains on it."""
+
+    cut: StepCut
+    parts: tuple[LanePart, ...]
+    """Of this rank's lanes, in order; empty lanes are left out."""
+
+    @property
+    def num_mine(self) -> int:
+        """Samples of this rank."""
+        return sum(len(part.indices) for part in self.parts)
 
 
 class _Assigned(Sampler[LaneIndices]):
@@ -113,16 +127,22 @@ class PreparedLoader(DataLoader[Any]):
         standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
         return plan_epoch(self)
 
-    def parts(self, plan: EpochPlan, first_step: int) -> list[LanePart]:
-        """What this rank trains on, in order: of each step its lanes' parts; empty lanes are left out."""
+    def cut(self, plan: EpochPlan, first_step: int) -> list[StepPlan]:
+        """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
         cut = Cut(plan.batch_size, self.standing.num_lanes)
         return [
-            LanePart(step, lane, self._tagged(lanes[lane], first_step + step, lane, evaluation=False))
-            for step, samples in enumerate(plan.steps)
-            for lanes in [cut.lanes_of(samples)]
+            StepPlan(
+                cut.of_step(first_step + number, len(samples)), self._parts(number, first_step, cut.lanes_of(samples))
+            )
+            for number, samples in enumerate(plan.steps)
+        ]
+
+    def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
+        return tuple(
+            LanePart(number, lane, self._tagged(lanes[lane], first_step + number, lane, evaluation=False))
             for lane in self.standing.lanes
             if lanes[lane]
-        ]
+        )
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
         """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. One rank has all of them."""

@@ -18,6 +18,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class StepCut:
+    """How one step's samples lie on the lanes; the same on every rank."""
+
+    step: int
+    """Counted from 1."""
+    samples: tuple[int, ...]
+    """Samples of each lane; 0 for a lane that is empty in a short step."""
+    weights: tuple[float, ...]
+    """Samples relative to the largest full lane; 1.0 for a full lane of an even cut."""
+
+    @property
+    def num_samples(self) -> int:
+        return sum(self.samples)
+
+
+@dataclass(frozen=True)
 class Cut:
     """The cut of a step of at most `batch_size` samples into `num_lanes` lanes.
 
@@ -57,6 +73,11 @@ class Cut:
         A weight of 1.0 needs no multiplication, which saves a pass over the gradients and a rounding.
         """
         return num_samples / -(-self.batch_size // self.num_lanes)
+
+    def of_step(self, step: int, num_samples: int) -> StepCut:
+        """The cut of step `step`, counted from 1, with its weights."""
+        sizes = self.sizes(num_samples)
+        return StepCut(step, sizes, tuple(map(self.weight, sizes)))
 
     def lanes_of(self, samples: Sequence[T]) -> list[Sequence[T]]:
         """The step's samples, lane by lane; concatenated they are `samples` again."""

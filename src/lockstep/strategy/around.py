@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.strategy.contract import LaneObserver, OrderedPass, Pass, StepCut, Strategy
+from lockstep.layout.cut import StepCut
+from lockstep.strategy.contract import LaneObserver, OrderedPass, Pass, Strategy
 from lockstep.strategy.precision import Precision
 
 

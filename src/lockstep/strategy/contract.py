@@ -11,25 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
 from lockstep.strategy.precision import Precision
-
-
-@dataclass(frozen=True)
-class StepCut:
-    """How one step's samples lie on the lanes; the same on every rank."""
-
-    step: int
-    """Counted from 1."""
-    samples: tuple[int, ...]
-    """Samples of each lane; 0 for a lane that is empty in a short step."""
-    weights: tuple[float, ...]
-    """Samples relative to the largest full lane; 1.0 for a full lane of an even cut."""
-
-    @property
-    def num_samples(self) -> int:
-        return sum(self.samples)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,9 @@ def test_ranks_on_the_cpu_get_the_loaders_own_batches():
     loader = PreparedLoader(
         DataLoader(torch.arange(8.0), batch_size=4), Standing(0, 0, range(1), 1, seed_process), lambda _: iter(())
     )
-    batches = loader.fetch(loader.parts(loader.plan_training(), 1), evaluation=False)
+    batches = loader.fetch(
+        [part for step in loader.cut(loader.plan_training(), 1) for part in step.parts], evaluation=False
+    )
     assert type(batches) is Batches
     batches.look_ahead()
     assert [batch.tolist() for batch in batches] == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]

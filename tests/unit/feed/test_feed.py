@@ -31,7 +31,7 @@ def prepared(loader, *position, **options):
 
 def epoch(loader):
     plan = loader.plan_training()
-    return plan, loader.parts(plan, 1)
+    return plan, [part for step in loader.cut(plan, 1) for part in step.parts]
 
 
 def test_every_sample_of_an_epoch_is_on_exactly_one_rank():

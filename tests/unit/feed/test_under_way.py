@@ -39,7 +39,9 @@ def failure(dataset, **options):
         Standing(0, 0, range(2), 2, seed_process),
         lambda _: iter(()),
     )
-    batches = prepared.fetch(prepared.parts(prepared.plan_training(), 1), evaluation=False)
+    batches = prepared.fetch(
+        [part for step in prepared.cut(prepared.plan_training(), 1) for part in step.parts], evaluation=False
+    )
     with pytest.raises(RuntimeError, match="DataLoader") as caught:
         list(batches)
     return caught.value

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import place
-from lockstep.strategy.contract import StepCut
 from lockstep.strategy.replica.buffer_pass import BufferPass
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.transport.alone import AloneTransport

@@ -14,12 +14,12 @@ from torch.nn.functional import mse_loss
 
 from lockstep.errors import UsageError
 from lockstep.layout.balance import TOLERANCE, balance
+from lockstep.layout.cut import StepCut
 from lockstep.layout.mesh import Form, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.schedule import Kind, schedule
 from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.choice import on_several_devices
-from lockstep.strategy.contract import StepCut
 from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_places, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from lockstep.caller import where
 from lockstep.errors import UsageError
 from lockstep.feed.batches import Batches
-from lockstep.feed.loader import LanePart
+from lockstep.feed.loader import LanePart, StepPlan
 from lockstep.journal.record import Phase
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
@@ -23,7 +23,7 @@ from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
 from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
-from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult, StepCut
+from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
@@ -34,8 +34,8 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, parts: Parts, cut: StepCut, lanes: Sequence[LanePart], fetched: Batches) -> None:
-        self._parts, self._cut, self._lanes, self._fetched = parts, cut, lanes, fetched
+    def __init__(self, parts: Parts, plan: StepPlan, fetched: Batches) -> None:
+        self._parts, self._cut, self._lanes, self._fetched = parts, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
         self._passes = 0
         self._current: AnyPass | None = None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lockstep.caller import where
 from lockstep.errors import PromiseBroken, UsageError
-from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.loader import PreparedLoader, StepPlan
 from lockstep.feed.order import EpochPlan
 from lockstep.journal.record import Phase
-from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.loop.evaluation import say_shares
@@ -20,7 +19,6 @@ from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection
 from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_left, testify_step
 from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
-from lockstep.strategy.contract import StepCut
 from lockstep.strategy.right_form import RIGHT_FORM
 
 SETTLED_STEP = 2
@@ -39,44 +37,37 @@ def train(parts: Parts, loader: PreparedLoader) -> Iterator[Step]:
         )
     plan = _begin_epoch(parts, loader)
     first = parts.ledger.step + 1
-    lanes = loader.parts(plan, first)
-    fetched = loader.fetch(lanes, evaluation=False)
-    cut = Cut(plan.batch_size, parts.placement.num_lanes)
+    steps = loader.cut(plan, first)
+    _check_norms(parts, steps)
+    testify_begin(parts, loader, plan)
+    fetched = loader.fetch([part for step in steps for part in step.parts], evaluation=False)
     parts.ledger.step_in_epoch, parts.ledger.steps_per_epoch = 0, len(plan.steps)
     if parts.ledger.num_epochs == 0:
         parts.ledger.epoch = loader.epochs_begun
-    position = 0
-    for number, samples in enumerate(plan.steps):
-        end = position
-        while end < len(lanes) and lanes[end].step == number:
-            end += 1
-        sizes = cut.sizes(len(samples))
-        step_cut = StepCut(first + number, sizes, tuple(map(cut.weight, sizes)))
-        step = Step(parts, step_cut, lanes[position:end], fetched)
+    for number, mine in enumerate(steps):
+        step = Step(parts, mine, fetched)
         say_shares(parts)
         parts.streams.look()  # at what the body of the last step drew
         parts.streams.enter(Domain.STEP, step.number, 0)
         parts.place.region = Region.STEP
         parts.ledger.step = step.number
-        num_samples = sum(len(part.indices) for part in lanes[position:end])
         if parts.meter is not None:
             parts.meter.begin_step(step.number, step.num_samples, number == 0)
         try:
             yield step
         except GeneratorExit:
             parts.epochs.end_steps()
-            _count_step(parts, num_samples)  # the script leaves its loop; this step is made
+            _count_step(parts, mine.num_mine)  # the script leaves its loop; this step is made
             testify_left(parts)
             raise
         finally:
             parts.place.region = Region.SCRIPT
         step.skip_rest()
-        _finish_step(parts, num_samples)
+        _finish_step(parts, mine.num_mine)
         if is_over(parts):
             parts.epochs.end_steps()
             return
-        position = end
-    _check_samples(parts, plan, sum(len(part.indices) for part in lanes))
+    _check_samples(parts, plan, sum(step.num_mine for step in steps))
     parts.epochs.end_steps()
 
 
@@ -94,17 +85,13 @@ def _begin_epoch(parts: Parts, loader: PreparedLoader) -> EpochPlan:
             f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
             f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
         )
-    _check_norms(parts, plan)
-    testify_begin(parts, loader, plan)
     return plan
 
 
-def _check_norms(parts: Parts, plan: EpochPlan) -> None:
+def _check_norms(parts: Parts, steps: Sequence[StepPlan]) -> None:
     """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
-    if has_synchronised_norm(parts.models):
-        cut = Cut(plan.batch_size, parts.placement.num_lanes)
-        if objection := objection_to_steps([cut.sizes(len(samples)) for samples in plan.steps]):
-            raise UsageError(objection)
+    if has_synchronised_norm(parts.models) and (objection := objection_to_steps([step.cut.samples for step in steps])):
+        raise UsageError(objection)
 
 
 def agree_on_order(parts: Parts, plan: EpochPlan, call: str) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement, place
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import OpenLane, Pass, PassResult, StepCut
+from lockstep.strategy.contract import OpenLane, Pass, PassResult
 from lockstep.strategy.hogwild.pages import Pages
 from lockstep.strategy.other_users import named_once, refuse_other_users
 from lockstep.strategy.replica.buffers import BufferBank

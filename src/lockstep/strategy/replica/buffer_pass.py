@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, merges_after, tree_sum
-from lockstep.strategy.contract import StepCut
 from lockstep.strategy.replica.arena import Segment
 from lockstep.strategy.replica.buffers import BufferBank, Changes, Rule
 from lockstep.strategy.replica.slots import WIDE

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult, StepCut
+from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from lockstep.strategy.losses import check_loss, numbers, stacked
 from lockstep.strategy.precision import Precision
 from lockstep.strategy.replica.buffer_pass import BufferPass

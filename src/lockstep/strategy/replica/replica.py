@@ -13,9 +13,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import find_difference
-from lockstep.strategy.contract import LaneObserver, StepCut, Strategy
+from lockstep.strategy.contract import LaneObserver, Strategy
 from lockstep.strategy.norm import clip, gradient_norm, require_norm_type
 from lockstep.strategy.precision import Precision
 from lockstep.strategy.replica.laid_out import LaidOut

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import OrderedPass, Pass, StepCut
+from lockstep.strategy.contract import OrderedPass, Pass
 from lockstep.strategy.norm import clip, require_norm_type
 from lockstep.strategy.replica.lane_pass import LanePass
 from lockstep.strategy.replica.replica import Replica

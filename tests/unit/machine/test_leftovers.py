@@ -13,6 +13,7 @@ import pytest
 
 from lockstep.launch.in_rank.task import RankOrder, read_order, write_order
 from lockstep.launch.nursery.channel import Channel, ChannelClosed, channel_pair
+from lockstep.launch.nursery.messages import Signal, Sweep
 from lockstep.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
@@ -121,14 +122,14 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
     other = Channel(theirs)
     order = RankOrder(1, "train.py", "", ("--text", "ü" * 200_000), "/", "/runs/x", {"A": "1", "B": None})
     descriptor = write_order(order)
-    ours.send({"do": "spawn", "rank": 1}, (descriptor,))
+    ours.send(Signal(15, (0, 2)), (descriptor,))
     os.close(descriptor)
     message, descriptors = other.receive()
-    assert message == {"do": "spawn", "rank": 1}
+    assert message == Signal(15, (0, 2))
     assert read_order(descriptors[0]) == order
     os.close(descriptors[0])
     other.close()
-    for use in (ours.receive, lambda: ours.send({"do": "sweep"})):
+    for use in (ours.receive, lambda: ours.send(Sweep())):
         try:
             use()
         except ChannelClosed:

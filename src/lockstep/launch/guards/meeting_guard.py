@@ -43,8 +43,10 @@ MARK = "__lockstep__"
 class Launcher:
     """What a rank can do about the launcher."""
 
-    tell: Callable[[str], None]
-    """Say that something has happened: "met", or "store" when somebody wants one at the run's port."""
+    met: Callable[[], None]
+    """Say that the script's ranks have met."""
+    wants_store: Callable[[], None]
+    """Say that somebody wants a store at the run's port."""
     port: InheritedFile
     """The run's port; see `lockstep.handover.meeting_place`."""
 
@@ -53,7 +55,7 @@ class Launcher:
         if self.port.is_open():
             with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
                 listener.listen()  # at once: a client that comes before the server waits for it
-            self.tell("store")
+            self.wants_store()
 
 
 def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
@@ -106,7 +108,7 @@ class _Guard:
             if way is Way.TORCH:
                 return original(*args, **kwargs)
             original(**{**given, **self._through_the_run(c10d, given, asked, key)})
-            self._launcher.tell("met")
+            self._launcher.met()
             return None
 
         return init_process_group

@@ -10,7 +10,6 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import io
-import json
 import os
 import select
 import signal
@@ -18,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.launch.guards.nested_guard import guard_nested_ranks
 from lockstep.launch.in_rank.equal_streams import start_equal_streams
 from lockstep.launch.in_rank.function_main import function_program
+from lockstep.launch.in_rank.news import Event, News
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
 from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
@@ -80,8 +79,8 @@ def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
     """Mistakes that would block are said where the script makes them."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
-    tell = partial(_tell_event, news, order.rank)
-    guard_meetings(variables, Launcher(tell, port))
+    met, wants_store = (partial(News(order.rank, event).tell, news) for event in (Event.MET, Event.STORE))
+    guard_meetings(variables, Launcher(met, wants_store, port))
     settings = environment.settings
     guard_backends(settings.backend if settings else "", settings.device if settings else "cpu")
     guard_nested_ranks(variables, environment.position)
@@ -111,7 +110,7 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
         code = _exit_code(ending)
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
-            _tell(news, {"rank": order.rank, "event": "leaving", "code": code, "time_ns": time.monotonic_ns()})
+            News(order.rank, Event.LEAVING, code, time.monotonic_ns()).tell(news)
         return code
     except KeyboardInterrupt as error:  # told only when it was not the person at the launcher who meant it
         _failed(order, error, news, log)
@@ -147,10 +146,9 @@ def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
-    told: dict[str, object] = {"rank": order.rank, "event": "failed"}
-    if not write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure):
-        told["failure"] = asdict(shortened(failure, MOST_NEWS_BYTES))
-    _tell(news, told)
+    is_written = write_failure(RunFolder(Path(order.run_folder)).failure(order.rank), failure)
+    shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
+    News(order.rank, Event.FAILED, failure=shown).tell(news)
     with suppress(OSError):
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
@@ -176,16 +174,7 @@ def _report_joined(order: RankOrder, news: int) -> None:
     """A script that met its peers by a way of its own is not one of N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        _tell_event(news, order.rank, "joined")
-
-
-def _tell_event(news: int, rank: int, event: str) -> None:
-    _tell(news, {"rank": rank, "event": event})
-
-
-def _tell(news: int, message: dict[str, object]) -> None:
-    with suppress(OSError):
-        os.write(news, json.dumps(message).encode() + b"\n")
+        News(order.rank, Event.JOINED).tell(news)
 
 
 def main(parent: int, order: int, news: int, *place: int) -> int:

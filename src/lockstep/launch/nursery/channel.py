@@ -1,40 +1,21 @@
-"""Messages between the launcher and the nursery: one JSON object per packet, with file descriptors.
+"""The connection between the launcher and the nursery: one message per packet, with file descriptors.
 
 A socket pair of type SOCK_SEQPACKET keeps the packets apart and reports the other side's end at once, however it died.
-
-| launcher → nursery | descriptors |
-|---|---|
-| {"do": "view", "folder": path}: the ranks to come are to have a private view of the file system (`private_view`) | |
-| {"do": "spawn", "rank": r, "fresh": bool} | order, stdin, stdout, stderr, news, table, socket of the port |
-| {"do": "store", "port": p, "world_size": n} | socket of the port |
-| {"do": "signal", "signal": s, "ranks": [...]} | |
-| {"do": "sweep"}: kill everything that descends from the nursery | |
-
-| nursery → launcher | |
-|---|---|
-| {"is": "ready", "import_ns": t, "tasks": n} or {"is": "broken", "module": name, "error": text} | |
-| {"is": "view", "problem": text, "real": [...]} | |
-| {"is": "spawned", "rank": r, "pid": p, "time_ns": t} | |
-| {"is": "exited", "rank": r, "code": c, "signal": s, "time_ns": t} | |
-| {"is": "signalled"}: a signal was sent | |
-| {"is": "swept", "processes": n} | |
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+
+from lockstep.launch.nursery.messages import Message, decode, encode
 
 MAX_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
 FULL_S = 5
 """So many seconds the launcher waits for room in the socket of a nursery that does not read."""
-
-Message = dict[str, Any]
 
 
 class ChannelClosed(ConnectionError):  # noqa: N818 - an event as much as an error
@@ -58,7 +39,7 @@ class Channel:
             ChannelClosed: when the other side is gone, or has not read for `FULL_S`.
         """
         try:
-            socket.send_fds(self._end, [json.dumps(message).encode()], descriptors)
+            socket.send_fds(self._end, [encode(message)], descriptors)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             raise ChannelClosed(str(error)) from error
 
@@ -76,8 +57,7 @@ class Channel:
             raise ChannelClosed("end of stream")
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        message: Message = json.loads(data)
-        return message, descriptors
+        return decode(data), descriptors
 
     def close(self) -> None:
         """Close this end; the other side sees it at once."""

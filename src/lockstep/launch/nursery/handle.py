@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from lockstep.errors import WorldError
-from lockstep.launch.nursery.channel import ChannelClosed, Message, channel_pair
+from lockstep.launch.nursery.channel import ChannelClosed, channel_pair
+from lockstep.launch.nursery.messages import Broken, MakeView, Message, Ready, ViewMade
 from lockstep.launch.nursery.rank_variables import nursery_variables
 from lockstep.launch.signals import CaughtSignals
 from lockstep.machine.leftovers import (
@@ -28,12 +29,6 @@ from lockstep.machine.leftovers import (
 )
 from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import interpreter_options
-
-
-def broken_sentence(message: Message) -> str:
-    """What to say when the nursery could not import a module."""
-    return f"{message['module']} cannot be imported here:\n{message['error'].rstrip()}"
-
 
 END_S = 5.0
 """Time for a nursery to end all below it and itself."""
@@ -52,7 +47,7 @@ class NurseryHandle:
         self.threads = threads
         self.channel, theirs = channel_pair()
         self.marker = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self.ready: Message | None = None
+        self.ready: Ready | None = None
         """Its first message, once somebody has received it."""
         self._ended = False
         self._environment = dict(os.environ)
@@ -82,15 +77,16 @@ class NurseryHandle:
             WorldError: when the nursery cannot import what it should, or is gone.
             SystemExit: at a signal that ends this process, with 128 + its number.
         """
-        self.send({"do": "view", "folder": str(folder)})
+        self.send(MakeView(str(folder)))
         while True:
             message = self._next_message()
-            if message["is"] == "broken":
-                raise WorldError(broken_sentence(message))
-            if message["is"] == "ready":
-                self.ready = message
-            elif message["is"] == "view":
-                return ViewReport(message["problem"], tuple(message["real"]))
+            match message:
+                case Broken():
+                    raise WorldError(message.sentence)
+                case Ready():
+                    self.ready = message
+                case ViewMade():
+                    return ViewReport(message.problem, message.real)
 
     def _next_message(self) -> Message:
         with CaughtSignals() as signals:

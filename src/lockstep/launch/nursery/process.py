@@ -22,13 +22,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from lockstep.launch.in_rank.entrance import run_rank
 from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
-from lockstep.launch.nursery.channel import Channel, ChannelClosed, Message
+from lockstep.launch.nursery.channel import Channel, ChannelClosed
+from lockstep.launch.nursery.messages import (
+    Broken,
+    Exited,
+    MakeView,
+    Ready,
+    Signal,
+    Signalled,
+    Spawn,
+    Spawned,
+    StartStore,
+    Sweep,
+    Swept,
+    ViewMade,
+)
 from lockstep.launch.nursery.store_server import serve_store
 from lockstep.machine.leftovers import (
     cleans_up,
@@ -92,38 +105,38 @@ class Nursery:
     def _serve(self) -> Task | None:
         message, descriptors = self._channel.receive()
         task: Task | None = None
-        if message["do"] == "view":
-            self._make_view(message)
-        elif message["do"] == "spawn":
-            task = self._spawn(message, descriptors)
-        elif message["do"] == "store":
-            task = self._store(message, descriptors)
-        elif message["do"] == "signal":
-            self._signal(message)
-        elif message["do"] == "sweep":
-            self._channel.send({"is": "swept", "processes": self._sweep()})
+        match message:
+            case MakeView():
+                self._make_view(message)
+            case Spawn():
+                task = self._spawn(message, descriptors)
+            case StartStore():
+                task = self._store(message, descriptors)
+            case Signal():
+                self._signal(message)
+            case Sweep():
+                self._channel.send(Swept(self._sweep()))
         if task is None:
             for descriptor in descriptors:
                 os.close(descriptor)
         return task
 
-    def _make_view(self, message: Message) -> None:
+    def _make_view(self, message: MakeView) -> None:
         self._close_view()
-        report, self._view = make_view(Path(message["folder"]))
-        self._channel.send({"is": "view", **asdict(report)})
+        report, self._view = make_view(Path(message.folder))
+        self._channel.send(ViewMade(report.problem, report.real))
 
     def _close_view(self) -> None:
         if self._view is not None:
             self._view.close()
         self._view = None
 
-    def _spawn(self, message: Message, descriptors: list[int]) -> Task | None:
+    def _spawn(self, message: Spawn, descriptors: list[int]) -> Task | None:
         parent, (order, stdin, stdout, stderr, news, *place) = os.getpid(), descriptors
         process = os.fork()
         if process:
-            self._children[process] = message["rank"]
-            note = {"is": "spawned", "rank": message["rank"], "pid": process, "time_ns": time.monotonic_ns()}
-            self._channel.send(note)
+            self._children[process] = message.rank
+            self._channel.send(Spawned(message.rank, process))
             return None
         self._leave()
         for target, descriptor in enumerate((stdin, stdout, stderr)):
@@ -134,19 +147,19 @@ class Nursery:
             self._view.join()
         if told.folder != str(Path.cwd()):
             os.chdir(told.folder)
-        if message["fresh"]:
+        if message.fresh:
             _become_interpreter(told, (order, news, *place), parent)
         os.close(order)
         return partial(run_rank, told, news, parent, place)
 
-    def _store(self, message: Message, descriptors: list[int]) -> Task | None:
+    def _store(self, message: StartStore, descriptors: list[int]) -> Task | None:
         parent = os.getpid()
         process = os.fork()
         if process:
             self._children[process] = STORE
             return None
         self._leave()
-        return partial(serve_store, descriptors[0], message["port"], message["world_size"], parent)
+        return partial(serve_store, descriptors[0], message.port, message.world_size, parent)
 
     def _leave(self) -> None:
         """In a forked child: give back what belongs to the nursery."""
@@ -157,13 +170,13 @@ class Nursery:
         self._channel.close()
         gc.enable()
 
-    def _signal(self, message: Message) -> None:
-        ranks = set(message["ranks"])
+    def _signal(self, message: Signal) -> None:
+        ranks = set(message.ranks)
         chosen = [process for process, rank in self._children.items() if rank in ranks]
         if not self._looked:
             self._look(chosen if len(chosen) > 1 else [])
-        _send(message["signal"], chosen)
-        self._channel.send({"is": "signalled"})
+        _send(message.number, chosen)
+        self._channel.send(Signalled())
 
     def _look(self, busy: Sequence[int]) -> None:
         """Remember who is below the ranks, once before they end: what a rank has reaped itself is not seen afterwards.
@@ -224,10 +237,10 @@ def _send(number: int, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-def _exited(rank: int, status: int) -> Message:
+def _exited(rank: int, status: int) -> Exited:
     by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + by_signal
-    return {"is": "exited", "rank": rank, "code": code, "signal": by_signal, "time_ns": time.monotonic_ns()}
+    return Exited(rank, code, by_signal, time.monotonic_ns())
 
 
 def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> None:
@@ -239,7 +252,7 @@ def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> 
     os.execv(sys.executable, [sys.executable, *interpreter_options(), *arguments])  # noqa: S606 - no shell on purpose
 
 
-def _import_all(modules: list[str]) -> Message:
+def _import_all(modules: list[str]) -> Ready | Broken:
     """Import, without collecting garbage in between: what is made here stays, in every rank."""
     began = time.monotonic_ns()
     gc.disable()
@@ -247,10 +260,9 @@ def _import_all(modules: list[str]) -> Message:
         for module in modules:
             importlib.import_module(module)
     except Exception:  # noqa: BLE001 - an import may raise anything
-        return {"is": "broken", "module": module, "error": traceback.format_exc()[-30_000:]}
+        return Broken(module, traceback.format_exc()[-30_000:])
     gc.freeze()
-    tasks = len(list(Path("/proc/self/task").iterdir()))
-    return {"is": "ready", "import_ns": time.monotonic_ns() - began, "tasks": tasks}
+    return Ready(time.monotonic_ns() - began, tasks=len(list(Path("/proc/self/task").iterdir())))
 
 
 def main() -> int:

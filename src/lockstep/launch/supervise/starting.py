@@ -10,6 +10,7 @@ from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.in_rank.task import write_order
 from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launch.nursery.messages import Spawn
 from lockstep.launch.nursery.rank_variables import rank_order
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line, StartTimes, logs_line, rank_lines
@@ -24,7 +25,7 @@ class Start:
         self._request, self._nursery, self._store, self._saying = request, nursery, store, saying
         self._ready_ns = time.monotonic_ns()
         self._fresh = request.fresh
-        tasks = (nursery.ready or {})["tasks"]
+        tasks = nursery.ready.tasks if nursery.ready is not None else 1
         if tasks != 1 and not self._fresh:
             self._fresh = True
             text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
@@ -39,8 +40,7 @@ class Start:
         order = write_order(rank_order(self._request, number, self._store.port, self._nursery.changed(os.environ)))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
-        message = {"do": "spawn", "rank": number, "fresh": self._fresh}
-        sent = self._nursery.send(message, (order, stdin, *pipes, news, *self._store.descriptors))
+        sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))
         for descriptor in (order, nothing, *pipes):
             os.close(descriptor)
         if not sent:

@@ -5,7 +5,6 @@ It only carries out: what to send to whom is decided in `stopping`, whose fault 
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -17,10 +16,12 @@ from dataclasses import dataclass, field
 
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
-from lockstep.journal.failure import Failure, FailureKind, decode_failure, read_failure
+from lockstep.journal.failure import Failure, FailureKind, read_failure
 from lockstep.launch import stopping
-from lockstep.launch.nursery.channel import ChannelClosed, Message
-from lockstep.launch.nursery.handle import NurseryHandle, broken_sentence
+from lockstep.launch.in_rank.news import Event, read_news
+from lockstep.launch.nursery.channel import ChannelClosed
+from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signal, Signalled, Spawned, StartStore, Sweep, Swept
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.rank_streams import RankStreams
@@ -162,36 +163,36 @@ class Supervisor:
         except ChannelClosed:
             self._nursery_lost()
             return
-        kind = message["is"]
-        if kind == "ready":
-            self.nursery.ready = message
-            if not self._interrupted_by:
-                self._start_ranks()
-        elif kind == "broken":
-            raise WorldError(broken_sentence(message))
-        elif kind == "spawned":
-            self._ranks[message["rank"]].pid = message["pid"]
-            if all(rank.pid for rank in self._ranks.values()):
-                self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
-        elif kind == "exited":
-            self._on_exit(message)
-        elif kind == "signalled":
-            self._asked.popleft()
-        elif kind == "swept":
-            self._swept = True
+        match message:
+            case Ready():
+                self.nursery.ready = message
+                if not self._interrupted_by:
+                    self._start_ranks()
+            case Broken():
+                raise WorldError(message.sentence)
+            case Spawned():
+                self._ranks[message.rank].pid = message.pid
+                if all(rank.pid for rank in self._ranks.values()):
+                    self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
+            case Exited():
+                self._on_exit(message)
+            case Signalled():
+                self._asked.popleft()
+            case Swept():
+                self._swept = True
 
-    def _on_exit(self, message: Message) -> None:
-        number, rank = message["rank"], self._ranks[message["rank"]]
+    def _on_exit(self, message: Exited) -> None:
+        number, rank = message.rank, self._ranks[message.rank]
         self._on_news()
         failure = self._failure_of(number)
-        stopped = was_stopped(message["signal"], rank.sent)
-        rank.end = RankEnd(number, message["code"], message["signal"], message["time_ns"], stopped, failure)
+        stopped = was_stopped(message.signal, rank.sent)
+        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure)
         if rank.leaving is not None and stopped:
             code, time_ns = rank.leaving
             rank.end = RankEnd(number, code, 0, time_ns, False, failure)
         if failure is not None:
             self._stop_for(number, failure.kind)
-        elif message["code"] and not stopped and self._may_stop_for(FailureKind.SCRIPT):
+        elif message.code and not stopped and self._may_stop_for(FailureKind.SCRIPT):
             self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
 
     def _on_news(self) -> None:
@@ -200,20 +201,20 @@ class Supervisor:
 
     def _take_news(self, text: bytes) -> None:
         for line in text.splitlines():
-            news = json.loads(line)
-            if news["event"] in ("joined", "met"):
-                if news["event"] == "met" and not self._joined and self.request.verbosity is not Verbosity.QUIET:
-                    self.saying.line(plain_line())
-                self._joined = True
-            elif news["event"] == "store":
-                self._serve()
-            elif news["event"] == "leaving":
-                self._ranks[news["rank"]].leaving = (news["code"], news["time_ns"])
-            else:
-                self._ranks[news["rank"]].failure = decode_failure(news.get("failure"))
-                failure = self._failure_of(news["rank"])
-                if failure is not None:
-                    self._stop_for(news["rank"], failure.kind)
+            news = read_news(line)
+            match news.event:
+                case Event.JOINED | Event.MET:
+                    if news.event is Event.MET and not self._joined and self.request.verbosity is not Verbosity.QUIET:
+                        self.saying.line(plain_line())
+                    self._joined = True
+                case Event.STORE:
+                    self._serve()
+                case Event.LEAVING:
+                    self._ranks[news.rank].leaving = (news.code, news.time_ns)
+                case Event.FAILED:
+                    self._ranks[news.rank].failure = news.failure
+                    if (failure := self._failure_of(news.rank)) is not None:
+                        self._stop_for(news.rank, failure.kind)
 
     def _failure_of(self, number: int) -> Failure | None:
         return self._ranks[number].failure or read_failure(self.folder.failure(number))
@@ -244,8 +245,7 @@ class Supervisor:
     def _serve(self) -> None:
         """A script wants a store at MASTER_PORT, where its rank has begun to listen: the server starts, once."""
         if not self._serves:
-            message = {"do": "store", "port": self.store.port, "world_size": self.request.ranks}
-            self.nursery.send(message, (self.store.descriptors[1],))
+            self.nursery.send(StartStore(self.store.port, self.request.ranks), (self.store.descriptors[1],))
         self._serves = self._joined = True
 
     def _nursery_lost(self) -> None:
@@ -270,7 +270,7 @@ class Supervisor:
     def _send(self, number: int, ranks: frozenset[int]) -> None:
         for rank in ranks:
             self._ranks[rank].sent.add(number)
-        if ranks and self.nursery.send({"do": "signal", "signal": number, "ranks": sorted(ranks)}):
+        if ranks and self.nursery.send(Signal(number, tuple(sorted(ranks)))):
             self._asked.append(time.monotonic())
 
     def _give_up_on_nursery(self, now: float) -> float:
@@ -287,7 +287,7 @@ class Supervisor:
     def _sweep(self) -> None:
         """End what the ranks have left behind, then read the pipes to their end."""
         self._plan = ()
-        if self._ranks and not self._lost and self.nursery.send({"do": "sweep"}):
+        if self._ranks and not self._lost and self.nursery.send(Sweep()):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
             if not (self._swept or self._lost):
                 self.nursery.kill()

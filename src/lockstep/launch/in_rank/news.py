@@ -1,0 +1,53 @@
+"""What a rank tells the launcher at once, through a pipe, that its journal and its exit would say later.
+
+One JSON object per line, short enough for a pipe to take it whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lockstep.journal.failure import Failure, decode_failure
+
+
+class Event(StrEnum):
+    """What has happened."""
+
+    JOINED = "joined"
+    """The script was in a group of ranks that it made in a way of its own."""
+    MET = "met"
+    """The script's ranks have met through the run."""
+    STORE = "store"
+    """The script wants a store at the run's port."""
+    LEAVING = "leaving"
+    """A `sys.exit` whose process has not ended yet."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class News:
+    """One line."""
+
+    rank: int
+    event: Event
+    code: int = 0
+    """The exit code, of LEAVING."""
+    time_ns: int = 0
+    failure: Failure | None = field(default=None)
+    """Of FAILED, where its record could not be written; shortened."""
+
+    def tell(self, pipe: int) -> None:
+        """Write it; a launcher that is gone does not matter."""
+        with suppress(OSError):
+            os.write(pipe, json.dumps(asdict(self)).encode() + b"\n")
+
+
+def read_news(line: bytes) -> News:
+    """What a rank told."""
+    told: dict[str, Any] = json.loads(line)
+    return News(**{**told, "event": Event(told["event"]), "failure": decode_failure(told["failure"])})

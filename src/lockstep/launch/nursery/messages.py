@@ -1,0 +1,127 @@
+"""What the launcher and the nursery tell each other. Each message is a value; on the wire it is JSON with its class's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class MakeView:
+    """To the nursery: the ranks to come are to have a private view of the file system (`private_view`)."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """To the nursery: a rank. Descriptors: order, stdin, stdout, stderr, news, table, socket of the port."""
+
+    rank: int
+    fresh: bool
+    """Whether it becomes an interpreter of its own."""
+
+
+@dataclass(frozen=True)
+class StartStore:
+    """To the nursery: a TCPStore. Descriptor: socket of the port."""
+
+    port: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Signal:
+    """To the nursery: send a signal to ranks."""
+
+    number: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """To the nursery: kill everything that descends from it."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """To the launcher: everything is imported."""
+
+    import_ns: int
+    tasks: int
+    """Threads of the nursery."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """To the launcher: a module cannot be imported."""
+
+    module: str
+    error: str
+    """A traceback."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.module} cannot be imported here:\n{self.error.rstrip()}"
+
+
+@dataclass(frozen=True)
+class ViewMade:
+    """To the launcher: see `ViewReport`."""
+
+    problem: str
+    real: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """To the launcher: the process of a rank."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    """To the launcher: a rank has ended."""
+
+    rank: int
+    code: int
+    signal: int
+    """0: by itself."""
+    time_ns: int
+    """Of `time.monotonic_ns`."""
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """To the launcher: a signal was sent."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """To the launcher: nothing is left."""
+
+    processes: int
+    """This many were killed."""
+
+
+Message = (
+    MakeView | Spawn | StartStore | Signal | Sweep | Ready | Broken | ViewMade | Spawned | Exited | Signalled | Swept
+)
+_KINDS: dict[str, Callable[..., Message]] = {
+    kind.__name__: kind
+    for kind in (MakeView, Spawn, StartStore, Signal, Sweep, Ready, Broken, ViewMade, Spawned, Exited, Signalled, Swept)
+}
+
+
+def encode(message: Message) -> bytes:
+    """For `decode`."""
+    return json.dumps([type(message).__name__, asdict(message)]).encode()
+
+
+def decode(data: bytes) -> Message:
+    """What `encode` was given."""
+    name, fields = json.loads(data)
+    return _KINDS[name](**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})

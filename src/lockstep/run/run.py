@@ -14,9 +14,9 @@ from lockstep.caller import where
 from lockstep.errors import UsageError, WorldError
 from lockstep.feed.loader import PreparedLoader
 from lockstep.layout.stream_key import Domain, stream_key
-from lockstep.layout.tree import tree_sum
 from lockstep.run.loop import rows
-from lockstep.run.loop.agreed import Agreed, number
+from lockstep.run.loop.agreed import Agreed
+from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
@@ -206,63 +206,38 @@ class Run:
         return Agreed(self._parts.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
 
     def log(self, **scalars: float | Tensor) -> None:
-        """Write values to the progress line and to `metrics.jsonl`; every rank.
+        """Write values to the progress line and to `metrics.jsonl`. Collective: call it on every rank.
 
         Inside a lane, a value counts by the lane's samples, and the global mean is written. Outside, `step.loss`, tallies
         and `run.mean` are global already; a number that differs between ranks is averaged by their samples.
         """
-        parts = self._parts
-        if parts.place.region is Region.EVALUATION:
-            raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
-        if parts.place.region is Region.LANE:
-            _log_in_lane(parts, {name: number(value) for name, value in scalars.items()})
-            return
-        values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
-        unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
-        if unknown:
-            told = parts.transport.all_gather_object([parts.ledger.samples or 1, unknown], "log", where())
-            for name in unknown:
-                values[name] = _weighted([(samples, values[name]) for samples, values in told])
-        parts.metrics.write({name: float(value) for name, value in values.items()})
-        if parts.witness is not None:
-            parts.witness.logged(parts.ledger.step, values)
+        log(self._parts, scalars)
 
     def sum(self, value: float | Tensor) -> Any:
-        """The sum over ranks of a number or a tensor of equal shape, in rank order; every rank."""
-        return self._over_ranks("run.sum", value, 1.0)
+        """Return the sum over ranks of a number or a tensor of equal shape, in rank order. Collective: call it on every rank."""
+        return over_ranks(self._parts, "run.sum", value, 1.0)
 
     def mean(self, value: float | Tensor) -> Any:
-        """The mean over ranks, each counting the same; every rank. For a mean over samples use `run.tally()`."""
-        return self._over_ranks("run.mean", value, 1.0 / self.world_size)
+        """Return the mean over ranks, each counting the same. Collective: call it on every rank.
 
-    def _over_ranks(self, call: str, value: float | Tensor, scale: float) -> Any:
-        parts = self._parts
-        parts.place.require_same_on_every_rank(call)
-        parts.shares.put_together()
-        if isinstance(value, Tensor):
-            shape = [list(value.shape), str(value.dtype)]
-            if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
-                raise UsageError(f"{call} needs tensors of the same shape and dtype on every rank.")
-            total = torch.stack(parts.transport.all_gather(value.detach().contiguous())).sum(0)
-            return total if scale == 1.0 else total * scale
-        told = parts.transport.all_gather_object(float(value), call, where())
-        result = Agreed(sum(told) * scale)
-        if parts.witness is not None:
-            parts.witness.logged(parts.ledger.step, {f"{call} at {where()}": result})
-        return result
+        For a mean over samples use `run.tally()`.
+        """
+        return over_ranks(self._parts, "run.mean", value, 1.0 / self.world_size)
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on some rank; every rank."""
+        """Return whether `flag` is true on any rank. Collective: call it on every rank."""
         self._parts.place.require_same_on_every_rank("run.any")
         return self._parts.transport.any(bool(flag), "run.any", where())
 
     def all(self, flag: bool) -> bool:
-        """Whether `flag` is true on every rank; every rank."""
+        """Return whether `flag` is true on every rank. Collective: call it on every rank."""
         self._parts.place.require_same_on_every_rank("run.all")
         return self._parts.transport.all(bool(flag), "run.all", where())
 
     def gather(self, rows_of_rank: Tensor, loader: Iterable[Any] | None = None) -> Tensor:
-        """The rows of the last evaluation in data-set order, exactly `len(dataset)` of them; every rank.
+        """Return the rows of the last evaluation in data-set order, exactly `len(dataset)` of them.
+
+        Collective: call it on every rank.
 
         Args:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
@@ -281,29 +256,22 @@ class Run:
         return loader.evaluated
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """The value that rank `source` has: a tensor of equal shape on every rank, or something JSON can write."""
-        parts = self._parts
-        parts.place.require_same_on_every_rank("run.broadcast")
-        if not 0 <= source < self.world_size:
-            raise UsageError(f"`source` must be a rank from 0 to {self.world_size - 1}, but is {source}.")
-        if not isinstance(value, Tensor):
-            mine = value if self.rank == source else None
-            return parts.transport.all_gather_object(mine, "run.broadcast", where())[source]
-        told = parts.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
-        if any(other != told[0] for other in told):
-            raise UsageError("run.broadcast needs a tensor of the same shape and dtype on every rank.")
-        copy = value.detach().clone(memory_format=torch.contiguous_format)
-        parts.transport.broadcast(copy, source)
-        return copy
+        """Return the value that rank `source` has. Collective: call it on every rank.
+
+        Args:
+            value: a tensor of equal shape and dtype on every rank, or something that JSON can write.
+            source: the rank.
+        """
+        return broadcast(self._parts, value, source)
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Wait until every rank has come here. Collective: call it on every rank."""
         self._parts.place.require_same_on_every_rank("run.barrier")
         self._parts.transport.barrier("run.barrier", where())
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Rank 0 runs the block, then the others: prepare data once, then read it. Every rank.
+        """Run the block on rank 0, then on the others: prepare data once, then read it. Collective: call it on every rank.
 
         When rank 0 fails in the block, the others raise too and do not run it.
         """
@@ -321,18 +289,7 @@ class Run:
 
     def tally(self) -> Tally:
         """A new set of weighted sums over samples."""
-
-        def exchange(value: Any, call: str) -> list[Any]:
-            self._parts.shares.put_together(only_counted=True)
-            told = self._parts.transport.all_gather_object([self._parts.evaluation, value], call, where())
-            if len({evaluation for evaluation, _ in told}) > 1:
-                raise UsageError(
-                    f"{call}: the ranks evaluated different samples, or in another order. Iterate prepared loaders on "
-                    f"every rank alike, and give samplers no generator of their own."
-                )
-            return [values for _, values in told]
-
-        return Tally(self._parts.place, self.num_lanes, exchange)
+        return new_tally(self._parts)
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
@@ -340,7 +297,7 @@ class Run:
             print(*values, **options)
 
     def save_weights(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
-        """Rank 0 writes the model's weights as safetensors, atomically, while all wait; every rank.
+        """Write the model's weights as safetensors, atomically, from rank 0 while all wait. Collective: call it on every rank.
 
         Raises:
             WorldError: on every rank, when rank 0 cannot write.
@@ -348,7 +305,9 @@ class Run:
         weights.save_weights(self._parts, model, path)
 
     def save_state(self, path: str | os.PathLike[str], **extra: Any) -> None:
-        """Write everything that the run needs to go on into the folder `path`, replaced as a whole; every rank.
+        """Write everything that the run needs to go on into the folder `path`, which is replaced as a whole.
+
+        Collective: call it on every rank.
 
         Call it between epochs: at the end of the epoch's body, or outside of the loop. It holds the prepared models,
         optimizers and schedulers, the counters, the random streams; gradients are not part of it. No pickle: JSON and
@@ -367,7 +326,7 @@ class Run:
         save_state(self._parts, path, extra)
 
     def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
-        """Go on from the folder that `run.save_state` wrote, on any number of ranks; every rank.
+        """Go on from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.
 
         Prepare the same things in the same order first. `run.epochs(n)` then yields the epochs that are left. With the
         same lanes, threads and seed the bits are those of a run that was never stopped.
@@ -389,18 +348,3 @@ class Run:
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
         return stream_key(self._parts.seed, Domain.SCRIPT, *place)
-
-
-def _weighted(pairs: list[tuple[float, float]]) -> float:
-    """The mean of (samples, value) pairs; a value that all agree on stays as it is."""
-    if len({value for _, value in pairs}) == 1:
-        return pairs[0][1]
-    return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
-
-
-def _log_in_lane(parts: Parts, values: dict[str, float]) -> None:
-    """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
-    sums = parts.lane_logs.setdefault(parts.place.lane, {})
-    for name, value in values.items():
-        total, weight = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + value * parts.place.num_samples, weight + parts.place.num_samples)

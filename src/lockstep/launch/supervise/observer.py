@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from lockstep.journal.ring import JournalReader
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.progress import Progress, Snapshot
-from lockstep.launch.screen.report import lanes_line, numerics_line
+from lockstep.launch.screen.report import lanes_line, numerics_line, still_alone_line
 from lockstep.regular_file import read_regular
 
 UPDATE_S = 0.25
@@ -23,6 +24,9 @@ PLAIN_LINE_S = 30.0
 """Between two progress lines where a line cannot be written over."""
 WAIT_FOR_BATCH_S = 5.0
 """How long the line about lanes waits for `prepare` to say the batch."""
+
+STILL_ALONE_S = 60.0
+"""After this long without any meeting of the ranks it is said."""
 
 
 class Observer:
@@ -37,6 +41,8 @@ class Observer:
         self._decided_said = False
         self._decided_at: float | None = None
         self._next_plain: float | None = None
+        self._warn_alone_at = math.inf if request.ranks == 1 else 0.0
+        """When it is said that ranks have not met; 0: this long after the first look."""
 
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
@@ -73,6 +79,15 @@ class Observer:
             self._decided_at = self._decided_at or now
             if decided.get("batch_size") or now > self._decided_at + WAIT_FOR_BATCH_S:
                 self._say_lanes(decided)
+
+    def warn_alone(self, now: float, *, joined: bool) -> None:
+        """Say once that the ranks have not met, a while after they began."""
+        if self._warn_alone_at == 0.0:
+            self._warn_alone_at = now + STILL_ALONE_S
+        elif now >= self._warn_alone_at:
+            self._warn_alone_at = math.inf
+            if not (joined or self.met or self.paused):
+                self._saying.line(still_alone_line(self._request.ranks, STILL_ALONE_S))
 
     def last_words(self) -> None:
         """Say what a short run decided or lost and nobody has looked at yet."""

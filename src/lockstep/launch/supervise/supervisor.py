@@ -25,7 +25,7 @@ from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signal, Sign
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.rank_streams import RankStreams
-from lockstep.launch.screen.report import plain_line, still_alone_line
+from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
@@ -33,8 +33,6 @@ from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.verdict import RankEnd, was_stopped
 
-STILL_ALONE_S = 60.0
-"""After this long without any meeting of the ranks the launcher says so."""
 IDLE_S = 0.5
 SWEEP_S = 5.0
 DRAIN_S = 2.0
@@ -121,14 +119,14 @@ class Supervisor:
             self._selector.register(source, selectors.EVENT_READ, handler)
 
     def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
-        look_at = warn_at = 0.0
+        look_at = 0.0
         while not over() and (now := time.monotonic()) < deadline:
             next_line = self._streams.show_due(now)
             self._send_due(now)
             if now >= look_at:
                 self.observer.look(now)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
-            warn_at = self._warn_alone(now, warn_at)
+            self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._give_up_on_nursery(now)
             moments = [
                 look_at,
@@ -295,13 +293,3 @@ class Supervisor:
         self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
         if self.saying.terminal is not None:
             self.saying.terminal.progress(None)
-
-    def _warn_alone(self, now: float, warn_at: float) -> float:
-        """Say once that the ranks have not met."""
-        if warn_at == 0.0:
-            return now + STILL_ALONE_S
-        if now >= warn_at and self.request.ranks > 1:
-            if not (self._joined or self.observer.met or self.observer.paused):
-                self.saying.line(still_alone_line(self.request.ranks, STILL_ALONE_S))
-            return float("inf")
-        return warn_at

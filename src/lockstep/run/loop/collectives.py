@@ -1,0 +1,103 @@
+"""What `Run` does over ranks beside training: numbers and tensors put together, and values that are logged.
+
+Each function is called on every rank, at the same place of the script; `Run` says so to the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.caller import where
+from lockstep.errors import UsageError
+from lockstep.layout.tree import tree_sum
+from lockstep.run.loop.agreed import Agreed, number
+from lockstep.run.loop.tally import Tally
+from lockstep.run.parts import Parts
+from lockstep.run.position.region import Region
+
+
+def over_ranks(parts: Parts, call: str, value: float | Tensor, scale: float) -> Any:
+    """`scale` times the sum of `value` in rank order."""
+    parts.place.require_same_on_every_rank(call)
+    parts.shares.put_together()
+    if isinstance(value, Tensor):
+        shape = [list(value.shape), str(value.dtype)]
+        if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
+            raise UsageError(f"{call} needs tensors of the same shape and dtype on every rank.")
+        total = torch.stack(parts.transport.all_gather(value.detach().contiguous())).sum(0)
+        return total if scale == 1.0 else total * scale
+    told = parts.transport.all_gather_object(float(value), call, where())
+    result = Agreed(sum(told) * scale)
+    if parts.witness is not None:
+        parts.witness.logged(parts.ledger.step, {f"{call} at {where()}": result})
+    return result
+
+
+def broadcast(parts: Parts, value: Any, source: int) -> Any:
+    """What rank `source` has."""
+    parts.place.require_same_on_every_rank("run.broadcast")
+    rank, world_size = parts.transport.rank, parts.transport.world_size
+    if not 0 <= source < world_size:
+        raise UsageError(f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.")
+    if not isinstance(value, Tensor):
+        mine = value if rank == source else None
+        return parts.transport.all_gather_object(mine, "run.broadcast", where())[source]
+    told = parts.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
+    if any(other != told[0] for other in told):
+        raise UsageError("run.broadcast needs a tensor of the same shape and dtype on every rank.")
+    copy = value.detach().clone(memory_format=torch.contiguous_format)
+    parts.transport.broadcast(copy, source)
+    return copy
+
+
+def new_tally(parts: Parts) -> Tally:
+    """A tally over the run's lanes."""
+
+    def exchange(value: Any, call: str) -> list[Any]:
+        parts.shares.put_together(only_counted=True)
+        told = parts.transport.all_gather_object([parts.evaluation, value], call, where())
+        if len({evaluation for evaluation, _ in told}) > 1:
+            raise UsageError(
+                f"{call}: the ranks evaluated different samples, or in another order. Iterate prepared loaders on "
+                f"every rank alike, and give samplers no generator of their own."
+            )
+        return [values for _, values in told]
+
+    return Tally(parts.place, parts.placement.num_lanes, exchange)
+
+
+def log(parts: Parts, scalars: Mapping[str, float | Tensor]) -> None:
+    """See `Run.log`."""
+    if parts.place.region is Region.EVALUATION:
+        raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
+    if parts.place.region is Region.LANE:
+        _log_in_lane(parts, {name: number(value) for name, value in scalars.items()})
+        return
+    values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
+    unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
+    if unknown:
+        told = parts.transport.all_gather_object([parts.ledger.samples or 1, unknown], "log", where())
+        for name in unknown:
+            values[name] = _weighted([(samples, values[name]) for samples, values in told])
+    parts.metrics.write({name: float(value) for name, value in values.items()})
+    if parts.witness is not None:
+        parts.witness.logged(parts.ledger.step, values)
+
+
+def _weighted(pairs: list[tuple[float, float]]) -> float:
+    """The mean of (samples, value) pairs; a value that all agree on stays as it is."""
+    if len({value for _, value in pairs}) == 1:
+        return pairs[0][1]
+    return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
+
+
+def _log_in_lane(parts: Parts, values: dict[str, float]) -> None:
+    """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
+    sums = parts.lane_logs.setdefault(parts.place.lane, {})
+    for name, value in values.items():
+        total, weight = sums.get(name, (0.0, 0.0))
+        sums[name] = (total + value * parts.place.num_samples, weight + parts.place.num_samples)

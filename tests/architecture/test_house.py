@@ -109,3 +109,47 @@ def test_every_example_that_a_page_names_exists():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         named = set(re.findall(r"(?:examples|docs)/[\w/.-]+\.(?:py|md|png)", page.read_text()))
         assert [name for name in named if not (ROOT / name).exists()] == [], page.name
+
+
+def classes():
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                yield path, text.splitlines(), node
+
+
+def code_lines(lines, node):
+    """Lines of a class without docstrings, comments and empty lines."""
+    texts = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str):
+            texts |= set(range(part.lineno, part.end_lineno + 1))
+    numbered = enumerate(lines[node.lineno - 1 : node.end_lineno], node.lineno)
+    return sum(number not in texts and bool(line.split("#")[0].strip()) for number, line in numbered)
+
+
+def test_no_class_has_more_than_200_lines_of_code():
+    long = {f"{path.name}:{node.name}": n for path, lines, node in classes() if (n := code_lines(lines, node)) > 200}
+    assert long == {}
+
+
+def test_no_class_calls_a_method_past_its_parent():
+    past = [
+        f"{path.name}:{call.lineno}"
+        for path, _, node in classes()
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if isinstance(call.func.value, ast.Name) and call.func.value.id[0].isupper()
+        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id == "self"
+        if call.func.attr != "__init__"
+    ]
+    assert past == []
+
+
+def test_a_strategy_around_another_one_leaves_nothing_to_its_own_defaults():
+    from lockstep.strategy.around import Around
+    from lockstep.strategy.contract import Strategy
+
+    offered = {name for name, value in vars(Strategy).items() if callable(value) or isinstance(value, property)}
+    assert {name for name in offered if not name.startswith("_")} - set(vars(Around)) == set()

@@ -18,7 +18,8 @@ from lockstep.errors import UsageError
 from lockstep.strategy.stages.call_arguments import arguments, replace_arguments
 from lockstep.strategy.stages.carried_streams import CarriedStreams
 from lockstep.strategy.stages.cutting.model_cut import Entry, ModelCut
-from lockstep.strategy.stages.cutting.module_marks import StatePlace, marks_of
+from lockstep.strategy.stages.cutting.module_marks import marks_of
+from lockstep.strategy.stages.elsewhere import Elsewhere
 from lockstep.strategy.stages.gate import Arguments, Gate
 from lockstep.strategy.stages.ghosts.absent import absent, swap
 from lockstep.strategy.stages.ghosts.ghost import Ghosts, ghost
@@ -56,10 +57,11 @@ class StageRunner:
     def __init__(
         self, model: nn.Module, cut: ModelCut, links: Links, streams: CarriedStreams, in_lane: Callable[[], bool]
     ) -> None:
-        self._model, self._changing, self._links, self._streams = model, cut.changing, links, streams
+        self._model, self._links, self._streams = model, links, streams
         self._in_lane = in_lane
         self._name = type(model).__name__
         self._stage = cut.stages[links.stage]
+        self._elsewhere = Elsewhere(model, self._stage, cut.changing)
         self._next = cut.stages[links.stage + 1] if links.stage + 1 < links.num_stages else None
         self.loans = Loans(model, self._stage.lent, self._next.lent if self._next else (), in_lane)
         self.gradients = GradientExchange(links, self.loans, self._name)
@@ -84,21 +86,11 @@ class StageRunner:
         self._undo.append(replace_method(model, "forward", self._run))
 
     def _ghost_layer(self, name: str) -> Callable[[], None]:
-        outside = self._outside(self._elsewhere(name))
+        outside = self._outside(self._elsewhere.modules_of(name))
         return GhostLayer(self._model.get_submodule(name), lambda: self._following, outside).remove
 
-    def _elsewhere(self, name: str) -> set[nn.Module]:
-        """The layer of this name with its parts, but for what this stage computes too."""
-        here = {part for layer in self._stage.layers for part in self._model.get_submodule(layer).modules()}
-        return set(self._model.get_submodule(name).modules()) - here
-
-    def _matters(self, elsewhere: set[nn.Module]) -> list[StatePlace]:
-        """The changing state that does not belong to these modules alone."""
-        inside = {path for path, module in self._model.named_modules() if module in elsewhere}
-        return [place for place in self._changing if place.owner not in inside]
-
     def _outside(self, elsewhere: set[nn.Module]) -> Callable[[], Any]:
-        places = self._matters(elsewhere)
+        places = self._elsewhere.what_matters(elsewhere)
         return lambda: (
             self._streams.standing(),
             [gate.count for gate in self._gates],
@@ -190,8 +182,7 @@ class StageRunner:
 
     def _unfollowed(self, error: Exception) -> Unfollowed:
         """Behind this stage's layers forward depends on values: only the next stage knows what it does there."""
-        elsewhere = {module for name in self._stage.skipped for module in self._elsewhere(name)}
-        if places := self._matters(elsewhere):
+        if places := self._elsewhere.what_matters(self._elsewhere.modules()):
             raise UsageError(
                 f"{self._name} changes {places[0]} in forward, and its forward cannot be followed to its end without the "
                 f"layers of other stages ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). Keep such state "
@@ -229,7 +220,7 @@ class StageRunner:
             or isinstance(place, nn.Parameter)
             or (place.requires_grad and not place.is_meta)
         ):
-            raise self._missed_value()
+            raise _missed_value(self._stage.entry, self._links.stage)
         if self._ghosts.asked and place.dtype != value.dtype:
             raise UsageError(
                 f"The forward of {self._name} looks at the dtype of what another stage computes, which autocast made "
@@ -241,13 +232,6 @@ class StageRunner:
         place.arrived = _Arrived(place, states)  # type: ignore[attr-defined]
         value.arrived = _Arrived(place, states)  # type: ignore[attr-defined]  # the ghost, if a checkpoint kept it
         return place
-
-    def _missed_value(self) -> UsageError:
-        assert self._stage.entry is not None
-        return UsageError(
-            f"What goes into {self._stage.entry.layer!r}, where stage {self._links.stage} begins, is not what went into it in "
-            f"the first step. Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
-        )
 
     def _enter_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Activation checkpointing computes the stage's first layer again, or the script calls it by itself."""
@@ -292,6 +276,14 @@ class StageRunner:
         self._has_left = True
         self._ghosts.begin(carried)
         return replace_arguments(args, kwargs, gone)
+
+
+def _missed_value(entry: Entry | None, stage: int) -> UsageError:
+    assert entry is not None
+    return UsageError(
+        f"What goes into {entry.layer!r}, where stage {stage} begins, is not what went into it in the first step. Cut elsewhere "
+        f"with run.prepare(..., cut=[...]), or use --strategy ddp."
+    )
 
 
 _OF_GHOSTS = (RuntimeError, NotImplementedError, TypeError, ValueError)

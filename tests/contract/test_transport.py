@@ -21,7 +21,7 @@ def over_shared_memory(check, ranks, *args):
 
 def in_shared_memory(check, args):
     start.init()
-    transport = start._present[0].transport
+    transport = start._present[0].machinery.transport
     assert isinstance(transport, SharedMemoryTransport)
     return check(transport, *args)
 

@@ -33,7 +33,7 @@ def fit(
     run = lockstep.init(seed=3, lanes=4, threads=1, **init)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(data(), batch_size=16, shuffle=True)
-    cut = cut if start._present[0].mesh.stages > 1 else ()
+    cut = cut if start._present[0].setup.mesh.stages > 1 else ()
     model, optimizer, loader = run.prepare(model, optimizer, loader, cut=cut)
     losses = []
     for epoch in run.epochs(2):

@@ -132,9 +132,9 @@ def held(model, optimizer):
 def run_holds(buffer):
     from lockstep.run import start
 
-    strategy = start._present[0].strategy
+    strategy = start._present[0].machinery.strategy
     holder = strategy.holder_of(buffer)
-    rank, mesh = start._present[0].transport.rank, start._present[0].mesh
+    rank, mesh = start._present[0].machinery.transport.rank, start._present[0].setup.mesh
     return holder is None or mesh.stage(holder) == mesh.stage(rank)
 
 

@@ -21,9 +21,9 @@ from lockstep.run.loop.step import Step
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
 from lockstep.run.loop.training import train
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.preparation import prepare
+from lockstep.run.run_state import RunState
 from lockstep.run.saving import weights
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.state import save_state
@@ -44,33 +44,33 @@ class Run:
     Methods that say "every rank" exchange something: every rank must call them, in the same order, outside of lanes.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, run: RunState) -> None:
+        self._run = run
 
     @property
     def rank(self) -> int:
         """This rank, from 0."""
-        return self._parts.environment.position.rank
+        return self._run.setup.environment.position.rank
 
     @property
     def local_rank(self) -> int:
         """This rank among those of its node."""
-        return self._parts.environment.position.local_rank
+        return self._run.setup.environment.position.local_rank
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
-        return self._parts.environment.position.world_size
+        return self._run.setup.environment.position.world_size
 
     @property
     def num_lanes(self) -> int:
         """The number of lanes; it belongs to the run and does not depend on the ranks."""
-        return self._parts.placement.num_lanes
+        return self._run.setup.placement.num_lanes
 
     @property
     def device(self) -> torch.device:
         """The device that this rank's batches are on."""
-        return self._parts.device
+        return self._run.setup.device
 
     @property
     def is_main(self) -> bool:
@@ -128,14 +128,14 @@ class Run:
         Raises:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
         """
-        self._parts.place.require_same_on_every_rank("run.prepare")
+        self._run.progress.place.require_same_on_every_rank("run.prepare")
         self._require_present()
-        self._parts.strategy.name_cuts(cut)
-        prepared = prepare(self._parts, things, buffers or {}, updates_by)
+        self._run.machinery.strategy.name_cuts(cut)
+        prepared = prepare(self._run, things, buffers or {}, updates_by)
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _require_present(self) -> None:
-        if self._parts.ended:
+        if self._run.progress.ended:
             raise UsageError(
                 "This run has ended, because lockstep.init was called again (or lockstep.finish). Use the Run that the last "
                 "lockstep.init returned, and prepare everything with it."
@@ -143,13 +143,13 @@ class Run:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
-        ledger = self._parts.ledger
+        ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
-        for epoch in () if is_over(self._parts) else self._parts.epochs.epochs(num_epochs):
+        for epoch in () if is_over(self._run) else self._run.progress.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
             yield epoch
-            settle(self._parts)
-            if is_over(self._parts):
+            settle(self._run)
+            if is_over(self._run):
                 return
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
@@ -161,15 +161,15 @@ class Run:
         self._require_present()
         if not isinstance(loader, PreparedLoader):
             raise UsageError("run.steps needs the loader that run.prepare returned: `loader = run.prepare(loader)`.")
-        if not any(loader is own for own in self._parts.loaders):
+        if not any(loader is own for own in self._run.progress.loaders):
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
             )
-        if self._parts.place.region is not Region.SCRIPT and not is_over(self._parts):
+        if self._run.progress.place.region is not Region.SCRIPT and not is_over(self._run):
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
-        if not self._parts.models:
+        if not self._run.progress.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
-        return train(self._parts, loader)
+        return train(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Backward of the present lane's loss; several in one lane add up.
@@ -182,13 +182,13 @@ class Run:
         Raises:
             UsageError: outside of a step's lanes.
         """
-        if self._parts.place.region is not Region.LANE:
+        if self._run.progress.place.region is not Region.LANE:
             raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
-        if self._parts.lane is None:
+        if self._run.progress.lane is None:
             raise UsageError(
                 f"run.backward was called inside the function that step.backward was given. Return the loss instead:\n{ORDERED_FORM}"
             )
-        self._parts.lane.backward(loss, weight, retain_graph=retain_graph)
+        self._run.progress.lane.backward(loss, weight, retain_graph=retain_graph)
 
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0
@@ -198,12 +198,12 @@ class Run:
         The norm has the same bits under every strategy and on any number of ranks. torch's own function gives the same
         value up to rounding.
         """
-        if self._parts.place.in_lane:
+        if self._run.progress.place.in_lane:
             raise UsageError(f"Gradients are complete after a step's lanes; clip them there:\n{RIGHT_FORM}")
         if isinstance(parameters, nn.Module):
             parameters = parameters.parameters()
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        return Agreed(self._parts.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
+        return Agreed(self._run.machinery.strategy.clip_grad_norm(listed, float(max_norm), float(norm_type)))  # type: ignore[arg-type]
 
     def log(self, **scalars: float | Tensor) -> None:
         """Write values to the progress line and to `metrics.jsonl`. Collective: call it on every rank.
@@ -211,28 +211,28 @@ class Run:
         Inside a lane, a value counts by the lane's samples, and the global mean is written. Outside, `step.loss`, tallies
         and `run.mean` are global already; a number that differs between ranks is averaged by their samples.
         """
-        log(self._parts, scalars)
+        log(self._run, scalars)
 
     def sum(self, value: float | Tensor) -> Any:
         """Return the sum over ranks of a number or a tensor of equal shape, in rank order. Collective: call it on every rank."""
-        return over_ranks(self._parts, "run.sum", value, 1.0)
+        return over_ranks(self._run, "run.sum", value, 1.0)
 
     def mean(self, value: float | Tensor) -> Any:
         """Return the mean over ranks, each counting the same. Collective: call it on every rank.
 
         For a mean over samples use `run.tally()`.
         """
-        return over_ranks(self._parts, "run.mean", value, 1.0 / self.world_size)
+        return over_ranks(self._run, "run.mean", value, 1.0 / self.world_size)
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank. Collective: call it on every rank."""
-        self._parts.place.require_same_on_every_rank("run.any")
-        return self._parts.transport.any(bool(flag), "run.any", where())
+        self._run.progress.place.require_same_on_every_rank("run.any")
+        return self._run.machinery.transport.any(bool(flag), "run.any", where())
 
     def all(self, flag: bool) -> bool:
         """Return whether `flag` is true on every rank. Collective: call it on every rank."""
-        self._parts.place.require_same_on_every_rank("run.all")
-        return self._parts.transport.all(bool(flag), "run.all", where())
+        self._run.progress.place.require_same_on_every_rank("run.all")
+        return self._run.machinery.transport.all(bool(flag), "run.all", where())
 
     def gather(self, rows_of_rank: Tensor, loader: Iterable[Any] | None = None) -> Tensor:
         """Return the rows of the last evaluation in data-set order, exactly `len(dataset)` of them.
@@ -243,12 +243,12 @@ class Run:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
             loader: whose last evaluation, if not the last one of all.
         """
-        self._parts.place.require_same_on_every_rank("run.gather")
-        self._parts.shares.put_together()
-        indices = self._parts.evaluated if loader is None else self._evaluated_by(loader)
-        if not self._parts.counts:
+        self._run.progress.place.require_same_on_every_rank("run.gather")
+        self._run.machinery.shares.put_together()
+        indices = self._run.progress.evaluated if loader is None else self._evaluated_by(loader)
+        if not self._run.setup.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
-        return rows.gather_rows(rows_of_rank, indices, self._parts.transport, where())
+        return rows.gather_rows(rows_of_rank, indices, self._run.machinery.transport, where())
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
         if not isinstance(loader, PreparedLoader):
@@ -262,12 +262,12 @@ class Run:
             value: a tensor of equal shape and dtype on every rank, or something that JSON can write.
             source: the rank.
         """
-        return broadcast(self._parts, value, source)
+        return broadcast(self._run, value, source)
 
     def barrier(self) -> None:
         """Wait until every rank has come here. Collective: call it on every rank."""
-        self._parts.place.require_same_on_every_rank("run.barrier")
-        self._parts.transport.barrier("run.barrier", where())
+        self._run.progress.place.require_same_on_every_rank("run.barrier")
+        self._run.machinery.transport.barrier("run.barrier", where())
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -275,9 +275,9 @@ class Run:
 
         When rank 0 fails in the block, the others raise too and do not run it.
         """
-        self._parts.place.require_same_on_every_rank("run.main_first")
+        self._run.progress.place.require_same_on_every_rank("run.main_first")
         line = where()
-        if not self.is_main and not self._parts.transport.all(True, "main_first", line):
+        if not self.is_main and not self._run.machinery.transport.all(True, "main_first", line):
             raise WorldError(f"rank 0 failed in `with run.main_first()` ({line}).")
         worked = False
         try:
@@ -285,11 +285,11 @@ class Run:
             worked = True
         finally:
             if self.is_main:
-                self._parts.transport.all(worked, "main_first", line)
+                self._run.machinery.transport.all(worked, "main_first", line)
 
     def tally(self) -> Tally:
         """A new set of weighted sums over samples."""
-        return new_tally(self._parts)
+        return new_tally(self._run)
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print on rank 0 only."""
@@ -302,7 +302,7 @@ class Run:
         Raises:
             WorldError: on every rank, when rank 0 cannot write.
         """
-        weights.save_weights(self._parts, model, path)
+        weights.save_weights(self._run, model, path)
 
     def save_state(self, path: str | os.PathLike[str], **extra: Any) -> None:
         """Write everything that the run needs to go on into the folder `path`, which is replaced as a whole.
@@ -323,7 +323,7 @@ class Run:
                 saved without pickle, when ranks differ, or when `path` holds something else.
             WorldError: on every rank, when rank 0 cannot write. An older state is still there.
         """
-        save_state(self._parts, path, extra)
+        save_state(self._run, path, extra)
 
     def load_state(self, path: str | os.PathLike[str], *, missing_ok: bool = False, **objects: Any) -> dict[str, Any]:
         """Go on from the folder that `run.save_state` wrote, on any number of ranks. Collective: call it on every rank.
@@ -343,8 +343,8 @@ class Run:
             UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not fit
                 what the run prepared.
         """
-        return load_state(self._parts, path, objects, missing_ok=missing_ok)
+        return load_state(self._run, path, objects, missing_ok=missing_ok)
 
     def seed(self, *place: int | str) -> int:
         """A 64-bit seed for a generator of your own, keyed by the run's seed and `place` (an epoch, a name)."""
-        return stream_key(self._parts.seed, Domain.SCRIPT, *place)
+        return stream_key(self._run.setup.seed, Domain.SCRIPT, *place)

@@ -28,11 +28,14 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.ending import end
-from lockstep.run.parts import Parts
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
 from lockstep.run.run import Run
+from lockstep.run.run_state import Machinery, Progress, RunState, Setup
+from lockstep.run.watch.shares import Shares
+from lockstep.run.watch.strangers import Strangers
+from lockstep.run.watch.written_files import WrittenFiles
 from lockstep.run.witness.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
@@ -40,7 +43,7 @@ from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
 from lockstep.visible import remark
 
-_present: list[Parts] = []
+_present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
 
 
@@ -99,11 +102,11 @@ def init(
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
     arranged.check_device(pinned.type)
-    parts = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic))
-    parts.lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
-    _present.append(parts)
+    lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
+    run = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic, lanes_named))
+    _present.append(run)
     atexit.register(_finish_at_exit)
-    return Run(parts)
+    return Run(run)
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,11 @@ class _Decided:
     threads: int
     seed: int
     arithmetic: Arithmetic
+    lanes_named: bool
+    """Whether somebody named the number of lanes."""
 
 
-def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
+def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     """Set the process up and meet the others."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
     placement = place(decided.num_lanes, mesh.replicas)
@@ -135,37 +140,49 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> Parts:
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
-    parts = Parts(
+    progress = Progress()
+    machinery = Machinery(
+        transport=transport,
+        strategy=choose_strategy(mesh, transport, placement, device),
+        streams=streams,
+        ledger=ledger,
+        metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
+        strangers=Strangers(progress.place, progress.models),
+        shares=Shares(),
+        scaler=precision.scale,
+        witness=witness,
+        meter=_meter(environment, folder, ledger, device),
+        written=WrittenFiles(folder.path if folder else None) if transport.world_size > 1 else None,
+    )
+    machinery.strategy.precision = precision
+    if machinery.scaler is not None:
+        progress.stateful["loss scale"] = machinery.scaler
+    if witness is not None and folder is not None:
+        _observe(witness, folder.carried(rank), machinery, progress)
+    setup = Setup(
         environment=environment,
         folder=folder,
         device=device,
         threads=threads,
         seed=seed,
         arithmetic=decided.arithmetic,
-        scaler=precision.scale,
-        lanes_named=True,
+        lanes_named=decided.lanes_named,
         mesh=mesh,
         placement=placement,
-        transport=transport,
-        strategy=choose_strategy(mesh, transport, placement, device),
-        streams=streams,
-        ledger=ledger,
-        metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
-        witness=witness,
-        meter=_meter(environment, folder, ledger, device),
     )
-    parts.strategy.precision = precision
-    if parts.scaler is not None:
-        parts.stateful["loss scale"] = parts.scaler
-    if witness is not None and witness.lanes is not None:
-        parts.strategy.observers.append(witness.lanes)
-        calm_random_numbers(parts.place, streams)
-    if witness is not None and folder is not None and witness.watches:
+    return RunState(setup, machinery, progress)
+
+
+def _observe(witness: Witness, carried: Path, machinery: Machinery, progress: Progress) -> None:
+    """Let what `verify` wants see the lanes."""
+    if witness.lanes is not None:
+        machinery.strategy.observers.append(witness.lanes)
+        calm_random_numbers(progress.place, machinery.streams)
+    if witness.watches:
         compile_nothing()
-        watch = LaneWatch(parts.place, parts.models, folder.carried(rank))
-        parts.strategy.observers.append(watch.observer)
+        watch = LaneWatch(progress.place, progress.models, carried)
+        machinery.strategy.observers.append(watch.observer)
         watch.begin()
-    return parts
 
 
 def _witness(environment: RankEnvironment, folder: RunFolder | None) -> Witness | None:
@@ -231,28 +248,28 @@ def finish() -> None:
     """
     if not _present:
         return
-    parts = _present.pop()
-    parts.ended = True
+    run = _present.pop()
+    run.progress.ended = True
     atexit.unregister(_finish_at_exit)
-    end(parts)
+    end(run)
 
 
 def _finish_at_exit() -> None:
     """`finish`, where an exception can no longer change the exit code by itself."""
-    parts = _present[-1] if _present else None
+    run = _present[-1] if _present else None
     try:
         finish()
     except PeerLost:
         pass  # the other rank's failure is told
     except LockstepError as error:
-        if parts is None or parts.folder is None or not _leave_failure(parts, parts.folder, error):
+        if run is None or run.setup.folder is None or not _leave_failure(run, run.setup.folder, error):
             remark(error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(2)
 
 
-def _leave_failure(parts: Parts, folder: RunFolder, error: LockstepError) -> bool:
+def _leave_failure(run: RunState, folder: RunFolder, error: LockstepError) -> bool:
     """For the launcher; False when it could not be written."""
-    rank = parts.transport.rank
+    rank = run.machinery.transport.rank
     return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))

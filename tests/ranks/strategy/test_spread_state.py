@@ -35,7 +35,7 @@ def spread(run, model, optimizer):
     holders = {
         id(tensor): 0 if name.startswith("1.") else 1 for name, tensor in model.state_dict(keep_vars=True).items()
     }
-    run._parts.strategy.close()  # a parameter that is watched cannot be exchanged
+    run._run.machinery.strategy.close()  # a parameter that is watched cannot be exchanged
     for module in model.modules():
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if holders[id(tensor)] != run.rank:
@@ -46,8 +46,8 @@ def spread(run, model, optimizer):
                 else:
                     holders[id(empty)] = 1 - run.rank
                     module._buffers[name] = empty
-    run._parts.strategy.holder_of = lambda tensor: holders.get(id(tensor))
-    run._parts.strategy.checksums = list
+    run._run.machinery.strategy.holder_of = lambda tensor: holders.get(id(tensor))
+    run._run.machinery.strategy.checksums = list
 
 
 def hashes(folder):
@@ -66,7 +66,7 @@ def saving(folder):
     own = sum(not parameter.is_meta for parameter in model.parameters())
     run.save_weights(model, f"{folder}/spread.safetensors")
     run.save_state(f"{folder}/spread")
-    run._parts.models.clear()  # nothing to hash at the end
+    run._run.progress.models.clear()  # nothing to hash at the end
     return own
 
 
@@ -87,7 +87,7 @@ def loading(folder, is_spread):
     alone = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
     lockstep.load_weights(alone, f"{folder}/spread")
     assert all(torch.equal(value, whole[name]) for name, value in alone.state_dict().items())
-    run._parts.models.clear()
+    run._run.progress.models.clear()
     return list(held), [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]
 
 

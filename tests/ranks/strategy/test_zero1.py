@@ -32,7 +32,7 @@ def test_a_script_has_the_bits_of_one_rank(script, ranks):
 def over_gloo(script):
     join.native.why_not = lambda: "this test wants Gloo"
     result = script()
-    assert start._present[-1].transport.__class__.__name__ == "GroupTransport"
+    assert start._present[-1].machinery.transport.__class__.__name__ == "GroupTransport"
     return result
 
 

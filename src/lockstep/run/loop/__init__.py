@@ -1,6 +1,6 @@
 """The loop that the script writes: epochs, steps, lanes, evaluations.
 
-    for step in train(parts, loader):                one step for each global batch                training
+    for step in train(run, loader):                  one step for each global batch                training
         for batch in step:                           the lanes of this rank                        step
             run.backward(loss)
         optimizer.step()                             after the pass has ended

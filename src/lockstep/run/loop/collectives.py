@@ -16,50 +16,50 @@ from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed, number
 from lockstep.run.loop.tally import Tally
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
+from lockstep.run.run_state import RunState
 
 
-def over_ranks(parts: Parts, call: str, value: float | Tensor, scale: float) -> Any:
+def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
     """`scale` times the sum of `value` in rank order."""
-    parts.place.require_same_on_every_rank(call)
-    parts.shares.put_together()
+    run.progress.place.require_same_on_every_rank(call)
+    run.machinery.shares.put_together()
     if isinstance(value, Tensor):
         shape = [list(value.shape), str(value.dtype)]
-        if any(other != shape for other in parts.transport.all_gather_object(shape, call, where())):
+        if any(other != shape for other in run.machinery.transport.all_gather_object(shape, call, where())):
             raise UsageError(f"{call} needs tensors of the same shape and dtype on every rank.")
-        total = torch.stack(parts.transport.all_gather(value.detach().contiguous())).sum(0)
+        total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
         return total if scale == 1.0 else total * scale
-    told = parts.transport.all_gather_object(float(value), call, where())
+    told = run.machinery.transport.all_gather_object(float(value), call, where())
     result = Agreed(sum(told) * scale)
-    if parts.witness is not None:
-        parts.witness.logged(parts.ledger.step, {f"{call} at {where()}": result})
+    if run.machinery.witness is not None:
+        run.machinery.witness.logged(run.machinery.ledger.step, {f"{call} at {where()}": result})
     return result
 
 
-def broadcast(parts: Parts, value: Any, source: int) -> Any:
+def broadcast(run: RunState, value: Any, source: int) -> Any:
     """What rank `source` has."""
-    parts.place.require_same_on_every_rank("run.broadcast")
-    rank, world_size = parts.transport.rank, parts.transport.world_size
+    run.progress.place.require_same_on_every_rank("run.broadcast")
+    rank, world_size = run.machinery.transport.rank, run.machinery.transport.world_size
     if not 0 <= source < world_size:
         raise UsageError(f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.")
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
-        return parts.transport.all_gather_object(mine, "run.broadcast", where())[source]
-    told = parts.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
+        return run.machinery.transport.all_gather_object(mine, "run.broadcast", where())[source]
+    told = run.machinery.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
     if any(other != told[0] for other in told):
         raise UsageError("run.broadcast needs a tensor of the same shape and dtype on every rank.")
     copy = value.detach().clone(memory_format=torch.contiguous_format)
-    parts.transport.broadcast(copy, source)
+    run.machinery.transport.broadcast(copy, source)
     return copy
 
 
-def new_tally(parts: Parts) -> Tally:
+def new_tally(run: RunState) -> Tally:
     """A tally over the run's lanes."""
 
     def exchange(value: Any, call: str) -> list[Any]:
-        parts.shares.put_together(only_counted=True)
-        told = parts.transport.all_gather_object([parts.evaluation, value], call, where())
+        run.machinery.shares.put_together(only_counted=True)
+        told = run.machinery.transport.all_gather_object([run.progress.evaluation, value], call, where())
         if len({evaluation for evaluation, _ in told}) > 1:
             raise UsageError(
                 f"{call}: the ranks evaluated different samples, or in another order. Iterate prepared loaders on "
@@ -67,25 +67,25 @@ def new_tally(parts: Parts) -> Tally:
             )
         return [values for _, values in told]
 
-    return Tally(parts.place, parts.placement.num_lanes, exchange)
+    return Tally(run.progress.place, run.setup.placement.num_lanes, exchange)
 
 
-def log(parts: Parts, scalars: Mapping[str, float | Tensor]) -> None:
+def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     """See `Run.log`."""
-    if parts.place.region is Region.EVALUATION:
+    if run.progress.place.region is Region.EVALUATION:
         raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
-    if parts.place.region is Region.LANE:
-        _log_in_lane(parts, {name: number(value) for name, value in scalars.items()})
+    if run.progress.place.region is Region.LANE:
+        _log_in_lane(run, {name: number(value) for name, value in scalars.items()})
         return
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
     unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
     if unknown:
-        told = parts.transport.all_gather_object([parts.ledger.samples or 1, unknown], "log", where())
+        told = run.machinery.transport.all_gather_object([run.machinery.ledger.samples or 1, unknown], "log", where())
         for name in unknown:
             values[name] = _weighted([(samples, values[name]) for samples, values in told])
-    parts.metrics.write({name: float(value) for name, value in values.items()})
-    if parts.witness is not None:
-        parts.witness.logged(parts.ledger.step, values)
+    run.machinery.metrics.write({name: float(value) for name, value in values.items()})
+    if run.machinery.witness is not None:
+        run.machinery.witness.logged(run.machinery.ledger.step, values)
 
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:
@@ -95,9 +95,9 @@ def _weighted(pairs: list[tuple[float, float]]) -> float:
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
 
 
-def _log_in_lane(parts: Parts, values: dict[str, float]) -> None:
+def _log_in_lane(run: RunState, values: dict[str, float]) -> None:
     """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
-    sums = parts.lane_logs.setdefault(parts.place.lane, {})
+    sums = run.progress.lane_logs.setdefault(run.progress.place.lane, {})
     for name, value in values.items():
         total, weight = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + value * parts.place.num_samples, weight + parts.place.num_samples)
+        sums[name] = (total + value * run.progress.place.num_samples, weight + run.progress.place.num_samples)

@@ -16,62 +16,64 @@ from lockstep.feed.loader import PreparedLoader
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.process_group.default_group import num_exchanges
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Place, Region
+from lockstep.run.run_state import RunState
 from lockstep.run.watch.shares import Share, sentence
 
 
-def evaluate(parts: Parts, loader: PreparedLoader) -> Iterator[Any]:
+def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     """The batches of this rank's lanes; ranks may have different numbers of them, also none."""
     line = where()
-    if parts.place.in_lane:
+    if run.progress.place.in_lane:
         raise UsageError(
             "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
             "Evaluate between steps or after the epoch; to train, use run.steps(loader)."
         )
-    if not any(loader is own for own in parts.loaders):
+    if not any(loader is own for own in run.progress.loaders):
         raise UsageError("This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again.")
-    outside, parts.place.is_counted = Place(parts.place.region), False
-    before = parts.ledger.enter(Phase.EVALUATE, "evaluate")
-    parts.strategy.keep_buffers()
-    parts.strangers.begin_lane()
-    with parts.streams.elsewhere():
-        plan = loader.plan_evaluation(parts.ledger.step)
+    outside, run.progress.place.is_counted = Place(run.progress.place.region), False
+    before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
+    run.machinery.strategy.keep_buffers()
+    run.machinery.strangers.begin_lane()
+    with run.machinery.streams.elsewhere():
+        plan = loader.plan_evaluation(run.machinery.ledger.step)
         lanes = loader.share(plan)
-        parts.shares.begin(num_exchanges())
-        parts.evaluated, parts.evaluation = [], plan.digest()
+        run.machinery.shares.begin(num_exchanges())
+        run.progress.evaluated, run.progress.evaluation = [], plan.digest()
         fetched = loader.fetch(lanes, evaluation=True)
         try:
             for part in lanes:
                 batch = next(fetched)
-                parts.place.region, parts.place.lane = Region.EVALUATION, part.lane
-                parts.place.num_samples = len(part.indices)
-                parts.evaluated.extend(part.indices)
-                loader.evaluated = parts.evaluated
-                parts.streams.enter(Domain.LANE, "evaluation", parts.ledger.step, part.step, part.lane)
-                with parts.strategy.precision.inside():
+                run.progress.place.region, run.progress.place.lane = Region.EVALUATION, part.lane
+                run.progress.place.num_samples = len(part.indices)
+                run.progress.evaluated.extend(part.indices)
+                loader.evaluated = run.progress.evaluated
+                run.machinery.streams.enter(Domain.LANE, "evaluation", run.machinery.ledger.step, part.step, part.lane)
+                with run.machinery.strategy.precision.inside():
                     yield batch
-            parts.shares.end(Share(line, len(parts.evaluated), plan.num_samples, parts.place.is_counted))
+            run.machinery.shares.end(
+                Share(line, len(run.progress.evaluated), plan.num_samples, run.progress.place.is_counted)
+            )
         finally:
-            parts.strangers.end_lane()
-            parts.place.region, parts.place.lane = outside.region, -1
-            _restore_buffers(parts)
-            parts.ledger.enter(before, "evaluated")
+            run.machinery.strangers.end_lane()
+            run.progress.place.region, run.progress.place.lane = outside.region, -1
+            _restore_buffers(run)
+            run.machinery.ledger.enter(before, "evaluated")
 
 
-def say_shares(parts: Parts) -> None:
+def say_shares(run: RunState) -> None:
     """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    for share in parts.shares.take(num_exchanges()):
-        if parts.transport.rank == 0:
+    for share in run.machinery.shares.take(num_exchanges()):
+        if run.machinery.transport.rank == 0:
             print(f"lockstep: {sentence(share)}", file=sys.stderr)
 
 
-def _restore_buffers(parts: Parts) -> None:
+def _restore_buffers(run: RunState) -> None:
     """BatchNorm in training mode changes its statistics, by other samples on each rank: that is undone, and said once."""
-    changed = parts.strategy.restore_buffers()
-    if changed and not parts.said_training_mode:
-        parts.said_training_mode = True
-        if parts.transport.rank == 0:
+    changed = run.machinery.strategy.restore_buffers()
+    if changed and not run.progress.said_training_mode:
+        run.progress.said_training_mode = True
+        if run.machinery.transport.rank == 0:
             print(
                 f"lockstep: the model was in training mode while a prepared loader was iterated; {changed[0]} and "
                 f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first.",

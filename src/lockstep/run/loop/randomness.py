@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 
 
-def say_apart(parts: Parts, apart: Sequence[int], step: int) -> None:
+def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
     """Ranks drew other random numbers than rank 0 outside of lanes, before the lanes of `step`; every rank may call it."""
-    if parts.transport.rank == 0 and not parts.said_apart:
+    if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         print(
             f"lockstep: {ranks} drew other random numbers than rank 0 outside of lanes before step {step} (behind "
@@ -18,15 +18,15 @@ def say_apart(parts: Parts, apart: Sequence[int], step: int) -> None:
             f"alike, or from a generator of your own: torch.Generator().manual_seed(run.seed(...)).",
             file=sys.stderr,
         )
-    parts.said_apart = True
+    run.progress.said_apart = True
 
 
-def say_seeded_lane(parts: Parts, line: str) -> None:
+def say_seeded_lane(run: RunState, line: str) -> None:
     """A lane seeded torch by itself; `line` is that of the loop over the lanes."""
-    if not parts.said_seeded_lane and parts.transport.rank == 0:
+    if not run.progress.said_seeded_lane and run.machinery.transport.rank == 0:
         print(
             f"lockstep: {line}: torch.manual_seed was called inside a lane, in place of the lane's own stream. A seed that counts "
             f"calls, or looks at the rank, depends on the number of ranks: use run.seed(..., step.number, lane).",
             file=sys.stderr,
         )
-    parts.said_seeded_lane = True
+    run.progress.said_seeded_lane = True

@@ -7,15 +7,15 @@ that looks at the rank, lets models drift apart without an error of torch. Costs
 from __future__ import annotations
 
 from lockstep.errors import UsageError
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 
 
-def check_replicas(parts: Parts, told: list[list[int]]) -> None:
+def check_replicas(run: RunState, told: list[list[int]]) -> None:
     """Raise `UsageError` on every rank when the checksums that the ranks told differ. Every rank must call it."""
-    stages = parts.mesh.stages
-    if parts.witness is not None or all(sums == told[rank % stages] for rank, sums in enumerate(told)):
+    stages = run.setup.mesh.stages
+    if run.machinery.witness is not None or all(sums == told[rank % stages] for rank, sums in enumerate(told)):
         return  # `lockstep verify` compares more, and names the step
-    names = parts.transport.all_gather_object(parts.strategy.name_difference(), "name the difference")
+    names = run.machinery.transport.all_gather_object(run.machinery.strategy.name_difference(), "name the difference")
     name = next(filter(None, names), "something")
     raise UsageError(
         f"The ranks no longer hold the same model ({name} differs). Something outside of the lanes depends on the rank: "

@@ -48,9 +48,9 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
     padded = torch.zeros((longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=rows.device)
     if len(rows):
         padded[: len(rows)] = rows.detach()
-    parts = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
+    run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
     order = [index for other in told for index in other["indices"]]
-    return torch.cat(parts)[torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long)]
+    return torch.cat(run)[torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long)]
 
 
 def _number(index: Any) -> int:

@@ -16,31 +16,31 @@ from lockstep.feed.loader import LanePart, PreparedLoader
 from lockstep.feed.order import EpochPlan
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain, stream_key
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 from lockstep.run.witness.witness import Witness
 
 NUM_STEPS = 2
 """So many steps are fetched again: those that every proof has recorded."""
 
 
-def look_again_at_training(parts: Parts, witness: Witness) -> None:
+def look_again_at_training(run: RunState, witness: Witness) -> None:
     """Fetch the first samples of every loader that has trained. No exchange; random streams stay where they are."""
-    for loader in parts.loaders:
+    for loader in run.progress.loaders:
         if loader.standing.number in witness.plans:
-            _look_again(parts, witness, loader, "training")
+            _look_again(run, witness, loader, "training")
 
 
-def look_again_at_evaluation(parts: Parts, witness: Witness) -> None:
+def look_again_at_evaluation(run: RunState, witness: Witness) -> None:
     """The same with every loader that has evaluated."""
-    for loader in parts.loaders:
+    for loader in run.progress.loaders:
         if loader.has_fetched("evaluation"):
-            _look_again(parts, witness, loader, "evaluation")
+            _look_again(run, witness, loader, "evaluation")
 
 
-def _look_again(parts: Parts, witness: Witness, loader: PreparedLoader, purpose: str) -> None:
-    of = f" of loader {loader.standing.number + 1}" if len(parts.loaders) > 1 else ""
+def _look_again(run: RunState, witness: Witness, loader: PreparedLoader, purpose: str) -> None:
+    of = f" of loader {loader.standing.number + 1}" if len(run.progress.loaders) > 1 else ""
     label = f"{purpose} samples{of}"
-    with parts.streams.elsewhere():
+    with run.machinery.streams.elsewhere():
         try:
             plan = witness.plans[loader.standing.number] if purpose == "training" else loader.plan_evaluation(0)
             for part, batch in _fetched(loader, purpose, plan):

@@ -21,8 +21,8 @@ from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
+from lockstep.run.run_state import RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
@@ -34,8 +34,8 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, parts: Parts, plan: StepPlan, fetched: Batches) -> None:
-        self._parts, self._cut, self._lanes, self._fetched = parts, plan.cut, plan.parts, fetched
+    def __init__(self, run: RunState, plan: StepPlan, fetched: Batches) -> None:
+        self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
         self._passes = 0
         self._current: AnyPass | None = None
@@ -61,9 +61,9 @@ class Step:
         Raises:
             UsageError: outside of the step's lanes.
         """
-        if self._parts.place.region is not Region.LANE:
+        if self._run.progress.place.region is not Region.LANE:
             raise UsageError(f"step.lane is known inside the step's lanes:\n{RIGHT_FORM}")
-        return self._parts.place.lane
+        return self._run.progress.place.lane
 
     @property
     def loss(self) -> Agreed:
@@ -105,23 +105,23 @@ class Step:
                 part.backward(loss_of(batch), None)
 
     def _backward_over_batch(self, features_of: Callable[[Any], Any], loss_of: Callable[[Any], Tensor]) -> None:
-        parts = self._parts
-        if parts.mesh.stages > 1 or parts.mesh.asynchronous:
+        run = self._run
+        if run.setup.mesh.stages > 1 or run.setup.mesh.asynchronous:
             raise UsageError(
-                f"over_batch= needs the whole model and all lanes of the batch, which {parts.strategy.name} does not have on a "
+                f"over_batch= needs the whole model and all lanes of the batch, which {run.machinery.strategy.name} does not have on a "
                 f"rank. Use --strategy ddp or zero1."
             )
-        if parts.placement.num_lanes == 1:
+        if run.setup.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
             return
         lanes: list[LaneFeatures] = []
         with self._pass(is_look=True) as current:
             lanes.extend(LaneFeatures.of(features_of(batch)) for _, batch in self._batches_of(current))
-        whole = WholeBatch(lanes, parts.transport, parts.device, where())
-        with parts.strategy.precision.inside():
+        whole = WholeBatch(lanes, run.machinery.transport, run.setup.device, where())
+        with run.machinery.strategy.precision.inside():
             loss = loss_of(whole.features())
         check_loss(loss, None)
-        terms = whole.terms(loss, parts.scaler.value if parts.scaler is not None else 1.0)
+        terms = whole.terms(loss, run.machinery.scaler.value if run.machinery.scaler is not None else 1.0)
         with self._pass() as current:
             for term, (lane, _) in zip(terms, self._batches_of(current), strict=True):
                 if term is not None:
@@ -148,9 +148,9 @@ class Step:
             self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._parts.strategy.is_ordered:
+        if self._run.machinery.strategy.is_ordered:
             raise UsageError(
-                f"A {self._parts.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
+                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
                 f"for it. Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}"
             )
         with self._pass() as current:
@@ -160,15 +160,15 @@ class Step:
     @contextmanager
     def _pass(self, *, is_look: bool = False) -> Iterator[Pass | OrderedPass]:
         """One pass over the step's lanes, with a gradient of its own; or a look at what they compute, without backward."""
-        parts = self._parts
+        run = self._run
         if self._closed:
             raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
-        if parts.place.region is not Region.STEP:
+        if run.progress.place.region is not Region.STEP:
             raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
-        current = parts.strategy.begin_pass(self._cut, where())
-        parts.streams.look()
-        seen = parts.streams.seen
-        parts.broken = "the loop over the step's lanes was left early"
+        current = run.machinery.strategy.begin_pass(self._cut, where())
+        run.machinery.streams.look()
+        seen = run.machinery.streams.seen
+        run.progress.broken = "the loop over the step's lanes was left early"
         self._current = current
         finished = False
         try:
@@ -184,17 +184,17 @@ class Step:
         """The pass will not be finished."""
         self._current = None
         current.abandon()
-        self._parts.lane_logs.clear()
+        self._run.progress.lane_logs.clear()
         self._leave_lane_region()
 
     def _fetch(self, position: int) -> Any:
         """The batch of a lane, by its position among this rank's."""
-        parts = self._parts
+        run = self._run
         if position == len(self._batches):
-            parts.ledger.enter(Phase.DATA, "fetch")
+            run.machinery.ledger.enter(Phase.DATA, "fetch")
             self._batches.append(next(self._fetched))
-            if parts.witness is not None:
-                parts.witness.samples(self._lanes[position].lane, self._batches[position])
+            if run.machinery.witness is not None:
+                run.machinery.witness.samples(self._lanes[position].lane, self._batches[position])
         return self._batches[position]
 
     @overload
@@ -202,18 +202,18 @@ class Step:
     @overload
     def _enter_lane(self, part: LanePart, current: None) -> None: ...
     def _enter_lane(self, part: LanePart, current: Pass | None) -> OpenLane | None:
-        parts = self._parts
-        parts.place.region, parts.place.lane = Region.LANE, part.lane
-        parts.place.num_samples = len(part.indices)
-        parts.lane = current.begin_lane(part.lane) if current is not None else None
-        parts.strangers.begin_lane()
-        parts.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
-        parts.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
-        return parts.lane
+        run = self._run
+        run.progress.place.region, run.progress.place.lane = Region.LANE, part.lane
+        run.progress.place.num_samples = len(part.indices)
+        run.progress.lane = current.begin_lane(part.lane) if current is not None else None
+        run.machinery.strangers.begin_lane()
+        run.machinery.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
+        run.machinery.ledger.enter(Phase.COMPUTE, f"lane {part.lane}")
+        return run.progress.lane
 
     def _leave_lane(self, lane: OpenLane | None) -> None:
-        if self._parts.streams.was_seeded():
-            say_seeded_lane(self._parts, where())
+        if self._run.machinery.streams.was_seeded():
+            say_seeded_lane(self._run, where())
         if lane is not None:
             lane.end()
         if self._passes == 0:
@@ -221,42 +221,44 @@ class Step:
         self._leave_lane_region()
 
     def _leave_lane_region(self) -> None:
-        parts = self._parts
-        parts.lane = None
-        parts.strangers.end_lane()
-        if parts.place.region is Region.LANE:
-            parts.place.region, parts.place.lane = Region.STEP, -1
+        run = self._run
+        run.progress.lane = None
+        run.machinery.strangers.end_lane()
+        if run.progress.place.region is Region.LANE:
+            run.progress.place.region, run.progress.place.lane = Region.STEP, -1
 
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
-        parts = self._parts
-        parts.ledger.enter(Phase.EXCHANGE, "gradients")
-        notes, parts.lane_logs = parts.lane_logs, {}
+        run = self._run
+        run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
+        notes, run.progress.lane_logs = run.progress.lane_logs, {}
         self._result = result = current.end(notes, seen)
-        parts.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, parts.strategy.take_waited_s())
-        parts.broken = None
+        run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
+        run.progress.broken = None
         if result.apart:
-            say_apart(parts, result.apart, self.number)
+            say_apart(run, result.apart, self.number)
         if is_look:
-            parts.streams.enter(Domain.STEP, self.number, self._passes, "look")
+            run.machinery.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)
             return
         self._passes += 1
-        parts.streams.enter(Domain.STEP, self.number, self._passes)
+        run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
-            _show_loss(parts, self.number, result.loss)
-        if parts.witness is not None:
-            norm = parts.strategy.gradient_norm([p for model in parts.models for p in model.parameters()], 2.0)
-            parts.witness.after_pass(self.number, self._passes, (result.loss, norm), parts.models)
+            _show_loss(run, self.number, result.loss)
+        if run.machinery.witness is not None:
+            norm = run.machinery.strategy.gradient_norm(
+                [p for model in run.progress.models for p in model.parameters()], 2.0
+            )
+            run.machinery.witness.after_pass(self.number, self._passes, (result.loss, norm), run.progress.models)
         self._log(result.notes)
-        parts.ledger.enter(Phase.UPDATE, "optimizer")
+        run.machinery.ledger.enter(Phase.UPDATE, "optimizer")
 
     def _log(self, notes: dict[int, Any]) -> None:
         """Write what the lanes logged."""
         if notes:
-            means = _means(notes, self._parts.placement.num_lanes)
-            self._parts.metrics.write(means)
-            if self._parts.witness is not None:
-                self._parts.witness.logged(self.number, means)
+            means = _means(notes, self._run.setup.placement.num_lanes)
+            self._run.machinery.metrics.write(means)
+            if self._run.machinery.witness is not None:
+                self._run.machinery.witness.logged(self.number, means)
 
     def skip_rest(self) -> None:
         """Fetch what was not used, so that the next step gets its own samples; the step is over."""
@@ -267,14 +269,14 @@ class Step:
         if self._current is not None:  # the script still holds its iterator
             self._abandon(self._current)
         if not self._passes:
-            self._parts.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+            self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 
 
-def _show_loss(parts: Parts, step: int, loss: float) -> None:
-    was_finite = math.isfinite(parts.ledger.loss) or not parts.ledger.num_losses
-    parts.ledger.loss = loss
-    parts.ledger.num_losses += 1
-    if was_finite and not math.isfinite(loss) and parts.transport.rank == 0:
+def _show_loss(run: RunState, step: int, loss: float) -> None:
+    was_finite = math.isfinite(run.machinery.ledger.loss) or not run.machinery.ledger.num_losses
+    run.machinery.ledger.loss = loss
+    run.machinery.ledger.num_losses += 1
+    if was_finite and not math.isfinite(loss) and run.machinery.transport.rank == 0:
         print(f"lockstep: the loss is {loss} in step {step}.", file=sys.stderr)
 
 

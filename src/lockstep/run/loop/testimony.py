@@ -15,71 +15,71 @@ from functools import partial
 from lockstep.feed.loader import PreparedLoader
 from lockstep.feed.order import EpochPlan
 from lockstep.run.loop.second_look import look_again_at_evaluation, look_again_at_training
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 from lockstep.run.witness.witness import Taken, Witness
 
 LEAST_REST_S = 30.0
 """The code behind the last step gets so long at least, and twice as long as the script took until then."""
 
 
-def is_over(parts: Parts) -> bool:
+def is_over(run: RunState) -> bool:
     """Whether loops end here, because everything that was wanted is recorded."""
-    return parts.witness is not None and parts.witness.over
+    return run.machinery.witness is not None and run.machinery.witness.over
 
 
-def testify_begin(parts: Parts, loader: PreparedLoader, plan: EpochPlan) -> None:
+def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan) -> None:
     """An epoch begins."""
-    if parts.witness is not None:
-        parts.witness.initial(_taken(parts))
-        parts.witness.plans.setdefault(loader.standing.number, plan)
+    if run.machinery.witness is not None:
+        run.machinery.witness.initial(_taken(run))
+        run.machinery.witness.plans.setdefault(loader.standing.number, plan)
 
 
-def testify_step(parts: Parts) -> None:
+def testify_step(run: RunState) -> None:
     """The body of a step is finished. Every rank must call it.
 
     Raises:
         SystemExit: after the last wanted step, where the script's end is not wanted.
     """
-    witness = parts.witness
+    witness = run.machinery.witness
     if witness is None:
         return
-    witness.after_step(parts.ledger.step, _taken(parts))
+    witness.after_step(run.machinery.ledger.step, _taken(run))
     if witness.over:
-        _begin_rest(parts, witness)
+        _begin_rest(run, witness)
 
 
-def testify_left(parts: Parts) -> None:
+def testify_left(run: RunState) -> None:
     """The script has left the loop over its steps in the middle of one: it is recorded at the next place where all ranks are."""
-    if parts.witness is not None:
-        parts.witness.left = parts.ledger.step
+    if run.machinery.witness is not None:
+        run.machinery.witness.left = run.machinery.ledger.step
 
 
-def settle(parts: Parts) -> None:
+def settle(run: RunState) -> None:
     """All ranks are here, between steps: record a step whose loop was left. Every rank must call it."""
-    if parts.witness is not None and parts.witness.left is not None:
-        testify_step(parts)
+    if run.machinery.witness is not None and run.machinery.witness.left is not None:
+        testify_step(run)
 
 
-def testify_end(parts: Parts) -> None:
+def testify_end(run: RunState) -> None:
     """The script is over. Every rank must call it."""
-    witness = parts.witness
+    witness = run.machinery.witness
     if witness is None or not witness.to_the_end:
         return
-    settle(parts)
+    settle(run)
     if not witness.over:
-        look_again_at_training(parts, witness)
-    look_again_at_evaluation(parts, witness)
-    witness.at_end(_taken(parts))
+        look_again_at_training(run, witness)
+    look_again_at_evaluation(run, witness)
+    witness.at_end(_taken(run))
     witness.note_ending(reached=True)
 
 
-def _begin_rest(parts: Parts, witness: Witness) -> None:
-    if not witness.to_the_end or parts.mesh.asynchronous:  # such ranks make their steps each by itself
+def _begin_rest(run: RunState, witness: Witness) -> None:
+    if not witness.to_the_end or run.setup.mesh.asynchronous:  # such ranks make their steps each by itself
         raise SystemExit(0)
-    look_again_at_training(parts, witness)
+    look_again_at_training(run, witness)
     witness.flush_end()
     witness.note_ending(reached=False)
-    parts.transport.barrier("the last step of verify")  # nobody fails behind it before all have recorded it
+    run.machinery.transport.barrier("the last step of verify")  # nobody fails behind it before all have recorded it
     seconds = max(LEAST_REST_S, 2 * (time.monotonic() - witness.began_s))
     timer = threading.Timer(seconds, _end_here, (witness, seconds))
     timer.daemon = True
@@ -92,10 +92,10 @@ def _end_here(witness: Witness, seconds: float) -> None:
     os._exit(0)
 
 
-def _taken(parts: Parts) -> Taken:
+def _taken(run: RunState) -> Taken:
     return Taken(
-        parts.models,
-        [*parts.taken, *parts.stateful.values()],
-        parts.is_here,
-        partial(parts.strategy.whole_state, everyone=True),
+        run.progress.models,
+        [*run.progress.taken, *run.progress.stateful.values()],
+        run.is_here,
+        partial(run.machinery.strategy.whole_state, everyone=True),
     )

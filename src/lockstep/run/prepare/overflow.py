@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from lockstep.caller import where
 from lockstep.errors import UsageError
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
+from lockstep.run.run_state import RunState
 from lockstep.strategy.loss_scale import LossScale
 
 PATIENCE = 16
@@ -29,12 +29,12 @@ class Overflow:
     """Watches one optimizer.
 
     Args:
-        parts: the run.
+        run: whose it is.
         scale: told of each update, whether it was skipped.
     """
 
-    def __init__(self, parts: Parts, scale: LossScale) -> None:
-        self._parts, self._scale = parts, scale
+    def __init__(self, run: RunState, scale: LossScale) -> None:
+        self._run, self._scale = run, scale
         self._held: list[tuple[Tensor, Tensor]] = []
 
     def watch(self, optimizer: Optimizer) -> list[Any]:
@@ -66,14 +66,18 @@ class Overflow:
 
     def _agreed(self, has_gradients: bool, overflow: bool) -> tuple[bool, bool]:
         """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without a word."""
-        if self._parts.mesh.stages == 1:
+        if self._run.setup.mesh.stages == 1:
             return has_gradients, overflow
-        told = self._parts.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
+        told = self._run.machinery.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
         return any(has for has, _ in told), any(over for _, over in told)
 
     def _say(self) -> None:
-        parts = self._parts
-        if self._scale.skipped_in_a_row == PATIENCE and parts.transport.rank == 0 and parts.place.region is Region.STEP:
+        run = self._run
+        if (
+            self._scale.skipped_in_a_row == PATIENCE
+            and run.machinery.transport.rank == 0
+            and run.progress.place.region is Region.STEP
+        ):
             print(
                 f"lockstep: {PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "
                 f"scale of {self._scale.value:g}. The loss itself may have diverged: lower the learning rate, or use "

@@ -24,52 +24,52 @@ from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.loop.evaluation import evaluate
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes
-from lockstep.run.parts import Parts
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
+from lockstep.run.run_state import RunState
 from lockstep.run.witness.calm import calm_module
 from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.right_form import RIGHT_FORM
 
 
-def prepare(parts: Parts, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
+def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
         raise UsageError("run.prepare needs at least one model, parameter, optimizer, scheduler or DataLoader.")
-    if parts.place.region is not Region.SCRIPT:
+    if run.progress.place.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f'updates_by={updates_by!r}: it must be "element" or "parameter".')
     for thing in things:
-        _refuse(parts, thing)
+        _refuse(run, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
         refuse_unsupported(loader)
     taken = [LoneParameter(thing) if isinstance(thing, Tensor) else thing for thing in things]
     models = [thing for thing in taken if isinstance(thing, nn.Module)]
     if models:
-        _adopt(parts, models, buffers)
+        _adopt(run, models, buffers)
     for optimizer in (thing for thing in things if isinstance(thing, Optimizer)):
-        _watch(parts, optimizer, updates_by)
-    if parts.arithmetic.numerics == "exact":
-        set_compiler(parts.placement.num_lanes)
-    parts.taken.extend(taken)
-    prepared = [_loader(parts, thing) if isinstance(thing, DataLoader) else thing for thing in things]
-    _write_decisions(parts)
+        _watch(run, optimizer, updates_by)
+    if run.setup.arithmetic.numerics == "exact":
+        set_compiler(run.setup.placement.num_lanes)
+    run.progress.taken.extend(taken)
+    prepared = [_loader(run, thing) if isinstance(thing, DataLoader) else thing for thing in things]
+    _write_decisions(run)
     return prepared
 
 
-def _refuse(parts: Parts, thing: Any) -> None:
+def _refuse(run: RunState, thing: Any) -> None:
     kind = type(thing).__name__
-    if any(thing is taken for taken in parts.taken) or isinstance(thing, PreparedLoader):
+    if any(thing is taken for taken in run.progress.taken) or isinstance(thing, PreparedLoader):
         raise UsageError(f"run.prepare got the same {kind} twice. Prepare everything once, before the loop.")
     if isinstance(thing, (DistributedDataParallel, DataParallel)):
         raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
     if isinstance(thing, SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
-    if isinstance(thing, Tensor) and any(thing is one for model in parts.models for one in model.parameters()):
+    if isinstance(thing, Tensor) and any(thing is one for model in run.progress.models for one in model.parameters()):
         raise UsageError(
             f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
         )
@@ -80,18 +80,18 @@ def _refuse(parts: Parts, thing: Any) -> None:
         )
 
 
-def _adopt(parts: Parts, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
-    objection = objection_to_lanes(parts.mesh, parts.placement.num_lanes, parts.device.type)
+def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
+    objection = objection_to_lanes(run.setup.mesh, run.setup.placement.num_lanes, run.setup.device.type)
     if objection and has_synchronised_norm(models):
         raise UsageError(objection)
     for model in models:
         if not spans_devices(model):
-            _move(model, parts.device)
-        if parts.witness is not None and parts.witness.plain:
+            _move(model, run.setup.device)
+        if run.machinery.witness is not None and run.machinery.witness.plain:
             calm_module(model)
-    parts.strategy.set_buffer_rules(buffers)
-    parts.strategy.adopt([*parts.models, *models])
-    parts.models.extend(models)
+    run.machinery.strategy.set_buffer_rules(buffers)
+    run.machinery.strategy.adopt([*run.progress.models, *models])
+    run.progress.models.extend(models)
 
 
 def _move(model: nn.Module, device: torch.device) -> None:
@@ -102,9 +102,9 @@ def _move(model: nn.Module, device: torch.device) -> None:
     model.to(device)
 
 
-def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
+def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
     """Check that the optimizer updates the prepared models, and only them; look at each of its steps."""
-    known = {id(parameter) for model in parts.models for parameter in model.parameters()}
+    known = {id(parameter) for model in run.progress.models for parameter in model.parameters()}
     owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(id(parameter) not in known for parameter in owned)
     if foreign == len(owned):
@@ -117,116 +117,118 @@ def _watch(parts: Parts, optimizer: Optimizer, updates_by: str | None) -> None:
             f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
             f"would not be reduced. Pass them (or their module) to run.prepare as well."
         )
-    parts.strangers.take(optimizer)
-    parts.hooks.append(optimizer.register_step_pre_hook(_before_step(parts)))
-    if parts.scaler is not None:
-        parts.hooks.extend(Overflow(parts, parts.scaler).watch(optimizer))
-    parts.strategy.take_optimizer(optimizer, updates_by, parts.place.require_same_on_every_rank)
+    run.machinery.strangers.take(optimizer)
+    run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
+    if run.machinery.scaler is not None:
+        run.progress.hooks.extend(Overflow(run, run.machinery.scaler).watch(optimizer))
+    run.machinery.strategy.take_optimizer(optimizer, updates_by, run.progress.place.require_same_on_every_rank)
 
 
-def _before_step(parts: Parts) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
+def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
     def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls_back = any(callable(value) for value in [*args, *kwargs.values()])
-        if calls_back and (not parts.strategy.takes_closures or parts.scaler is not None):
-            why = parts.strategy.name if parts.scaler is None else "16-mixed"
+        if calls_back and (not run.machinery.strategy.takes_closures or run.machinery.scaler is not None):
+            why = run.machinery.strategy.name if run.machinery.scaler is None else "16-mixed"
             raise UsageError(
                 f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare before. Use "
                 f"--strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the lanes:\n{RIGHT_FORM}"
             )
-        if parts.place.region is Region.LANE:
+        if run.progress.place.region is Region.LANE:
             raise UsageError(
                 f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
             )
-        if parts.broken is not None and not calls_back:
-            raise UsageError(f"There is no gradient for this step: {parts.broken}. The right form is:\n{RIGHT_FORM}")
-        parts.strategy.before_update(optimizer)
+        if run.progress.broken is not None and not calls_back:
+            raise UsageError(
+                f"There is no gradient for this step: {run.progress.broken}. The right form is:\n{RIGHT_FORM}"
+            )
+        run.machinery.strategy.before_update(optimizer)
 
     return before_step
 
 
-def _loader(parts: Parts, loader: DataLoader[Any]) -> PreparedLoader:
-    number = len(parts.loaders)
-    witness_plain = parts.witness is not None and parts.witness.plain
+def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
+    number = len(run.progress.loaders)
+    witness_plain = run.machinery.witness is not None and run.machinery.witness.plain
     standing = Standing(
-        parts.seed,
+        run.setup.seed,
         number,
-        parts.lanes,
-        parts.placement.num_lanes,
+        run.setup.lanes,
+        run.setup.placement.num_lanes,
         seed_process,
-        device=parts.device,
+        device=run.setup.device,
         per_sample=witness_plain,
     )
-    prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(parts, prepared))
-    if (said := leftover_of(loader)) and parts.environment.position.rank == 0:
+    prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(run, prepared))
+    if (said := leftover_of(loader)) and run.setup.environment.position.rank == 0:
         print(f"lockstep: {said}", file=sys.stderr)
-    with parts.streams.elsewhere():
-        seed_process(parts.seed)
+    with run.machinery.streams.elsewhere():
+        seed_process(run.setup.seed)
         mine = [len(loader.dataset), dataset_digest(loader.dataset)]  # type: ignore[arg-type]
-    for rank, theirs in enumerate(parts.transport.all_gather_object(mine, "prepare loader")):
+    for rank, theirs in enumerate(run.machinery.transport.all_gather_object(mine, "prepare loader")):
         if theirs[0] != mine[0]:
             raise UsageError(
-                f"The data set has {theirs[0]} samples on rank {rank} but {mine[0]} on rank {parts.transport.rank}. "
+                f"The data set has {theirs[0]} samples on rank {rank} but {mine[0]} on rank {run.machinery.transport.rank}. "
                 f"Give every rank the whole data set; lockstep splits it."
             )
         if theirs[1] != mine[1]:
             raise UsageError(
-                f"The data set has other samples on rank {rank} than on rank {parts.transport.rank}. Read the same files "
+                f"The data set has other samples on rank {rank} than on rank {run.machinery.transport.rank}. Read the same files "
                 f"in the same order everywhere (sort directory listings), and do not shuffle or split by rank."
             )
-    parts.loaders.append(prepared)
+    run.progress.loaders.append(prepared)
     return prepared
 
 
-def _write_decisions(parts: Parts) -> None:
+def _write_decisions(run: RunState) -> None:
     """For the launcher's second start line, and for the record."""
-    if parts.environment.position.rank != 0 or not parts.loaders:
+    if run.setup.environment.position.rank != 0 or not run.progress.loaders:
         return
-    loader = parts.loaders[0]
-    if parts.folder is None:
-        _say_decisions(parts, loader.batch_size)
+    loader = run.progress.loaders[0]
+    if run.setup.folder is None:
+        _say_decisions(run, loader.batch_size)
         return
-    size, lanes = loader.batch_size, parts.placement.num_lanes
+    size, lanes = loader.batch_size, run.setup.placement.num_lanes
     decided = {
         "lanes": lanes,
         "batch_size": size,
         "lane_sizes": [] if size is None else Cut(size, lanes).full_sizes(),
-        "strategy": str(parts.mesh),
-        "not_exact": _why_not_exact(parts),
-        "stages": parts.mesh.stages,
-        "seed": parts.seed,
-        "threads": parts.threads,
-        "lanes_named": parts.lanes_named,
-        "fingerprint": fingerprint(parts.device, parts.threads),
-        "arithmetic": _arithmetic(parts),
+        "strategy": str(run.setup.mesh),
+        "not_exact": _why_not_exact(run),
+        "stages": run.setup.mesh.stages,
+        "seed": run.setup.seed,
+        "threads": run.setup.threads,
+        "lanes_named": run.setup.lanes_named,
+        "fingerprint": fingerprint(run.setup.device, run.setup.threads),
+        "arithmetic": _arithmetic(run),
     }
-    keep(parts.folder.decided, json.dumps(decided), parts.ledger)
+    keep(run.setup.folder.decided, json.dumps(decided), run.machinery.ledger)
 
 
-def _why_not_exact(parts: Parts) -> str:
-    return why_not_exact(parts.mesh.strategy, parts.arithmetic.numerics)
+def _why_not_exact(run: RunState) -> str:
+    return why_not_exact(run.setup.mesh.strategy, run.setup.arithmetic.numerics)
 
 
-def _arithmetic(parts: Parts) -> dict[str, Any]:
+def _arithmetic(run: RunState) -> dict[str, Any]:
     """Precision, numerics and every flag that they set, for decided.json and the line about them."""
     return {
-        "precision": parts.arithmetic.precision,
-        "numerics": parts.arithmetic.numerics,
-        "seed": parts.seed,
-        "device": parts.device.type,
+        "precision": run.setup.arithmetic.precision,
+        "numerics": run.setup.arithmetic.numerics,
+        "seed": run.setup.seed,
+        "device": run.setup.device.type,
         "flags": flags(),
     }
 
 
-def _say_decisions(parts: Parts, batch_size: int | None) -> None:
+def _say_decisions(run: RunState, batch_size: int | None) -> None:
     """Without our launcher the rank says itself what the same bits need elsewhere; once."""
-    if not parts.said_decisions:
-        parts.said_decisions = True
-        ranks, lanes = parts.transport.world_size, parts.placement.num_lanes
-        needed = f"{lanes} lane{'s' * (lanes > 1)}, {parts.threads} thread{'s' * (parts.threads > 1)} each"
-        same = "" if _why_not_exact(parts) else f"same bits elsewhere with {needed}; "
+    if not run.progress.said_decisions:
+        run.progress.said_decisions = True
+        ranks, lanes = run.machinery.transport.world_size, run.setup.placement.num_lanes
+        needed = f"{lanes} lane{'s' * (lanes > 1)}, {run.setup.threads} thread{'s' * (run.setup.threads > 1)} each"
+        same = "" if _why_not_exact(run) else f"same bits elsewhere with {needed}; "
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         print(
-            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {parts.device.type}, {batch}, {parts.mesh}; "
-            f"{same}numerics {arithmetic_text(_arithmetic(parts))}",
+            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {run.setup.mesh}; "
+            f"{same}numerics {arithmetic_text(_arithmetic(run))}",
             file=sys.stderr,
         )

@@ -24,7 +24,7 @@ from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.regular_file import read_regular
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_counters import wrong_counters
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
@@ -55,7 +55,7 @@ class LoadPlan:
     """What goes where; made without changing anything.
 
     Args:
-        parts: of the run.
+        run: of which the state is loaded.
         place: the folder, whose files were found to be those of the manifest.
         manifest: which files there are; no other one is opened.
         objects: of the script, by name.
@@ -65,8 +65,8 @@ class LoadPlan:
             that a decoder raises; see `made`.
     """
 
-    def __init__(self, parts: Parts, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
-        self._parts, self.place, self._manifest = parts, place, manifest
+    def __init__(self, run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
+        self._run, self.place, self._manifest = run, place, manifest
         text = json.loads(read_regular(self._file(DOCUMENTS), follow=False))
         self._documents, self._entries = text["documents"], text["entries"]
         self._others = TensorFile(self._file(OTHER_TENSORS))
@@ -76,14 +76,14 @@ class LoadPlan:
         self._counters = self._decode(self._documents["the run"])
         self._streams = self._decode(self._documents["random numbers"])
         self._check_own()
-        for label, model in labelled(parts.models, "model"):
+        for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
-        names = parameter_names(parts.models)
-        for label, optimizer in optimizers_of(parts):
+        names = parameter_names(run.progress.models)
+        for label, optimizer in optimizers_of(run):
             self._add_optimizer(label, optimizer, names)
-        for label, scheduler in schedulers_of(parts):
+        for label, scheduler in schedulers_of(run):
             self._add_scheduler(label, scheduler)
-        for label, thing in parts.stateful.items():
+        for label, thing in run.progress.stateful.items():
             self._add(
                 label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
             )
@@ -109,11 +109,11 @@ class LoadPlan:
         for step in self._models:
             step.load()
         self._restore_counters(self._counters)
-        self._parts.streams.restore(self._streams, self._parts.ledger.step)
+        self._run.machinery.streams.restore(self._streams, self._run.machinery.ledger.step)
 
     def other_loaders(self) -> list[str]:
         """In words, how the run's loaders differ from those of the state."""
-        pairs = zip(counters(self._parts)["loaders"], self._counters["loaders"], strict=True)
+        pairs = zip(counters(self._run)["loaders"], self._counters["loaders"], strict=True)
         return [
             f"{now[key]} {words} of loader {number}, not {then[key]}"
             for number, (now, then) in enumerate(pairs, 1)
@@ -130,9 +130,11 @@ class LoadPlan:
         if problem := wrong_counters(self._counters) or wrong_streams(self._streams):
             raise UsageError(f"{problem}.")
         saved = len(self._counters["loaders"])
-        if saved != len(self._parts.loaders):
-            raise UsageError(f"it was saved with {saved} prepared loaders, and the run has {len(self._parts.loaders)}.")
-        self._parts.epochs.check(self._counters["epochs"])
+        if saved != len(self._run.progress.loaders):
+            raise UsageError(
+                f"it was saved with {saved} prepared loaders, and the run has {len(self._run.progress.loaders)}."
+            )
+        self._run.progress.epochs.check(self._counters["epochs"])
 
     def _document(self, label: str) -> Any:
         if label not in self._documents:
@@ -206,22 +208,22 @@ class LoadPlan:
         return {label.removesuffix("="): self._decode(document["value"]) for label, document in left.items()}
 
     def _restore_counters(self, saved: Mapping[str, Any]) -> None:
-        parts, ledger = self._parts, self._parts.ledger
-        parts.epochs.restore(saved["epochs"])
+        run, ledger = self._run, self._run.machinery.ledger
+        run.progress.epochs.restore(saved["epochs"])
         ledger.step, ledger.epoch = saved["step"], saved["epoch"]
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
-        parts.epochs_seen[:] = saved["epochs_seen"]
-        parts.resumed = epochs, step = len(parts.epochs_seen), ledger.step
-        if parts.transport.rank == 0:
+        run.progress.epochs_seen[:] = saved["epochs_seen"]
+        run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
+        if run.machinery.transport.rank == 0:
             remark(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
-        for loader, before in zip(parts.loaders, saved["loaders"], strict=True):
+        for loader, before in zip(run.progress.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]
 
 
-def made(parts: Parts, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> tuple[LoadPlan | None, str]:
+def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> tuple[LoadPlan | None, str]:
     """The plan, or why there is none."""
     try:
-        return LoadPlan(parts, place, manifest, objects), ""
+        return LoadPlan(run, place, manifest, objects), ""
     except LockstepError as error:
         return None, str(error)
     except (

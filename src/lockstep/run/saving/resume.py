@@ -11,7 +11,7 @@ from lockstep.caller import where
 from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
 from lockstep.checkpoint.manifest import Manifest, damage
 from lockstep.errors import LockstepError, UsageError
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 from lockstep.run.saving.load_plan import LoadPlan, made
 from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
 from lockstep.visible import remark
@@ -20,46 +20,46 @@ LOAD = "run.load_state"
 
 
 def load_state(
-    parts: Parts, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
+    run: RunState, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
 ) -> dict[str, Any]:
     """See `Run.load_state`."""
-    require_between_epochs(parts, LOAD)
-    folder = StateFolder(place_of(parts, path))
+    require_between_epochs(run, LOAD)
+    folder = StateFolder(place_of(run, path))
     before = identity_of(folder.target)
     found, problem = None, ""
     try:
         found = folder.read_manifest()
     except LockstepError as error:
         problem = str(error)
-    if not _all_found(parts, folder.target, found, problem):
+    if not _all_found(run, folder.target, found, problem):
         if missing_ok:
             return {}
         raise UsageError(f"There is no state in {folder.target}. Pass missing_ok=True for a first start.")
     assert found is not None
     place, manifest = found
     # One rank of each node reads every byte; the others believe it.
-    _raise_together(parts, damage(place, manifest) if parts.environment.position.local_rank == 0 else "")
-    plan, problem = made(parts, place, manifest, objects)
+    _raise_together(run, damage(place, manifest) if run.setup.environment.position.local_rank == 0 else "")
+    plan, problem = made(run, place, manifest, objects)
     problem = f"{place} does not fit this run: {problem}" if problem else ""
     if identity_of(folder.target) != before:
         problem = (
             f"{folder.target} was replaced by another program while it was read. Give each run a folder of its own."
         )
-    _raise_together(parts, problem)
+    _raise_together(run, problem)
     assert plan is not None
     problem = plan.load_all_but_models()
-    _raise_together(parts, f"{place} does not fit this run: {problem}" if problem else "")
-    if parts.transport.rank == 0:
-        _say_differences(parts, plan, folder, manifest)
+    _raise_together(run, f"{place} does not fit this run: {problem}" if problem else "")
+    if run.machinery.transport.rank == 0:
+        _say_differences(run, plan, folder, manifest)
     plan.load_models()
-    parts.transport.barrier(LOAD, where())
+    run.machinery.transport.barrier(LOAD, where())
     return plan.extra
 
 
-def _all_found(parts: Parts, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
+def _all_found(run: RunState, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
     """Whether there is a state; raises when ranks see different ones."""
     mine = [problem, found is not None, str(found[1].files) if found else ""]
-    told = parts.transport.all_gather_object(mine, LOAD, where())
+    told = run.machinery.transport.all_gather_object(mine, LOAD, where())
     if first := next(filter(None, (problem for problem, _, _ in told)), ""):
         raise UsageError(first)
     if any(one != told[0] for one in told):
@@ -70,17 +70,17 @@ def _all_found(parts: Parts, target: Path, found: tuple[Path, Manifest] | None, 
     return bool(told[0][1])
 
 
-def _raise_together(parts: Parts, problem: str) -> None:
-    told = parts.transport.all_gather_object(problem, LOAD, where())
+def _raise_together(run: RunState, problem: str) -> None:
+    told = run.machinery.transport.all_gather_object(problem, LOAD, where())
     if first := next(filter(None, told), ""):
         raise UsageError(first)
 
 
-def _say_differences(parts: Parts, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
+def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
     """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
     if plan.place != folder.target:
         remark(left_between(folder.target, plan.place))
-    now, then = facts_of(parts), manifest.facts
+    now, then = facts_of(run), manifest.facts
     changed = [
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
     ]

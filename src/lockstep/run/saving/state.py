@@ -27,78 +27,78 @@ from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import check_replicas
-from lockstep.run.parts import Parts
 from lockstep.run.position.region import Region
+from lockstep.run.run_state import RunState
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
 SAVE = "run.save_state"
 
 
-def save_state(parts: Parts, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
+def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
     """See `Run.save_state`."""
-    require_between_epochs(parts, SAVE)
+    require_between_epochs(run, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
-    checksums = parts.strategy.checksums()
-    check_replicas(parts, parts.transport.all_gather_object(checksums, SAVE, where()))
-    folder = StateFolder(place_of(parts, path))
-    contents, found, problem = Contents(), {}, folder.refusal() if parts.transport.rank == 0 else ""
-    states = {label: parts.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(parts)}
+    checksums = run.machinery.strategy.checksums()
+    check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
+    folder = StateFolder(place_of(run, path))
+    contents, found, problem = Contents(), {}, folder.refusal() if run.machinery.transport.rank == 0 else ""
+    states = {label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run)}
     try:
-        contents = collect(parts, extra, states)
+        contents = collect(run, extra, states)
         told = {file: inventory_of(tensors) for file, tensors in contents.files.items()}
     except LockstepError as error:
         told, problem = {}, problem or str(error)
-    if problem := _first_problem(parts, problem):
+    if problem := _first_problem(run, problem):
         raise UsageError(problem)
-    found = _agree(parts, contents, told)
-    problem = _write(parts, folder, contents, found)
-    if problem := _first_problem(parts, problem):
+    found = _agree(run, contents, told)
+    problem = _write(run, folder, contents, found)
+    if problem := _first_problem(run, problem):
         raise WorldError(f"The state could not be written to {folder.target}: {problem}")
 
 
-def require_between_epochs(parts: Parts, call: str) -> None:
+def require_between_epochs(run: RunState, call: str) -> None:
     """Raise `UsageError` inside an epoch's steps, where a state would be half of something."""
-    parts.place.require_same_on_every_rank(call)
-    if parts.place.region is not Region.SCRIPT:
+    run.progress.place.require_same_on_every_rank(call)
+    if run.progress.place.region is not Region.SCRIPT:
         raise UsageError(
             f"{call} was called inside the loop over run.steps, where an epoch is half done. Call it after the loop, at the "
             f"end of the epoch."
         )
 
 
-def place_of(parts: Parts, path: str | os.PathLike[str]) -> Path:
+def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     """Where a file of the run lies. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
-    if (parts.witness is not None or parts.meter is not None) and parts.folder is not None:
+    if (run.machinery.witness is not None or run.machinery.meter is not None) and run.setup.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
-        return put_elsewhere(path, parts.folder.path / "evidence" / name)
+        return put_elsewhere(path, run.setup.folder.path / "evidence" / name)
     return Path(path)
 
 
-def collect(parts: Parts, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]]) -> Contents:
+def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]]) -> Contents:
     """This rank's part of the state. `states` are the optimizers' by label. Raises `UsageError` for what cannot be written, with its name."""
     contents = Contents()
-    holder = parts.strategy.holder_of
-    for label, model in labelled(parts.models, "model"):
+    holder = run.machinery.strategy.holder_of
+    for label, model in labelled(run.progress.models, "model"):
         state = ModelState.of(model)
         tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
         for name, tensor in state.tensors.items():
             tensors.add(name, tensor, holder(tensor))
         contents.add(label, state.others, OTHER_TENSORS)
-    names = parameter_names(parts.models)
-    for label, optimizer in optimizers_of(parts):
+    names = parameter_names(run.progress.models)
+    for label, optimizer in optimizers_of(run):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
-    for label, scheduler in schedulers_of(parts):
+    for label, scheduler in schedulers_of(run):
         contents.add(label, scheduler.state_dict(), OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
-    for name, thing in parts.stateful.items():
+    for name, thing in run.progress.stateful.items():
         contents.add(name, thing.state_dict(), OTHER_TENSORS)
     for name, thing in extra.items():
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
-    contents.add("the run", counters(parts), OTHER_TENSORS, of_main=parts.mesh.asynchronous)
-    contents.add("random numbers", parts.streams.snapshot(), OTHER_TENSORS, of_main=True)
+    contents.add("the run", counters(run), OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
+    contents.add("random numbers", run.machinery.streams.snapshot(), OTHER_TENSORS, of_main=True)
     return contents
 
 
@@ -117,57 +117,61 @@ def labelled(things: list[Any], kind: str) -> list[tuple[str, Any]]:
     return [(f"{kind}{number if len(things) > 1 else ''}", thing) for number, thing in enumerate(things, 1)]
 
 
-def optimizers_of(parts: Parts) -> list[tuple[str, Optimizer]]:
+def optimizers_of(run: RunState) -> list[tuple[str, Optimizer]]:
     """The prepared optimizers by label."""
-    return labelled([thing for thing in parts.taken if isinstance(thing, Optimizer)], "optimizer")
+    return labelled([thing for thing in run.progress.taken if isinstance(thing, Optimizer)], "optimizer")
 
 
-def schedulers_of(parts: Parts) -> list[tuple[str, Any]]:
+def schedulers_of(run: RunState) -> list[tuple[str, Any]]:
     """What else `prepare` took that has a state."""
     known = (nn.Module, Optimizer, DataLoader)
-    return labelled([thing for thing in parts.taken if not isinstance(thing, known)], "scheduler")
+    return labelled([thing for thing in run.progress.taken if not isinstance(thing, known)], "scheduler")
 
 
-def counters(parts: Parts) -> dict[str, Any]:
+def counters(run: RunState) -> dict[str, Any]:
     """Where the run is; the same on every rank."""
-    ledger = parts.ledger
+    ledger = run.machinery.ledger
     return {
         "step": ledger.step,
         "epoch": ledger.epoch,
         "num_losses": ledger.num_losses,
         "loss": ledger.loss,
-        "epochs_seen": list(parts.epochs_seen),
-        "epochs": parts.epochs.position(),
+        "epochs_seen": list(run.progress.epochs_seen),
+        "epochs": run.progress.epochs.position(),
         "loaders": [
             {"epochs_begun": loader.epochs_begun, "samples": len(loader.dataset), "batch_size": loader.batch_size}  # type: ignore[arg-type]
-            for loader in parts.loaders
+            for loader in run.progress.loaders
         ],
     }
 
 
-def facts_of(parts: Parts) -> dict[str, Any]:
+def facts_of(run: RunState) -> dict[str, Any]:
     """What the bits depend on, and what a person wants to see in the manifest."""
-    from_run = {"step": parts.ledger.step, "epochs": len(parts.epochs_seen), "ranks": parts.transport.world_size}
-    bits = {"lanes": parts.placement.num_lanes, "threads": parts.threads, "seed": parts.seed}
+    from_run = {
+        "step": run.machinery.ledger.step,
+        "epochs": len(run.progress.epochs_seen),
+        "ranks": run.machinery.transport.world_size,
+    }
+    bits = {"lanes": run.setup.placement.num_lanes, "threads": run.setup.threads, "seed": run.setup.seed}
     return {
         **from_run,
         **bits,
-        "strategy": parts.strategy.name,
-        "fingerprint": fingerprint(parts.device, parts.threads),
+        "strategy": run.machinery.strategy.name,
+        "fingerprint": fingerprint(run.setup.device, run.setup.threads),
     }
 
 
-def _first_problem(parts: Parts, problem: str) -> str:
-    told: list[str] = parts.transport.all_gather_object(problem, SAVE, where())
+def _first_problem(run: RunState, problem: str) -> str:
+    told: list[str] = run.machinery.transport.all_gather_object(problem, SAVE, where())
     return next(filter(None, told), "")
 
 
-def _agree(parts: Parts, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
+def _agree(run: RunState, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`."""
-    if parts.transport.world_size == 1:
+    if run.machinery.transport.world_size == 1:
         return {file: sources([inventory]) for file, inventory in told.items()}
     mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries])}
-    everyone = parts.transport.all_gather_object(mine, SAVE, where())
+    everyone = run.machinery.transport.all_gather_object(mine, SAVE, where())
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
             f"{label!r} is not the same on every rank, so there is no one state to save. Save what run.mean, run.tally or "
@@ -176,7 +180,7 @@ def _agree(parts: Parts, contents: Contents, told: dict[str, Any]) -> dict[str, 
     if len({one["inventory"] for one in everyone}) == 1:
         inventories = [told]
     else:
-        full = parts.transport.all_gather_object([told, contents.entries], SAVE, where())
+        full = run.machinery.transport.all_gather_object([told, contents.entries], SAVE, where())
         inventories = [inventory for inventory, _ in full]
         for label in contents.entries:
             found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}
@@ -185,9 +189,9 @@ def _agree(parts: Parts, contents: Contents, told: dict[str, Any]) -> dict[str, 
     return {file: sources([inventory[file] for inventory in inventories]) for file in told}
 
 
-def _write(parts: Parts, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
+def _write(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
     """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
-    is_main, problem, files = parts.transport.rank == 0, "", {}
+    is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:
         try:
             folder.begin()
@@ -195,24 +199,24 @@ def _write(parts: Parts, folder: StateFolder, contents: Contents, found: Mapping
             problem = str(error)
     for file in sorted(found):
         path = None if problem else folder.stage / file
-        written, trouble = write_tensors(path, found[file], contents.files[file].tensors, parts.transport)
+        written, trouble = write_tensors(path, found[file], contents.files[file].tensors, run.machinery.transport)
         problem = problem or trouble
         if written:
             files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found[file])))
     if is_main and not problem:
-        problem = _complete(parts, folder, contents, files)
+        problem = _complete(run, folder, contents, files)
     if is_main and problem:
         folder.abandon()
     return problem
 
 
-def _complete(parts: Parts, folder: StateFolder, contents: Contents, files: dict[str, SavedFile]) -> str:
+def _complete(run: RunState, folder: StateFolder, contents: Contents, files: dict[str, SavedFile]) -> str:
     documents = {"documents": contents.documents, "entries": contents.entries}
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     try:
         write_synced(folder.stage / DOCUMENTS, text)
         files[DOCUMENTS] = SavedFile.of(text)
-        write_synced(folder.stage / NAME, Manifest(files, facts_of(parts)).encode())
+        write_synced(folder.stage / NAME, Manifest(files, facts_of(run)).encode())
         folder.install()
     except OSError as error:
         return str(error)

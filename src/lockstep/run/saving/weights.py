@@ -14,35 +14,35 @@ from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_t
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.regular_file import other_kind
-from lockstep.run.parts import Parts
+from lockstep.run.run_state import RunState
 from lockstep.run.saving.state import place_of
 
 SAVE = "run.save_weights"
 
 
-def save_weights(parts: Parts, model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) -> None:
     """See `Run.save_weights`. Atomic: after a crash there is the old file or the new one, never a part.
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` works anywhere.
     """
-    parts.place.require_same_on_every_rank(SAVE)
+    run.progress.place.require_same_on_every_rank(SAVE)
     tensors, problem, told = TensorSet(), "", {}
     try:
         _check_name(path)
         for name, tensor in ModelState.of(model).tensors.items():
-            tensors.add(name, tensor, parts.strategy.holder_of(tensor))
+            tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
         told = inventory_of(tensors)
     except LockstepError as error:
         problem = str(error)
     # Before anything is written: behind `if run.is_main:` this raises at once, on every rank.
-    everyone = parts.transport.all_gather_object([problem, digest(told)], SAVE, where())
+    everyone = run.machinery.transport.all_gather_object([problem, digest(told)], SAVE, where())
     if problem := next(filter(None, (said for said, _ in everyone)), ""):
         raise UsageError(problem)
     inventories = [told]
     if len({inventory for _, inventory in everyone}) > 1:
-        inventories = parts.transport.all_gather_object(told, SAVE, where())
-    problem = _write(parts, place_of(parts, path), sources(inventories), tensors)
-    if problem := parts.transport.all_gather_object(problem, SAVE, where())[0]:
+        inventories = run.machinery.transport.all_gather_object(told, SAVE, where())
+    problem = _write(run, place_of(run, path), sources(inventories), tensors)
+    if problem := run.machinery.transport.all_gather_object(problem, SAVE, where())[0]:
         raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
 
 
@@ -54,14 +54,14 @@ def _check_name(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"run.save_weights writes a file, but {name!r} {what}. Name a file, as net.safetensors.")
 
 
-def _write(parts: Parts, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
+def _write(run: RunState, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
     """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}")
-    is_main = parts.transport.rank == 0
+    is_main = run.machinery.transport.rank == 0
     if is_main:
         with contextlib.suppress(OSError):  # said when the file is opened
             target.parent.mkdir(parents=True, exist_ok=True)
-    _, problem = write_tensors(temporary, found, tensors.tensors, parts.transport)
+    _, problem = write_tensors(temporary, found, tensors.tensors, run.machinery.transport)
     if is_main:
         try:
             if not problem:

@@ -1,4 +1,4 @@
-"""The parts of a run, gathered in one value that the step, the evaluation and the facade share."""
+"""What a run is made of, in three values that say what a function may touch: nothing, a part's own state, where the run is."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
 
 
-@dataclass
-class Parts:
-    """Everything that `lockstep.init` made, and what `prepare` took."""
+@dataclass(frozen=True)
+class Setup:
+    """What `lockstep.init` decided. It does not change."""
 
     environment: RankEnvironment
     folder: RunFolder | None
@@ -40,22 +40,47 @@ class Parts:
     seed: int
     arithmetic: Arithmetic
     """Precision and numerics, as decided."""
-    scaler: LossScale | None
-    """Under 16-mixed; it has a state that a resumed run needs."""
     lanes_named: bool
     """Whether the script or the command line named the number of lanes; otherwise it is the number of ranks."""
     mesh: Mesh
     placement: Placement
     """Lanes on replicas."""
+
+    @property
+    def lanes(self) -> range:
+        """The lanes that this rank carries, together with the other stages of its replica."""
+        return self.placement.lanes(self.mesh.replica(self.environment.position.rank))
+
+    @property
+    def counts(self) -> bool:
+        """Whether what this rank did with its lanes counts: of the stages of a replica, the first one's."""
+        return self.mesh.stage(self.environment.position.rank) == 0
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What does the work. Each has a state of its own; none is replaced."""
+
     transport: Transport
     strategy: Strategy
     streams: Streams
     ledger: Ledger
     metrics: MetricsFile
+    strangers: Strangers
+    shares: Shares
+    scaler: LossScale | None
+    """Under 16-mixed; it has a state that a resumed run needs."""
     witness: Witness | None
-    meter: Meter | None = None
+    meter: Meter | None
+    written: WrittenFiles | None
+    """What this rank writes, where there are several."""
+
+
+@dataclass
+class Progress:
+    """Where the run is, and what `prepare` took."""
+
     place: Place = field(default_factory=Place)
-    strangers: Strangers = field(init=False)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)
@@ -65,16 +90,13 @@ class Parts:
     lane: OpenLane | None = None
     """That `run.backward` belongs to."""
     broken: str | None = None
-    """Why the present step has no gradient, said at `optimizer.step()`."""
+    """Why the current step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
     """Data-set indices of the samples that the last evaluation gave this rank."""
-    written: WrittenFiles | None = None
-    """What this rank writes, where there are several."""
-    shares: Shares = field(default_factory=Shares)
     evaluation: str = ""
     """A digest of the order of the last evaluation; the same on every rank."""
     lane_logs: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """What the lanes of the present pass logged: (weighted sum, weight) by name."""
+    """What the lanes of the current pass logged: (weighted sum, weight) by name."""
     hooks: list[Any] = field(default_factory=list)
     """Handles on the optimizers' steps, removed when the run ends."""
     said_training_mode: bool = False
@@ -89,22 +111,16 @@ class Parts:
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 
-    def __post_init__(self) -> None:
-        self.strangers = Strangers(self.place, self.models)
-        if self.transport.world_size > 1:
-            self.written = WrittenFiles(self.folder.path if self.folder else None)
 
-    @property
-    def lanes(self) -> range:
-        """The lanes that this rank carries, together with the other stages of its replica."""
-        return self.placement.lanes(self.mesh.replica(self.transport.rank))
+@dataclass(frozen=True)
+class RunState:
+    """One run on one rank."""
+
+    setup: Setup
+    machinery: Machinery
+    progress: Progress
 
     def is_here(self, tensor: Tensor) -> bool:
         """Whether this rank holds a parameter or buffer of a prepared model; other stages may."""
-        holder = self.strategy.holder_of(tensor)
-        return holder is None or self.mesh.stage(holder) == self.mesh.stage(self.transport.rank)
-
-    @property
-    def counts(self) -> bool:
-        """Whether what this rank did with its lanes counts: of the stages of a replica, the first one's."""
-        return self.mesh.stage(self.transport.rank) == 0
+        mesh, holder = self.setup.mesh, self.machinery.strategy.holder_of(tensor)
+        return holder is None or mesh.stage(holder) == mesh.stage(self.machinery.transport.rank)

@@ -28,13 +28,13 @@ def end(run: RunState) -> None:
         if not failed:
             if run.machinery.meter is not None:
                 run.machinery.meter.close()
-            say_shares(run)
+            say_shares(run.machinery)
             mine = [
                 run.machinery.strategy.checksums(),
                 run.machinery.written.take() if run.machinery.written is not None else {},
             ]
             told = run.machinery.transport.all_gather_object(mine, "the end of the script")
-            say_written(run, [paths for _, paths in told])
+            say_written(run.machinery, [paths for _, paths in told])
             check_replicas(run, [sums for sums, _ in told])
             testify_end(run)
             _write_result(run)

@@ -145,11 +145,11 @@ class Run:
         """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
-        for epoch in () if is_over(self._run) else self._run.progress.epochs.epochs(num_epochs):
+        for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
             yield epoch
             settle(self._run)
-            if is_over(self._run):
+            if is_over(self._run.machinery):
                 return
 
     def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
@@ -165,7 +165,7 @@ class Run:
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
             )
-        if self._run.progress.place.region is not Region.SCRIPT and not is_over(self._run):
+        if self._run.progress.place.region is not Region.SCRIPT and not is_over(self._run.machinery):
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
         if not self._run.progress.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")

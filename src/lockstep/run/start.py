@@ -262,14 +262,14 @@ def _finish_at_exit() -> None:
     except PeerLost:
         pass  # the other rank's failure is told
     except LockstepError as error:
-        if run is None or run.setup.folder is None or not _leave_failure(run, run.setup.folder, error):
+        if run is None or run.setup.folder is None or not _leave_failure(run.machinery, run.setup.folder, error):
             remark(error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(2)
 
 
-def _leave_failure(run: RunState, folder: RunFolder, error: LockstepError) -> bool:
+def _leave_failure(machinery: Machinery, folder: RunFolder, error: LockstepError) -> bool:
     """For the launcher; False when it could not be written."""
-    rank = run.machinery.transport.rank
+    rank = machinery.transport.rank
     return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))

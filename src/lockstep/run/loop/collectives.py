@@ -17,7 +17,7 @@ from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed, number
 from lockstep.run.loop.tally import Tally
 from lockstep.run.position.region import Region
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Progress, RunState
 
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
@@ -75,7 +75,7 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     if run.progress.place.region is Region.EVALUATION:
         raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
     if run.progress.place.region is Region.LANE:
-        _log_in_lane(run, {name: number(value) for name, value in scalars.items()})
+        _log_in_lane(run.progress, {name: number(value) for name, value in scalars.items()})
         return
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
     unknown = {name: value for name, value in values.items() if not isinstance(value, Agreed)}
@@ -95,9 +95,9 @@ def _weighted(pairs: list[tuple[float, float]]) -> float:
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])
 
 
-def _log_in_lane(run: RunState, values: dict[str, float]) -> None:
+def _log_in_lane(progress: Progress, values: dict[str, float]) -> None:
     """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
-    sums = run.progress.lane_logs.setdefault(run.progress.place.lane, {})
+    sums = progress.lane_logs.setdefault(progress.place.lane, {})
     for name, value in values.items():
         total, weight = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + value * run.progress.place.num_samples, weight + run.progress.place.num_samples)
+        sums[name] = (total + value * progress.place.num_samples, weight + progress.place.num_samples)

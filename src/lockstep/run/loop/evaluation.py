@@ -17,7 +17,7 @@ from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.process_group.default_group import num_exchanges
 from lockstep.run.position.region import Place, Region
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.watch.shares import Share, sentence
 
 
@@ -61,10 +61,10 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
             run.machinery.ledger.enter(before, "evaluated")
 
 
-def say_shares(run: RunState) -> None:
+def say_shares(machinery: Machinery) -> None:
     """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
-    for share in run.machinery.shares.take(num_exchanges()):
-        if run.machinery.transport.rank == 0:
+    for share in machinery.shares.take(num_exchanges()):
+        if machinery.transport.rank == 0:
             print(f"lockstep: {sentence(share)}", file=sys.stderr)
 
 

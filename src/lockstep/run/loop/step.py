@@ -22,7 +22,7 @@ from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
 from lockstep.run.position.region import Region
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
@@ -243,7 +243,7 @@ class Step:
         self._passes += 1
         run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
-            _show_loss(run, self.number, result.loss)
+            _show_loss(run.machinery, self.number, result.loss)
         if run.machinery.witness is not None:
             norm = run.machinery.strategy.gradient_norm(
                 [p for model in run.progress.models for p in model.parameters()], 2.0
@@ -272,11 +272,11 @@ class Step:
             self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 
 
-def _show_loss(run: RunState, step: int, loss: float) -> None:
-    was_finite = math.isfinite(run.machinery.ledger.loss) or not run.machinery.ledger.num_losses
-    run.machinery.ledger.loss = loss
-    run.machinery.ledger.num_losses += 1
-    if was_finite and not math.isfinite(loss) and run.machinery.transport.rank == 0:
+def _show_loss(machinery: Machinery, step: int, loss: float) -> None:
+    was_finite = math.isfinite(machinery.ledger.loss) or not machinery.ledger.num_losses
+    machinery.ledger.loss = loss
+    machinery.ledger.num_losses += 1
+    if was_finite and not math.isfinite(loss) and machinery.transport.rank == 0:
         print(f"lockstep: the loss is {loss} in step {step}.", file=sys.stderr)
 
 

@@ -15,16 +15,16 @@ from functools import partial
 from lockstep.feed.loader import PreparedLoader
 from lockstep.feed.order import EpochPlan
 from lockstep.run.loop.second_look import look_again_at_evaluation, look_again_at_training
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.witness.witness import Taken, Witness
 
 LEAST_REST_S = 30.0
 """The code behind the last step gets so long at least, and twice as long as the script took until then."""
 
 
-def is_over(run: RunState) -> bool:
+def is_over(machinery: Machinery) -> bool:
     """Whether loops end here, because everything that was wanted is recorded."""
-    return run.machinery.witness is not None and run.machinery.witness.over
+    return machinery.witness is not None and machinery.witness.over
 
 
 def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan) -> None:
@@ -48,10 +48,10 @@ def testify_step(run: RunState) -> None:
         _begin_rest(run, witness)
 
 
-def testify_left(run: RunState) -> None:
+def testify_left(machinery: Machinery) -> None:
     """The script has left the loop over its steps in the middle of one: it is recorded at the next place where all ranks are."""
-    if run.machinery.witness is not None:
-        run.machinery.witness.left = run.machinery.ledger.step
+    if machinery.witness is not None:
+        machinery.witness.left = machinery.ledger.step
 
 
 def settle(run: RunState) -> None:

@@ -18,7 +18,7 @@ from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_left, testify_step
 from lockstep.run.position.region import Region
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.strategy.right_form import RIGHT_FORM
 
 SETTLED_STEP = 2
@@ -28,7 +28,7 @@ SETTLED_STEP = 2
 def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     """The steps of the loader's next epoch; what `run.steps` returns."""
     settle(run)
-    if is_over(run):
+    if is_over(run.machinery):
         return
     if run.progress.place.region is not Region.SCRIPT:
         raise UsageError(
@@ -38,7 +38,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     plan = _begin_epoch(run, loader)
     first = run.machinery.ledger.step + 1
     steps = loader.cut(plan, first)
-    _check_norms(run, steps)
+    _check_norms(run.progress, steps)
     testify_begin(run, loader, plan)
     fetched = loader.fetch([part for step in steps for part in step.parts], evaluation=False)
     run.machinery.ledger.step_in_epoch, run.machinery.ledger.steps_per_epoch = 0, len(plan.steps)
@@ -46,7 +46,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         run.machinery.ledger.epoch = loader.epochs_begun
     for number, mine in enumerate(steps):
         step = Step(run, mine, fetched)
-        say_shares(run)
+        say_shares(run.machinery)
         run.machinery.streams.look()  # at what the body of the last step drew
         run.machinery.streams.enter(Domain.STEP, step.number, 0)
         run.progress.place.region = Region.STEP
@@ -58,13 +58,13 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         except GeneratorExit:
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step is made
-            testify_left(run)
+            testify_left(run.machinery)
             raise
         finally:
             run.progress.place.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
-        if is_over(run):
+        if is_over(run.machinery):
             run.progress.epochs.end_steps()
             return
     _check_samples(run, plan, sum(step.num_mine for step in steps))
@@ -77,7 +77,7 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     run.machinery.ledger.enter(Phase.DATA, "epoch order")
     run.machinery.streams.look()
     plan = loader.plan_training()
-    agree_on_order(run, plan, "run.steps")
+    agree_on_order(run.machinery, plan, "run.steps")
     sums = run.machinery.strategy.checksums()
     check_replicas(run, run.machinery.transport.all_gather_object(sums, "run.steps replicas", where()))
     if not plan.steps:
@@ -88,17 +88,17 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     return plan
 
 
-def _check_norms(run: RunState, steps: Sequence[StepPlan]) -> None:
+def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
     """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
-    if has_synchronised_norm(run.progress.models) and (
+    if has_synchronised_norm(progress.models) and (
         objection := objection_to_steps([step.cut.samples for step in steps])
     ):
         raise UsageError(objection)
 
 
-def agree_on_order(run: RunState, plan: EpochPlan, call: str) -> None:
+def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
     """Raise `UsageError` on every rank when the ranks would take other samples or another order."""
-    told = run.machinery.transport.all_gather_object([plan.digest(), plan.num_samples, len(plan.steps)], call, where())
+    told = machinery.transport.all_gather_object([plan.digest(), plan.num_samples, len(plan.steps)], call, where())
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(
@@ -134,15 +134,15 @@ def _check_samples(run: RunState, plan: EpochPlan, num_mine: int) -> None:
         run.machinery.written.take() if run.machinery.written is not None else {},
     ]
     told = run.machinery.transport.all_gather_object(mine, "epoch end", where())
-    say_written(run, [paths for _, paths in told])
+    say_written(run.machinery, [paths for _, paths in told])
     count = sum(number for number, _ in told)
     if count != plan.num_samples:
         raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {plan.num_samples}.")
     run.progress.epochs_seen.append(plan.num_samples)
 
 
-def say_written(run: RunState, everyone: list[dict[str, str]]) -> None:
+def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:
     """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
-    for sentence in run.machinery.written.conclude(everyone) if run.machinery.written is not None else ():
-        if run.machinery.transport.rank == 0:
+    for sentence in machinery.written.conclude(everyone) if machinery.written is not None else ():
+        if machinery.transport.rank == 0:
             print(f"lockstep: {sentence}", file=sys.stderr)

@@ -28,7 +28,7 @@ from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Progress, RunState, Setup
 from lockstep.run.witness.calm import calm_module
 from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.other_users import refuse_other_users
@@ -44,7 +44,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f'updates_by={updates_by!r}: it must be "element" or "parameter".')
     for thing in things:
-        _refuse(run, thing)
+        _refuse(run.progress, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
         refuse_unsupported(loader)
     taken = [LoneParameter(thing) if isinstance(thing, Tensor) else thing for thing in things]
@@ -61,15 +61,15 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     return prepared
 
 
-def _refuse(run: RunState, thing: Any) -> None:
+def _refuse(progress: Progress, thing: Any) -> None:
     kind = type(thing).__name__
-    if any(thing is taken for taken in run.progress.taken) or isinstance(thing, PreparedLoader):
+    if any(thing is taken for taken in progress.taken) or isinstance(thing, PreparedLoader):
         raise UsageError(f"run.prepare got the same {kind} twice. Prepare everything once, before the loop.")
     if isinstance(thing, (DistributedDataParallel, DataParallel)):
         raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
     if isinstance(thing, SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
-    if isinstance(thing, Tensor) and any(thing is one for model in run.progress.models for one in model.parameters()):
+    if isinstance(thing, Tensor) and any(thing is one for model in progress.models for one in model.parameters()):
         raise UsageError(
             f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
         )
@@ -193,28 +193,28 @@ def _write_decisions(run: RunState) -> None:
         "batch_size": size,
         "lane_sizes": [] if size is None else Cut(size, lanes).full_sizes(),
         "strategy": str(run.setup.mesh),
-        "not_exact": _why_not_exact(run),
+        "not_exact": _why_not_exact(run.setup),
         "stages": run.setup.mesh.stages,
         "seed": run.setup.seed,
         "threads": run.setup.threads,
         "lanes_named": run.setup.lanes_named,
         "fingerprint": fingerprint(run.setup.device, run.setup.threads),
-        "arithmetic": _arithmetic(run),
+        "arithmetic": _arithmetic(run.setup),
     }
     keep(run.setup.folder.decided, json.dumps(decided), run.machinery.ledger)
 
 
-def _why_not_exact(run: RunState) -> str:
-    return why_not_exact(run.setup.mesh.strategy, run.setup.arithmetic.numerics)
+def _why_not_exact(setup: Setup) -> str:
+    return why_not_exact(setup.mesh.strategy, setup.arithmetic.numerics)
 
 
-def _arithmetic(run: RunState) -> dict[str, Any]:
+def _arithmetic(setup: Setup) -> dict[str, Any]:
     """Precision, numerics and every flag that they set, for decided.json and the line about them."""
     return {
-        "precision": run.setup.arithmetic.precision,
-        "numerics": run.setup.arithmetic.numerics,
-        "seed": run.setup.seed,
-        "device": run.setup.device.type,
+        "precision": setup.arithmetic.precision,
+        "numerics": setup.arithmetic.numerics,
+        "seed": setup.seed,
+        "device": setup.device.type,
         "flags": flags(),
     }
 
@@ -225,10 +225,10 @@ def _say_decisions(run: RunState, batch_size: int | None) -> None:
         run.progress.said_decisions = True
         ranks, lanes = run.machinery.transport.world_size, run.setup.placement.num_lanes
         needed = f"{lanes} lane{'s' * (lanes > 1)}, {run.setup.threads} thread{'s' * (run.setup.threads > 1)} each"
-        same = "" if _why_not_exact(run) else f"same bits elsewhere with {needed}; "
+        same = "" if _why_not_exact(run.setup) else f"same bits elsewhere with {needed}; "
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
         print(
             f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {run.setup.mesh}; "
-            f"{same}numerics {arithmetic_text(_arithmetic(run))}",
+            f"{same}numerics {arithmetic_text(_arithmetic(run.setup))}",
             file=sys.stderr,
         )

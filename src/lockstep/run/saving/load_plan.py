@@ -79,9 +79,9 @@ class LoadPlan:
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
         names = parameter_names(run.progress.models)
-        for label, optimizer in optimizers_of(run):
+        for label, optimizer in optimizers_of(run.progress):
             self._add_optimizer(label, optimizer, names)
-        for label, scheduler in schedulers_of(run):
+        for label, scheduler in schedulers_of(run.progress):
             self._add_scheduler(label, scheduler)
         for label, thing in run.progress.stateful.items():
             self._add(

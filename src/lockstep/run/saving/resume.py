@@ -11,7 +11,7 @@ from lockstep.caller import where
 from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
 from lockstep.checkpoint.manifest import Manifest, damage
 from lockstep.errors import LockstepError, UsageError
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.saving.load_plan import LoadPlan, made
 from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
 from lockstep.visible import remark
@@ -23,7 +23,7 @@ def load_state(
     run: RunState, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
 ) -> dict[str, Any]:
     """See `Run.load_state`."""
-    require_between_epochs(run, LOAD)
+    require_between_epochs(run.progress, LOAD)
     folder = StateFolder(place_of(run, path))
     before = identity_of(folder.target)
     found, problem = None, ""
@@ -31,24 +31,24 @@ def load_state(
         found = folder.read_manifest()
     except LockstepError as error:
         problem = str(error)
-    if not _all_found(run, folder.target, found, problem):
+    if not _all_found(run.machinery, folder.target, found, problem):
         if missing_ok:
             return {}
         raise UsageError(f"There is no state in {folder.target}. Pass missing_ok=True for a first start.")
     assert found is not None
     place, manifest = found
     # One rank of each node reads every byte; the others believe it.
-    _raise_together(run, damage(place, manifest) if run.setup.environment.position.local_rank == 0 else "")
+    _raise_together(run.machinery, damage(place, manifest) if run.setup.environment.position.local_rank == 0 else "")
     plan, problem = made(run, place, manifest, objects)
     problem = f"{place} does not fit this run: {problem}" if problem else ""
     if identity_of(folder.target) != before:
         problem = (
             f"{folder.target} was replaced by another program while it was read. Give each run a folder of its own."
         )
-    _raise_together(run, problem)
+    _raise_together(run.machinery, problem)
     assert plan is not None
     problem = plan.load_all_but_models()
-    _raise_together(run, f"{place} does not fit this run: {problem}" if problem else "")
+    _raise_together(run.machinery, f"{place} does not fit this run: {problem}" if problem else "")
     if run.machinery.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
@@ -56,10 +56,10 @@ def load_state(
     return plan.extra
 
 
-def _all_found(run: RunState, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
+def _all_found(machinery: Machinery, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
     """Whether there is a state; raises when ranks see different ones."""
     mine = [problem, found is not None, str(found[1].files) if found else ""]
-    told = run.machinery.transport.all_gather_object(mine, LOAD, where())
+    told = machinery.transport.all_gather_object(mine, LOAD, where())
     if first := next(filter(None, (problem for problem, _, _ in told)), ""):
         raise UsageError(first)
     if any(one != told[0] for one in told):
@@ -70,8 +70,8 @@ def _all_found(run: RunState, target: Path, found: tuple[Path, Manifest] | None,
     return bool(told[0][1])
 
 
-def _raise_together(run: RunState, problem: str) -> None:
-    told = run.machinery.transport.all_gather_object(problem, LOAD, where())
+def _raise_together(machinery: Machinery, problem: str) -> None:
+    told = machinery.transport.all_gather_object(problem, LOAD, where())
     if first := next(filter(None, told), ""):
         raise UsageError(first)
 

@@ -28,7 +28,7 @@ from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.position.region import Region
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, Progress, RunState
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
@@ -37,30 +37,32 @@ SAVE = "run.save_state"
 
 def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
     """See `Run.save_state`."""
-    require_between_epochs(run, SAVE)
+    require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
     checksums = run.machinery.strategy.checksums()
     check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
     folder = StateFolder(place_of(run, path))
     contents, found, problem = Contents(), {}, folder.refusal() if run.machinery.transport.rank == 0 else ""
-    states = {label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run)}
+    states = {
+        label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
+    }
     try:
         contents = collect(run, extra, states)
         told = {file: inventory_of(tensors) for file, tensors in contents.files.items()}
     except LockstepError as error:
         told, problem = {}, problem or str(error)
-    if problem := _first_problem(run, problem):
+    if problem := _first_problem(run.machinery, problem):
         raise UsageError(problem)
-    found = _agree(run, contents, told)
+    found = _agree(run.machinery, contents, told)
     problem = _write(run, folder, contents, found)
-    if problem := _first_problem(run, problem):
+    if problem := _first_problem(run.machinery, problem):
         raise WorldError(f"The state could not be written to {folder.target}: {problem}")
 
 
-def require_between_epochs(run: RunState, call: str) -> None:
+def require_between_epochs(progress: Progress, call: str) -> None:
     """Raise `UsageError` inside an epoch's steps, where a state would be half of something."""
-    run.progress.place.require_same_on_every_rank(call)
-    if run.progress.place.region is not Region.SCRIPT:
+    progress.place.require_same_on_every_rank(call)
+    if progress.place.region is not Region.SCRIPT:
         raise UsageError(
             f"{call} was called inside the loop over run.steps, where an epoch is half done. Call it after the loop, at the "
             f"end of the epoch."
@@ -86,9 +88,9 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
             tensors.add(name, tensor, holder(tensor))
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(run.progress.models)
-    for label, optimizer in optimizers_of(run):
+    for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
-    for label, scheduler in schedulers_of(run):
+    for label, scheduler in schedulers_of(run.progress):
         contents.add(label, scheduler.state_dict(), OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
     for name, thing in run.progress.stateful.items():
@@ -117,15 +119,15 @@ def labelled(things: list[Any], kind: str) -> list[tuple[str, Any]]:
     return [(f"{kind}{number if len(things) > 1 else ''}", thing) for number, thing in enumerate(things, 1)]
 
 
-def optimizers_of(run: RunState) -> list[tuple[str, Optimizer]]:
+def optimizers_of(progress: Progress) -> list[tuple[str, Optimizer]]:
     """The prepared optimizers by label."""
-    return labelled([thing for thing in run.progress.taken if isinstance(thing, Optimizer)], "optimizer")
+    return labelled([thing for thing in progress.taken if isinstance(thing, Optimizer)], "optimizer")
 
 
-def schedulers_of(run: RunState) -> list[tuple[str, Any]]:
+def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
     """What else `prepare` took that has a state."""
     known = (nn.Module, Optimizer, DataLoader)
-    return labelled([thing for thing in run.progress.taken if not isinstance(thing, known)], "scheduler")
+    return labelled([thing for thing in progress.taken if not isinstance(thing, known)], "scheduler")
 
 
 def counters(run: RunState) -> dict[str, Any]:
@@ -161,17 +163,17 @@ def facts_of(run: RunState) -> dict[str, Any]:
     }
 
 
-def _first_problem(run: RunState, problem: str) -> str:
-    told: list[str] = run.machinery.transport.all_gather_object(problem, SAVE, where())
+def _first_problem(machinery: Machinery, problem: str) -> str:
+    told: list[str] = machinery.transport.all_gather_object(problem, SAVE, where())
     return next(filter(None, told), "")
 
 
-def _agree(run: RunState, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
+def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`."""
-    if run.machinery.transport.world_size == 1:
+    if machinery.transport.world_size == 1:
         return {file: sources([inventory]) for file, inventory in told.items()}
     mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries])}
-    everyone = run.machinery.transport.all_gather_object(mine, SAVE, where())
+    everyone = machinery.transport.all_gather_object(mine, SAVE, where())
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
             f"{label!r} is not the same on every rank, so there is no one state to save. Save what run.mean, run.tally or "
@@ -180,7 +182,7 @@ def _agree(run: RunState, contents: Contents, told: dict[str, Any]) -> dict[str,
     if len({one["inventory"] for one in everyone}) == 1:
         inventories = [told]
     else:
-        full = run.machinery.transport.all_gather_object([told, contents.entries], SAVE, where())
+        full = machinery.transport.all_gather_object([told, contents.entries], SAVE, where())
         inventories = [inventory for inventory, _ in full]
         for label in contents.entries:
             found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}

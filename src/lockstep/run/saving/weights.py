@@ -14,7 +14,7 @@ from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_t
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.regular_file import other_kind
-from lockstep.run.run_state import RunState
+from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.saving.state import place_of
 
 SAVE = "run.save_weights"
@@ -41,7 +41,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     inventories = [told]
     if len({inventory for _, inventory in everyone}) > 1:
         inventories = run.machinery.transport.all_gather_object(told, SAVE, where())
-    problem = _write(run, place_of(run, path), sources(inventories), tensors)
+    problem = _write(run.machinery, place_of(run, path), sources(inventories), tensors)
     if problem := run.machinery.transport.all_gather_object(problem, SAVE, where())[0]:
         raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
 
@@ -54,14 +54,14 @@ def _check_name(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"run.save_weights writes a file, but {name!r} {what}. Name a file, as net.safetensors.")
 
 
-def _write(run: RunState, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
+def _write(machinery: Machinery, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
     """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}")
-    is_main = run.machinery.transport.rank == 0
+    is_main = machinery.transport.rank == 0
     if is_main:
         with contextlib.suppress(OSError):  # said when the file is opened
             target.parent.mkdir(parents=True, exist_ok=True)
-    _, problem = write_tensors(temporary, found, tensors.tensors, run.machinery.transport)
+    _, problem = write_tensors(temporary, found, tensors.tensors, machinery.transport)
     if is_main:
         try:
             if not problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 KIB, MIB = 1 << 10, 1 << 20
 
 GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torch.distributed"
-"""The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our back end."""
+"""The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our backend."""
 COPY, STREAM, REWRITE = "memcpy", "copy past the caches", "rewrite in place"
 LIMITS = (COPY, STREAM, REWRITE)
 """Ways to touch as many bytes as a collective must; the quickest one is its limit."""

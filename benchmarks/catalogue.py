@@ -113,7 +113,7 @@ PARTS = {
     "transport": Part("collectives beside Gloo and a copy (C1-C4, C9)", _transport, draw=draw_transport),
     "descriptions": Part("what an operation costs beyond two flags", _descriptions),
     "buckets": Part("the size of the buckets that gradients are added up in", _buckets),
-    "ddp": Part("a DDP script with our back end instead of Gloo (C5)", _ddp),
+    "ddp": Part("a DDP script with our backend instead of Gloo (C5)", _ddp),
     "steps": Part("our engine beside the best-tuned DDP (C6)", _steps, compiled=False, draw=draw_steps),
     "update": Part("reduction and AdamW (C7)", _update, compiled=False),
     "alone": Part("one rank beside the bare loop (C8)", _alone, compiled=False),

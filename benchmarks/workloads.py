@@ -30,7 +30,7 @@ class Workload:
     goal: float = 1.0
     """How many times as fast as the best DDP a step is to be."""
     rounds_factor: int = 1
-    """So many times as many rounds, because what is to be seen is small beside the noise."""
+    """This many times as many rounds, because what is to be seen is small beside the noise."""
 
 
 class Block(nn.Module):

@@ -106,7 +106,7 @@ def surprise(run: lockstep.Run, model: GPT, loader: DataLoader) -> float:
 
 
 def write(model: GPT, beginning: str, length: int, device: torch.device) -> str:
-    """Continue `beginning` by sampling. Outside of steps, every rank draws the same numbers, so all write the same."""
+    """Continue `beginning` by sampling. Outside steps, every rank draws the same numbers, so all write the same."""
     text = torch.tensor([list(beginning.encode())], device=device)
     model.eval()
     with torch.no_grad():

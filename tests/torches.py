@@ -25,7 +25,7 @@ CORE = (
     "tests/ranks/run/test_compile.py", "tests/ranks/strategy/test_staged.py", "tests/ranks/strategy/test_zero1.py",
     "tests/ranks/test_same_bits.py",
 )  # fmt: skip
-"""What depends on torch most: arithmetic, transports, equal bits, the compiler, the back end, stages and shares."""
+"""What depends on torch most: arithmetic, transports, equal bits, the compiler, the backend, stages and shares."""
 
 ENOUGH_S = 3600
 TEST_S = 600

@@ -1,10 +1,10 @@
-"""The process groups of a comparison inside ranks: stock Gloo, and lockstep's back end for torch.distributed."""
+"""The process groups of a comparison inside ranks: stock Gloo, and lockstep's backend for torch.distributed."""
 
 from __future__ import annotations
 
 import torch.distributed as dist
 
-import lockstep.torch_backend  # noqa: F401 - registers the back end
+import lockstep.torch_backend  # noqa: F401 - registers the backend
 
 
 def gloo_group() -> dist.ProcessGroup:
@@ -14,13 +14,13 @@ def gloo_group() -> dist.ProcessGroup:
 
 
 def lockstep_group() -> dist.ProcessGroup:
-    """All ranks over our back end; every rank must call it."""
+    """All ranks over our backend; every rank must call it."""
     group: dist.ProcessGroup = dist.new_group(backend="lockstep")
     return group
 
 
 def own_group() -> dist.ProcessGroup:
-    """This rank alone over our back end, so that nobody waits for anybody; every rank must call it."""
+    """This rank alone over our backend, so that nobody waits for anybody; every rank must call it."""
     groups = [dist.new_group([rank], backend="lockstep") for rank in range(dist.get_world_size())]
     own: dist.ProcessGroup = groups[dist.get_rank()]
     return own

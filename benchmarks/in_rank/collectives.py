@@ -43,12 +43,12 @@ def stride(num_bytes: int) -> int:
 
 
 def pool_bytes(case: Case, count: int, num_ranks: int) -> int:
-    """What so many buffers of a case need."""
+    """What this many buffers of a case need."""
     return count * (stride(case.num_bytes) + stride(max(case.num_bytes // num_ranks, ELEMENT)))
 
 
 def buffers(memory: Tensor, case: Case, count: int, num_ranks: int) -> list[Buffer]:
-    """Cut `memory` (float32, one dimension) into so many buffers, filled with zeros."""
+    """Cut `memory` (float32, one dimension) into this many buffers, filled with zeros."""
     whole, part = (stride(n) // ELEMENT for n in (case.num_bytes, max(case.num_bytes // num_ranks, ELEMENT)))
     size, share = case.num_bytes // ELEMENT, max(case.num_bytes // num_ranks // ELEMENT, 1)
     memory[: count * (whole + part)].zero_()
@@ -80,7 +80,7 @@ def by_handle(group: compiled.Group, collective: str, buffer: Buffer) -> Act:
 
 
 def by_torch(group: dist.ProcessGroup, collective: str, buffer: Buffer) -> Act:
-    """Through torch.distributed, whatever the group's back end."""
+    """Through torch.distributed, whatever the group's backend."""
     return {
         "barrier": partial(dist.barrier, group=group),
         "all_reduce": partial(dist.all_reduce, buffer.whole, group=group),

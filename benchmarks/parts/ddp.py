@@ -1,4 +1,4 @@
-"""A DDP loop over our back end instead of Gloo (C5): how much of what DDP costs above no exchange is gone."""
+"""A DDP loop over our backend instead of Gloo (C5): how much of what DDP costs above no exchange is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataParallel's shapes (note c): 100 samples in batches of 30; outside of the model 30, inside of each replica 15.
+"""DataParallel's shapes (note c): 100 samples in batches of 30; outside the model 30, inside each replica 15.
 
     $ lockstep run -n 2 --strategy dp examples/notes/data_parallel_shapes.py
         In Model: input size torch.Size([15, 5]) output size torch.Size([15, 2])

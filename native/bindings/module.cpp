@@ -142,7 +142,7 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
     return where();
   };
   if (sites != nullptr) {
-    nb::find(sites).inc_ref();  // for ever; there is one
+    nb::find(sites).inc_ref();  // forever; there is one
     settings.caller = [sites] { return sites->of_caller(); };
     if (judge) {
       settings.judge = [sites, judge = std::move(*judge)](const auto& calls) { return judged(*sites, judge, calls); };

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 // Looks at Python's frames, from the innermost one outwards. A Python function is asked about each place once:
-// `describe(code, lasti)` gives (kind, label, where). With the GIL held; one object for the process, for ever.
+// `describe(code, lasti)` gives (kind, label, where). With the GIL held; one object for the process, forever.
 class Sites {
  public:
   enum Kind : int {
@@ -31,7 +31,7 @@ class Sites {
 
   explicit Sites(Describe describe) : describe_(std::move(describe)) {}
   Sites(const Sites&) = delete;
-  // Where the innermost line of the user is, and what it says. Null when there is no such line.
+  // Where the innermost line of the user is, and what it says. Null when there is not such line.
   const Site* of_caller();
   // The places that a site consists of, the innermost first: pairs of code object and the number of its instruction.
   Places places_of(std::size_t number) const;

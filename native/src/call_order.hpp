@@ -41,7 +41,7 @@ class CallOrder {
     std::int32_t root;
     std::vector<std::uint64_t> labels;
     const Site* mine;
-    std::size_t alone_among = 0;  // so many differences, with none of which it closed a circle
+    std::size_t alone_among = 0;  // this many differences, with none of which it closed a circle
   };
 
   std::size_t position_of(std::uint32_t number, std::int32_t root, const std::vector<std::uint64_t>& labels,

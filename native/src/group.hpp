@@ -53,7 +53,7 @@ struct Settings {
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
 
-// Throws BadCall unless there can be a group of so many ranks.
+// Throws BadCall unless there can be a group of this many ranks.
 std::size_t checked_size(std::size_t world_size);
 
 // What the ranks compare.

@@ -110,7 +110,7 @@ void Group::leave() {
   }
 }
 
-// Before any lock, which a thread that a forked process does not have may hold for ever.
+// Before any lock, which a thread that a forked process does not have may hold forever.
 void Group::check_process() const {
   if (num_forks() == owner_) return;
   throw GroupError(Trouble::aborted, "A process that was forked from a rank is not a member of its groups.");

@@ -204,7 +204,7 @@ PrivateView::~PrivateView() { ::munmap(data_, size_); }
 
 void PrivateView::forget_writes() {
   if (::madvise(data_, size_, MADV_DONTNEED) == 0) return;
-  ::munlock(data_, size_);  // after mlockall no page may go; one that stayed would show old numbers for ever
+  ::munlock(data_, size_);  // after mlockall no page may go; one that stayed would show old numbers forever
   if (::madvise(data_, size_, MADV_DONTNEED) != 0) fail(errno, "the pages of a private view cannot be dropped");
 }
 

@@ -10,7 +10,7 @@ namespace lockstep {
 bool depends_on(const Request& later, const Operation& earlier, std::size_t world_size);
 
 // Whether writing its results on this rank may change inputs that are still to be read, by others or by this rank. In
-// place is no such thing: a sum over its own terms, a part that lies where it is to end.
+// place is not such thing: a sum over its own terms, a part that lies where it is to end.
 bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size);
 
 // Have the operation read copies of its inputs, made now.

@@ -288,7 +288,7 @@ void a_script_that_closes_all_descriptors_does_not_make_its_peers_dead() {
   CHECK(error.empty());
 }
 
-// A thread of the parent has the group's lock while the parent forks; in the child it would have it for ever.
+// A thread of the parent has the group's lock while the parent forks; in the child it would have it forever.
 [[maybe_unused]] void a_forked_process_is_no_member_whatever_its_parent_was_doing() {
   Scene scene;
   int status = -1;

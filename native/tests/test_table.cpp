@@ -188,7 +188,7 @@ void sums_of_many_threads_and_processes_are_right() {
 }
 
 // A child that writes and removes until it is killed; every value says itself whether it is whole. It counts what it
-// has done in `done`, outside of the table.
+// has done in `done`, outside the table.
 void write_for_ever(Table& table, std::atomic<std::int64_t>& done, unsigned seed) {
   std::minstd_rand random(seed);
   while (true) {

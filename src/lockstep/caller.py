@@ -18,7 +18,7 @@ TORCH = f"{Path(torch.__file__).parent}/"
 
 
 def caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside of this package (and of torch)."""
+    """File and line of the innermost frame outside this package (and of torch)."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
     while frame.f_back is not None and frame.f_code.co_filename.startswith((*PASSED_OVER, TORCH)):
         frame = frame.f_back
@@ -26,7 +26,7 @@ def caller() -> tuple[str, int]:
 
 
 def calling_file() -> str:
-    """The file of the innermost frame outside of this package, torch's or the user's."""
+    """The file of the innermost frame outside this package, torch's or the user's."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() costs milliseconds
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PASSED_OVER):
         frame = frame.f_back

@@ -2,7 +2,7 @@
 
 ```
 LockstepError
-├── UsageError      a mistake in the script, the options or the data: one sentence with the way out, exit code 2
+├── UsageError      a mistake in the script, the options or the data: one sentence with the fix, exit code 2
 ├── WorldError      the world failed: a peer died, a disk is full, a port is taken
 │   └── PeerLost    another rank is gone; never the cause, always a consequence
 ├── RankFailed      in the caller of `lockstep.spawn`: what one of its ranks raised
@@ -24,7 +24,7 @@ class LockstepError(Exception):
 
 
 class UsageError(LockstepError):
-    """The script, an option or the data asks for something that cannot be right; the message says the way out."""
+    """The script, an option or the data asks for something that cannot be right; the message says the fix."""
 
 
 class WorldError(LockstepError):

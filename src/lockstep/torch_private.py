@@ -56,10 +56,10 @@ class Place:
         return found
 
 
-BACK_END, STAGES = "the back end lockstep", "model_parallel and pipeline"
+BACK_END, STAGES = "the backend lockstep", "model_parallel and pipeline"
 
 PLACES = {
-    # of the back end and the transport
+    # of the backend and the transport
     "AllgatherOptions": Place("torch.distributed.distributed_c10d", "AllgatherOptions", f"{BACK_END}: all_gather"),
     "FakeTensor": Place("torch._subclasses.fake_tensor", "FakeTensor", f"{BACK_END}: refusing such tensors"),
     "autograd_node": Place("torch._C", "_current_autograd_node", f"{BACK_END}: buckets of DDP under way together"),

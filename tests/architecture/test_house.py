@@ -1,4 +1,4 @@
-"""The house keeps its shape: layers, no torch outside of the ranks, a small facade, files of one noun."""
+"""The house keeps its shape: layers, no torch outside the ranks, a small facade, files of one noun."""
 
 import ast
 import pkgutil
@@ -34,7 +34,7 @@ import importlib.abc, importlib, sys
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name.split(".")[0] in ("torch", "numpy", "safetensors"):
-            raise ImportError(f"{name} must not be imported outside of the ranks")
+            raise ImportError(f"{name} must not be imported outside the ranks")
 sys.meta_path.insert(0, Blocker())
 """
 

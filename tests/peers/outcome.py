@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TOLERANCE = 1e-3
-"""Of numbers under two launchers, relative: back ends add in other orders."""
+"""Of numbers under two launchers, relative: backends add in other orders."""
 MARK = "peer "
 
 

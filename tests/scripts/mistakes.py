@@ -487,7 +487,7 @@ MISTAKES = {
     ends_early: "rank 1 is at 'the end of the script'",
     buffer_of_rank: "The buffer 'last' came out of the lanes with different values",
     wrong_rule: 'the rule must be "first" or "mean"',
-    tally_outside: "tally.add was called outside of a batch loop",
+    tally_outside: "tally.add was called outside a batch loop",
     wrong_rows: "run.gather got 3 rows on rank 0, but the last evaluation gave it",
     unknown_strategy: "There is no strategy 'magic'. Known strategies: single, ddp, zero1, model_parallel, pipeline, dp, hogwild.",
     single_on_two: "`single` is for one rank, but there are 2",

@@ -458,7 +458,7 @@ MISTAKES = {
     calls_other_layers_later: (2, MP, ELSEWHERE),
     other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
     reentrant_checkpoint: (2, MP, "Pass use_reentrant=False"),
-    cut_inside_of_a_checkpoint: (2, MP, "inside of a checkpointed part of the model"),
+    cut_inside_of_a_checkpoint: (2, MP, "inside a checkpointed part of the model"),
     gradients_by_hand: (2, MP, "not by torch.autograd.grad or Tensor.backward"),
     replaced_buffer_on_both_sides: (2, MP, "calls is used on both sides"),
     one_layer: (2, MP, "Sequential can be cut nowhere, so it makes at most 1 stage, but 2 are asked for"),

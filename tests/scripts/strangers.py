@@ -156,7 +156,7 @@ def unprepared_optimizer():
 
 
 def inner_loop():
-    """A copy that lives and is trained inside of one lane, and an outside model trained outside: both are fine."""
+    """A copy that lives and is trained inside one lane, and an outside model trained outside: both are fine."""
     before = nn.Linear(1, 1)
     of_before = torch.optim.SGD(before.parameters(), lr=0.1)
     run, model, optimizer, loader = begin()

@@ -196,7 +196,7 @@ def adamw(model):
 
 
 def writes_between_steps():
-    """What a script writes to parameters outside of the optimizer's step counts, on every rank."""
+    """What a script writes to parameters outside the optimizer's step counts, on every rank."""
     told = {}
 
     def clamp(model):

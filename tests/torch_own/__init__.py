@@ -1,1 +1,1 @@
-"""torch's own tests over lockstep's back end: `make test-torch`."""
+"""torch's own tests over lockstep's backend: `make test-torch`."""

@@ -34,7 +34,7 @@ SILENCE_S = 3 * TEST_S
 
 
 def run(backend: str, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
-    """These tests over a back end, by as many processes as it takes."""
+    """These tests over a backend, by as many processes as it takes."""
     outcomes: dict[str, Outcome] = {}
     with (OUTPUT / f"{backend}.log").open("w") as log:
         while rest := names[len(outcomes) :]:

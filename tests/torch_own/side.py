@@ -1,7 +1,7 @@
-"""One process that runs torch's tests over one back end: `python -m tests.torch_own.side NAME FD`, names on standard input.
+"""One process that runs torch's tests over one backend: `python -m tests.torch_own.side NAME FD`, names on standard input.
 
-torch's file is imported as it is; it learns the back end's name from its variable `BACKEND`. While it is imported the name
-is Gloo's, and then one that makes groups of the back end asked for and is equal to Gloo's too, so that no test is left out, and
+torch's file is imported as it is; it learns the backend's name from its variable `BACKEND`. While it is imported the name
+is Gloo's, and then one that makes groups of the backend asked for and is equal to Gloo's too, so that no test is left out, and
 none is half a test, because of a name. Ranks are forked and not
 spawned, which saves an import of torch for each. A test that torch runs on GPUs alone is let in, with devices replaced by the CPU.
 """
@@ -30,7 +30,7 @@ GATES = ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu")
 
 
 class NameLikeGloo(str):
-    """A back end's name that also is Gloo's for whoever compares."""
+    """A backend's name that also is Gloo's for whoever compares."""
 
     __slots__ = ()
     __hash__ = str.__hash__

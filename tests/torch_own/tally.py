@@ -1,4 +1,4 @@
-"""How torch's tests went over two back ends, and the table of both."""
+"""How torch's tests went over two backends, and the table of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one test over one back end."""
+    """Of one test over one backend."""
 
     state: str
     """`passed`, `failed`, `skipped`, `hung` (ended by the time limit) or `died` (it took its process with it)."""
@@ -22,7 +22,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tally:
-    """What both back ends did with the tests that Gloo was asked to run."""
+    """What both backends did with the tests that Gloo was asked to run."""
 
     gloo: Mapping[str, Outcome]
     ours: Mapping[str, Outcome]

@@ -149,7 +149,7 @@ def refined(intervals: Sequence[Piece], work: Sequence[Piece]) -> list[Piece]:
 
     Args:
         intervals: [part, operation, begin, end], one after the other.
-        work: of a stage: ["forward" or "backward", lane, begin, end], and ["wait", -1, begin, end] inside of these.
+        work: of a stage: ["forward" or "backward", lane, begin, end], and ["wait", -1, begin, end] inside these.
 
     Invariant: the result covers what the arguments cover, and no two of its intervals overlap.
     """

@@ -78,7 +78,7 @@ def losses(stages: Sequence[Stage], micro_batches: int) -> Losses | None:
 
 
 def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
-    """One sentence, the largest loss first, each with its way out."""
+    """One sentence, the largest loss first, each with its fix."""
     causes = [
         (
             found.bubble,

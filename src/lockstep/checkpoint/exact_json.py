@@ -81,7 +81,7 @@ class _Encoding:
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
         self._above: set[int] = set()
-        """Containers that the present value is inside of."""
+        """Containers that the current value is inside."""
 
     def of(self, value: Any, path: str) -> Any:
         if value is None or type(value) in (bool, str):

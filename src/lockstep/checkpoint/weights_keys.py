@@ -20,7 +20,7 @@ PREFERRED = ("", "model", "state_dict", "model_state_dict")
 """Where the weights of a model are usually found; any other key is taken when it is the only one that fits."""
 MAX_DEPTH = 2
 SHOWN = 5
-"""So many names are listed of each kind of difference."""
+"""This many names are listed of each kind of difference."""
 EXTRA_STATE = "_extra_state"
 WRAPPED = "module."
 
@@ -114,7 +114,7 @@ def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | No
         file: the file, for messages.
 
     Raises:
-        UsageError: when there is no such part, no tensor at all, or several parts fit and none has a usual name.
+        UsageError: when there is not such part, no tensor at all, or several parts fit and none has a usual name.
     """
     if not parts:
         raise UsageError(f"{file} holds no tensors by name. Save model.state_dict() and load that.")

@@ -18,7 +18,7 @@ def open_files_row(soft: int, hard: int) -> Row:
     if soft < 0 or soft >= COMFORTABLE:
         return ok("open files", "no limit" if soft < 0 else str(soft))
     wanted = COMFORTABLE if hard < 0 else min(hard, COMFORTABLE)
-    way_out = f"ulimit -n {wanted}" if wanted > soft else "Ask who runs this machine to raise the hard limit."
+    fix = f"ulimit -n {wanted}" if wanted > soft else "Ask who runs this machine to raise the hard limit."
     if soft < LEAST:
-        return problem("open files", f"{soft} per process: too few for ranks and loader workers", way_out)
-    return note("open files", f"{soft} per process: many loader workers need more", way_out)
+        return problem("open files", f"{soft} per process: too few for ranks and loader workers", fix)
+    return note("open files", f"{soft} per process: many loader workers need more", fix)

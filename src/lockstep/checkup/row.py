@@ -18,12 +18,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """What was looked at, what was found, and the way out."""
+    """What was looked at, what was found, and the fix."""
 
     what: str
     state: State
     text: str
-    way_out: str = ""
+    fix: str = ""
 
 
 def ok(what: str, text: str) -> Row:
@@ -31,11 +31,11 @@ def ok(what: str, text: str) -> Row:
     return Row(what, State.OK, text)
 
 
-def note(what: str, text: str, way_out: str) -> Row:
+def note(what: str, text: str, fix: str) -> Row:
     """Works, but."""
-    return Row(what, State.NOTE, text, way_out)
+    return Row(what, State.NOTE, text, fix)
 
 
-def problem(what: str, text: str, way_out: str) -> Row:
+def problem(what: str, text: str, fix: str) -> Row:
     """Does not work."""
-    return Row(what, State.PROBLEM, text, way_out)
+    return Row(what, State.PROBLEM, text, fix)

@@ -12,7 +12,7 @@ FOLDER = SHARED_MEMORY
 SMALL_BYTES = 1 << 30
 """Below this, loader workers with large batches fail with "bus error"; Docker gives 64 MiB."""
 LEAST_BYTES = 32 << 20
-WAY_OUT = "In a container: docker run --shm-size=8g, or --ipc=host. Or num_workers=0."
+FIX = "In a container: docker run --shm-size=8g, or --ipc=host. Or num_workers=0."
 
 
 def shared_memory_row(total: int, free: int, writable: bool) -> Row:
@@ -25,12 +25,12 @@ def shared_memory_row(total: int, free: int, writable: bool) -> Row:
     """
     if not total or not writable:
         state = "is missing" if not total else "cannot be written to"
-        return problem("shared memory", f"{FOLDER} {state}: no loader workers", WAY_OUT)
+        return problem("shared memory", f"{FOLDER} {state}: no loader workers", FIX)
     text = f"{FOLDER} {size_text(total)}, {size_text(free)} free"
     if free < LEAST_BYTES:
-        return problem("shared memory", f"{text}: full", f"Remove what is in it. {WAY_OUT}")
+        return problem("shared memory", f"{text}: full", f"Remove what is in it. {FIX}")
     if total < SMALL_BYTES:
-        return note("shared memory", f"{text}: small for loader workers", WAY_OUT)
+        return note("shared memory", f"{text}: small for loader workers", FIX)
     return ok("shared memory", text)
 
 

@@ -1,4 +1,4 @@
-"""How a report looks: a row for each check, its way out below it, and one sentence at the end."""
+"""How a report looks: a row for each check, its fix below it, and one sentence at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show(report: Report, console: Console) -> None:
 
 def _text(row: Row) -> Text:
     text = Text(row.text)
-    return text.append(f"\n→ {row.way_out}", "dim") if row.way_out else text
+    return text.append(f"\n→ {row.fix}", "dim") if row.fix else text
 
 
 def closing(report: Report) -> str:

@@ -44,7 +44,7 @@ class TorchFacts:
     tasks: int = 1
     """Threads of the process after importing torch; the nursery forks only from one."""
     not_compiled: str = ""
-    """Why lockstep's compiled part cannot be used, with the way out; empty when it can."""
+    """Why lockstep's compiled part cannot be used, with the fix; empty when it can."""
     instructions: str = ""
     """Those that the compiled part adds up with."""
     missing: tuple[str, ...] = ()

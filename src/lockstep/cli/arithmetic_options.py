@@ -23,7 +23,7 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
             "--numerics",
             default=None,
             metavar="|".join(NUMERICS),
-            help="Fixed order and kernels, or the back end's. [default: the script's, else exact]",
+            help="Fixed order and kernels, or the backend's. [default: the script's, else exact]",
         ),
     )
     for option in reversed(options):

@@ -30,7 +30,7 @@ def form_from(options: Mapping[str, Any]) -> Form:
 
 
 def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
-    """Raise `UsageError` when the form cannot be true with so many ranks, lanes, on "cpu" or "cuda"; before anything starts."""
+    """Raise `UsageError` when the form cannot be true with this many ranks, lanes, on "cpu" or "cuda"; before anything starts."""
     if form.schedule and not (form.strategy or form.mesh):
         form = Form("pipeline", None, form.schedule)  # the script may name the strategy
     mesh = choose_mesh(form, ranks)

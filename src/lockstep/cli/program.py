@@ -12,7 +12,7 @@ from lockstep.visible import visible
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:
-    """Raise `UsageError` when there is no such script or module; `command` is named in the way out."""
+    """Raise `UsageError` when there is not such script or module; `command` is named in the fix."""
     try:
         if is_module:
             _check_module(script)

@@ -73,7 +73,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
     "--backend",
     default=None,
     metavar="|".join(BACKENDS),
-    help="Back end for torch.distributed. [default: the script's]",
+    help="Backend for torch.distributed. [default: the script's]",
 )
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
@@ -108,7 +108,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
         The request, the names of given options that change nothing, and what to say about too many threads.
 
     Raises:
-        UsageError: one sentence with the way out.
+        UsageError: one sentence with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
     check_nodes(own["nnodes"])

@@ -108,7 +108,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     """Check everything that can be checked before anything starts.
 
     Raises:
-        UsageError: one sentence with the way out.
+        UsageError: one sentence with the fix.
     """
     ranks = parse_ranks(options["ranks"], alone=bool(options["save"] or options["against"]))
     for name in ("steps", "lanes"):
@@ -193,7 +193,7 @@ class Progress:
         self._present = ""
 
     def watch(self, label: str, seconds: float | None) -> None:
-        """A run begins, or has ended after so many seconds."""
+        """A run begins, or has ended after this many seconds."""
         self._present = label if seconds is None else ""
         if seconds is None and self._later:
             click.echo(f"{label} … ", err=True, nl=False)

@@ -12,7 +12,7 @@ from lockstep.errors import UsageError
 
 
 def refuse_unsupported(loader: DataLoader[Any]) -> None:
-    """Raise `UsageError` for a loader that cannot be cut into lanes, with the way out."""
+    """Raise `UsageError` for a loader that cannot be cut into lanes, with the fix."""
     if isinstance(loader.dataset, IterableDataset) or not isinstance(loader.dataset, Sized):
         raise UsageError(
             f"The data set {type(loader.dataset).__name__} has no length, so it cannot be cut into lanes. Use a data "

@@ -32,7 +32,7 @@ class Batches(Iterator[Any]):
             raise
 
     def look_ahead(self) -> None:
-        """The present lane's work is queued: a good moment to begin with the next batch. Draws from the process's
+        """The current lane's work is queued: a good moment to begin with the next batch. Draws from the process's
         random streams, so the caller sets them after it.
         """
 

@@ -35,7 +35,7 @@ ELSEWHERE = {
 """Names that others know, and the nearest thing that works here."""
 
 NOT_EXACT = (
-    'numerics="fast" leaves the order of sums and the choice of kernels to the back end, so bits may differ between '
+    'numerics="fast" leaves the order of sums and the choice of kernels to the backend, so bits may differ between '
     'numbers of ranks and from run to run. numerics="exact", the default, fixes both.'
 )
 

@@ -57,7 +57,7 @@ class RankSettings:
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
     backend: str = ""
-    """The back end of torch.distributed that a person asked for on the command line; empty: the script's own."""
+    """The backend of torch.distributed that a person asked for on the command line; empty: the script's own."""
     form: Form = field(default_factory=Form)
     """How a person asked on the command line to lay the model on ranks."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)

@@ -20,7 +20,7 @@ class Phase(IntEnum):
     START = 0
     """Before `lockstep.init`: imports."""
     SCRIPT = 1
-    """In the script, outside of everything below."""
+    """In the script, outside everything below."""
     DATA = 2
     """Waiting for samples."""
     COMPUTE = 3

@@ -58,7 +58,7 @@ class LaunchRequest:
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     """Precision and numerics, likewise."""
     backend: str = ""
-    """The back end of torch.distributed instead of the script's; empty for the script's."""
+    """The backend of torch.distributed instead of the script's; empty for the script's."""
     fresh: bool = False
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
-    A signal that was ignored before stays ignored (nohup). Outside of the main thread nothing is caught; there `send`
+    A signal that was ignored before stays ignored (nohup). Outside the main thread nothing is caught; there `send`
     stands for a person's signal.
     """
 

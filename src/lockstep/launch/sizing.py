@@ -14,7 +14,7 @@ from lockstep.machine.cores import Cores, threads_per_rank
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS = 1024
-"""Of one node. Nobody has so many devices; more is a slip of the hand that would fill the disk with logs."""
+"""Of one node. Nobody has this many devices; more is a slip of the hand that would fill the disk with logs."""
 OWN_FILES, FILES_PER_RANK = 16, 4
 """What the command has open, and what it has open for each rank while it starts it."""
 
@@ -47,7 +47,7 @@ class Wish:
 
 
 CROWDED = 2
-"""So many threads for each core still finish one after the other; more of them is said."""
+"""This many threads for each core still finish one after the other; more of them is said."""
 
 
 @dataclass(frozen=True)

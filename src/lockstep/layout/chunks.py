@@ -87,7 +87,7 @@ def shares(sizes: Sequence[int], may_cut: Sequence[bool], world_size: int) -> tu
 
 
 def _border(starts: Sequence[int], may_cut: Sequence[bool], target: int) -> int:
-    """The allowed place that is nearest to `target`: the edge of a parameter, or a multiple of `ALIGNMENT` inside of one."""
+    """The allowed place that is nearest to `target`: the edge of a parameter, or a multiple of `ALIGNMENT` inside one."""
     number = bisect_right(starts, target) - 1
     if number >= len(may_cut):
         return starts[-1]

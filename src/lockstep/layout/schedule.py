@@ -82,7 +82,7 @@ class Schedule:
                     raise ValueError(f"stage {stage} of {self.name}: {kind} in the order {order}")
         done = {(busy.stage, busy.action) for busy in self.simulate([1.0] * len(self.stages)).busy}
         if len(done) != 2 * self.num_micro_batches * len(self.stages):
-            raise ValueError(f"{self.name} waits for ever")
+            raise ValueError(f"{self.name} waits forever")
 
     def simulate(
         self, forward_s: Sequence[float], backward_s: Sequence[float] | None = None, message_s: float = 0.0

@@ -48,6 +48,6 @@ def is_initial_user_namespace() -> bool:
 
 
 def drop_capabilities() -> None:
-    """Have no more rights than the user has: entering a user namespace gave all that count inside of it."""
+    """Have no more rights than the user has: entering a user namespace gave all that count inside it."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())

@@ -70,7 +70,7 @@ def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
     """Make a view; in a process with one thread. What is written in it lies in `folder`.
 
     Args:
-        folder: an empty folder; it and its parent, with all in it, are the real ones inside of the view.
+        folder: an empty folder; it and its parent, with all in it, are the real ones inside the view.
     """
     told, tell = os.pipe()
     release, hold = os.pipe()

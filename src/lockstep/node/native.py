@@ -41,7 +41,7 @@ def available() -> bool:
 
 
 def why_not() -> str:
-    """One sentence without a full stop about what is missing, with the way out; empty where nothing is."""
+    """One sentence without a full stop about what is missing, with the fix; empty where nothing is."""
     return "" if _problem is None else reason(_problem, sys.platform)
 
 

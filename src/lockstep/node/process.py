@@ -55,6 +55,6 @@ def objection(places: Sequence[Place]) -> str:
     if not strangers:
         return ""
     return (
-        f"The back end lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
+        f"The backend lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
         f"than rank 0. Use gloo or nccl for this group."
     )

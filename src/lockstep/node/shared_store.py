@@ -110,7 +110,7 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 _given: list[SharedStore] = []
-"""All that were given away, for ever: torch keeps no Python object alive."""
+"""All that were given away, forever: torch keeps no Python object alive."""
 
 
 def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | None:

@@ -11,7 +11,7 @@ def num_exchanges() -> int | None:
     """How many collectives this rank's script and its libraries have begun in the default group.
 
     Of other groups, and under NCCL or Gloo of messages between two ranks, nothing is known. None where the group does not count:
-    one with a back end for each kind of device (`init_process_group("cpu:gloo,cuda:gloo")`).
+    one with a backend for each kind of device (`init_process_group("cpu:gloo,cuda:gloo")`).
     """
     group = dist.group.WORLD if dist.is_initialized() else None
     if group is None:

@@ -1,4 +1,4 @@
-"""How torch.distributed gets a group of this back end: the ranks meet over the store that torch gives them."""
+"""How torch.distributed gets a group of this backend: the ranks meet over the store that torch gives them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockstep.process_group.new_group import agree_on_new_groups
 from lockstep.process_group.watched import NAME
 
 _withdrawn: list[str] = []
-"""Why there are no groups of this back end, once that was found."""
+"""Why there are no groups of this backend, once that was found."""
 
 
 def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
@@ -29,11 +29,11 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
 
     Args:
         options: torch's `_DistributedBackendOptions`: store, rank and size in the group, global ranks, timeout.
-        backend_options: `pg_options` of the caller; there are none for this back end.
+        backend_options: `pg_options` of the caller; there are none for this backend.
 
     Raises:
         CollectiveMisused: on every rank, when some are on another machine, there is no compiled part, or this torch and the
-            back end do not fit.
+            backend do not fit.
         CollectivePeerLost: when a rank of the default group has ended and does not come.
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
@@ -77,5 +77,5 @@ def register() -> None:
 
 
 def withdraw(why: str) -> None:
-    """From now on whoever asks for a group of this back end hears why there is none."""
+    """From now on whoever asks for a group of this backend hears why there is none."""
     _withdrawn.append(why)

@@ -45,7 +45,7 @@ class Membership(dist.ProcessGroup):
 
     @property
     def stand_in(self) -> dist.ProcessGroup:
-        """A group of C++ without a back end, through which torch's dispatcher gets the calls of this one (`watched`)."""
+        """A group of C++ without a backend, through which torch's dispatcher gets the calls of this one (`watched`)."""
         if self._stand_in is None:
             self._stand_in = dist.ProcessGroup(self._store, self._rank, self._size)
             self._stand_in._set_group_name(self._group_name)  # type: ignore[arg-type]  # noqa: SLF001 - torch has no public name
@@ -90,7 +90,7 @@ class Membership(dist.ProcessGroup):
 
     def split_group(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refuse: torch's own for a subclass in Python ends the process."""
-        raise CollectiveMisused("The back end lockstep does not split groups. Use dist.new_group for each part.")
+        raise CollectiveMisused("The backend lockstep does not split groups. Use dist.new_group for each part.")
 
     merge_remote_group = split_group
 

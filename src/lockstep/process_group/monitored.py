@@ -18,7 +18,7 @@ _MARK = "__lockstep_asks_the_group__"
 
 
 def answer_monitored_barrier() -> None:
-    """Have `dist.monitored_barrier` ask groups of this back end, which torch refuses by name; a second call changes nothing."""
+    """Have `dist.monitored_barrier` ask groups of this backend, which torch refuses by name; a second call changes nothing."""
     original = torch_private.if_there("monitored_barrier")
     if original is None or hasattr(original, _MARK):
         return

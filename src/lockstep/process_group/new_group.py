@@ -1,4 +1,4 @@
-"""`dist.new_group` over a default group of this back end: all ranks say that they enter it before any goes on.
+"""`dist.new_group` over a default group of this backend: all ranks say that they enter it before any goes on.
 
 torch demands that every rank enters it, members or not, but sees no rank that does something else: members wait for each
 other in a store, and who is no member goes on. Here it begins as an operation of the default group, so a rank that calls

@@ -75,8 +75,8 @@ def check_place(tensor: Tensor) -> None:
     """
     if not tensor.is_cpu:
         raise CollectiveMisused(
-            f"The back end lockstep exchanges CPU tensors, but this one is on {tensor.device}. "
-            f"Move it with .cpu(), or use a group of another back end for it."
+            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}. "
+            f"Move it with .cpu(), or use a group of another backend for it."
         )
     if tensor.layout is not _STRIDED:
         raise CollectiveMisused(f"This tensor has the layout {tensor.layout}. Use .to_dense() first.")

@@ -1,4 +1,4 @@
-"""Whether this torch and the back end lockstep fit, found out by trying: a group of one rank, before others wait for it.
+"""Whether this torch and the backend lockstep fit, found out by trying: a group of one rank, before others wait for it.
 
 torch promises little about process groups that are written in Python. torch 2.15 looked for a part in each group that
 such a group has not, and no run of several ranks began. A version does not say that; so each process that wants the back
@@ -27,9 +27,9 @@ from lockstep.torch_versions import tested_range
 
 
 def group_problem() -> str:
-    """Why the back end cannot be used with this torch, in one sentence with the way out; empty where it can.
+    """Why the backend cannot be used with this torch, in one sentence with the fix; empty where it can.
 
-    Remembered: the first call in a process tries. Then a group of this back end cannot be made any more, and whoever asks
+    Remembered: the first call in a process tries. Then a group of this backend cannot be made any more, and whoever asks
     for one gets the sentence. Nothing is tried without the compiled part, which is said elsewhere, and while
     torch.distributed is initialised, where a second default group cannot be made.
     """
@@ -43,7 +43,7 @@ def _found() -> str:
     if not trouble:
         return ""
     sentence = (
-        f"The back end lockstep does not work with torch {torch.__version__} ({trouble}). "
+        f"The backend lockstep does not work with torch {torch.__version__} ({trouble}). "
         f"It was tested with torch {tested_range()}; use one of them, or gloo."
     )
     withdraw(sentence)

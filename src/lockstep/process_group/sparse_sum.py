@@ -20,7 +20,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         CollectiveMisused: on every rank, when the shapes differ; here, when the tensor is not on the CPU.
     """
     if not tensor.is_cpu:
-        raise CollectiveMisused(f"The back end lockstep exchanges CPU tensors, but this one is on {tensor.device}.")
+        raise CollectiveMisused(f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.")
     mine = tensor.detach().coalesce()
     indices, values = mine.indices(), mine.values()
     about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape])

@@ -1,9 +1,9 @@
-"""Calls of a process group as torch sees those of its own back ends: operations of its dispatcher, named in profiles.
+"""Calls of a process group as torch sees those of its own backends: operations of its dispatcher, named in profiles.
 
-torch's C++ back ends are reached through operations like `c10d::allreduce_`. Whoever looks at operations finds them there:
+torch's C++ backends are reached through operations like `c10d::allreduce_`. Whoever looks at operations finds them there:
 dispatch modes (`CommDebugMode` counts), the profiler, and tensors that stand for others, which hand on the ones inside.
 A process group in Python gets its calls directly, so a call that is looked at goes through the same operation on a group
-without a back end first, and comes back here from it. Nobody looking costs two reads of a variable.
+without a backend first, and comes back here from it. Nobody looking costs two reads of a variable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def seen(num_tensors: int, title: str) -> Callable[[Call], Call]:
 
     Args:
         num_tensors: how many of its first arguments are tensors or lists of them.
-        title: its name in profiles, after the back end's.
+        title: its name in profiles, after the backend's.
     """
 
     def decorate(method: Call) -> Call:
@@ -79,7 +79,7 @@ class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace != "c10d" or any(issubclass(each, FakeTensor) for each in types):
             return func(*args, **(kwargs or {}))
         if any(each is not Tensor for each in types):
-            return NotImplemented  # the tensors hand on what is inside of them
+            return NotImplemented  # the tensors hand on what is inside them
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - torch has no public name
         self.result = self._call(args[: names.index("process_group")])  # that of a barrier is a tensor of no use
         boxed = self.result.boxed()

@@ -179,14 +179,14 @@ class Handle(PythonCallbackWork):
 
 def in_backward_node() -> bool:
     """Whether this thread is at a node of a backward pass, so that somebody will come at the end of the pass."""
-    # Outside of a node, at the end of the pass, DDP with a static graph waits at once in C++.
+    # Outside a node, at the end of the pass, DDP with a static graph waits at once in C++.
     return graph_task_id() != -1 and autograd_node() is not None
 
 
 def complete_inner_future(handle: Handle) -> None:
     """See to it that the future is completed which torch's C++ gets from a new handle without asking Python.
 
-    DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass. Outside of a pass it
+    DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass. Outside a pass it
     does so for ranks that have joined already (`DDP.join`), and waits at once.
     """
     transfer = handle.transfer

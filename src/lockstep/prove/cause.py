@@ -173,7 +173,7 @@ _AMONG_REPLICAS = {
         "this object is updated from a rank's own samples, or on some ranks only. Update it from global values "
         "(step.loss, run.tally()), on every rank."
     ),
-    Kind.VALUE: "each rank logged a value of its own samples. Use run.tally(), or log inside of the lanes.",
+    Kind.VALUE: "each rank logged a value of its own samples. Use run.tally(), or log inside the lanes.",
 }
 
 

@@ -41,7 +41,7 @@ class Finding(StrEnum):
     NO_GRADIENT = "no gradient"
     """The first gradient is zero or not finite, so there is nothing to compare."""
     SAME_LANES = "same lanes"
-    """All lanes have one gradient, because what they train on is drawn inside of them; the row shows nothing."""
+    """All lanes have one gradient, because what they train on is drawn inside them; the row shows nothing."""
     SUM = "sum"
     WEIGHTS = "weights"
     COUPLED = "coupled"
@@ -188,14 +188,14 @@ _NOTHING_COMPARED = {
     ),
     Finding.SAME_LANES: (
         "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and it seems "
-        "that the lanes' samples are drawn by them (get_batch or an environment inside of a lane). Let a data set give the "
+        "that the lanes' samples are drawn by them (get_batch or an environment inside a lane). Let a data set give the "
         "samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
     ),
 }
 
 
 def sentence(plain: Plain) -> str:
-    """What the row says, with the way out if something is wrong."""
+    """What the row says, with the fix if something is wrong."""
     lanes = f"{plain.num_lanes} lanes"
     apart = f"relative difference {plain.relative:.2g}"
     if plain.finding is Finding.AGREES:
@@ -221,12 +221,12 @@ def sentence(plain: Plain) -> str:
 
 def _weights(plain: Plain, begin: str) -> str:
     used, found = (", ".join(f"{share:.3f}" for share in shares[:8]) for shares in (plain.used, plain.found))
-    way_out = (
+    fix = (
         "what is passed as weight= is not what the loss is a mean over"
         if plain.explicit
         else "pass that number: run.backward(loss, weight=number)"
     )
     return (
         f"{begin}: the loss is a mean over something other than samples (tokens that are not padding?). The lanes should "
-        f"count {found}, but count {used}; {way_out}."
+        f"count {found}, but count {used}; {fix}."
     )

@@ -23,7 +23,7 @@ from lockstep.trials.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
 LAST_WORDS = 5
-"""So many lines of a script that ended by itself are shown."""
+"""This many lines of a script that ended by itself are shown."""
 
 
 @dataclass(frozen=True)

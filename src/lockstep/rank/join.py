@@ -37,7 +37,7 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
 
     Under `lockstep run` the ranks meet in a memory that they inherit, and no port is open (without the compiled part, in a
     file in the run folder, and Gloo listens on loopback only); under another launcher through the store which that one
-    names. A default group that the script has made is used. Without `exact` the back end adds in its own order.
+    names. A default group that the script has made is used. Without `exact` the backend adds in its own order.
 
     Raises:
         UsageError: when the script's own default group has another size than the launcher said.
@@ -81,7 +81,7 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
         return
     try:
         _make_default_group(environment, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    except UsageError:  # of a back end that the command line names
+    except UsageError:  # of a backend that the command line names
         raise
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error

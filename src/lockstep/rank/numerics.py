@@ -1,6 +1,6 @@
 """What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing.
 
-Under numerics="fast" none of it but the threads: the back ends choose their kernels, by timing where they can.
+Under numerics="fast" none of it but the threads: the backends choose their kernels, by timing where they can.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Streams:
         return torch.default_generator.initial_seed() != self._torch_seed
 
     def snapshot(self) -> dict[str, Any]:
-        """The present state of every stream, to be given to `restore` in this process or another."""
+        """The current state of every stream, to be given to `restore` in this process or another."""
         device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
         return {
             "torch": torch.get_rng_state(),

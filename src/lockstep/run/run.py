@@ -41,7 +41,7 @@ By = Literal["element", "parameter"] | None
 class Run:
     """One training job as one rank sees it. Made by `lockstep.init`.
 
-    Methods that say "every rank" exchange something: every rank must call them, in the same order, outside of lanes.
+    Methods that say "every rank" exchange something: every rank must call them, in the same order, outside lanes.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -172,7 +172,7 @@ class Run:
         return train(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
-        """Backward of the present lane's loss; several in one lane add up.
+        """Backward of the current lane's loss; several in one lane add up.
 
         Args:
             loss: a scalar, the mean over the lane's samples.
@@ -180,7 +180,7 @@ class Run:
             retain_graph: as for `Tensor.backward`, for a second call on the same graph.
 
         Raises:
-            UsageError: outside of a step's lanes.
+            UsageError: outside a step's lanes.
         """
         if self._run.progress.place.region is not Region.LANE:
             raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
@@ -309,7 +309,7 @@ class Run:
 
         Collective: call it on every rank.
 
-        Call it between epochs: at the end of the epoch's body, or outside of the loop. It holds the prepared models,
+        Call it between epochs: at the end of the epoch's body, or outside the loop. It holds the prepared models,
         optimizers and schedulers, the counters, the random streams; gradients are not part of it. No pickle: JSON and
         safetensors. At every instant a complete state is on the disk.
 

@@ -78,7 +78,7 @@ def init(
         precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
-        numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the back end, and bits differ.
+        numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
 
     Raises:
         UsageError: when options and environment cannot be true together.

@@ -50,11 +50,11 @@ class LossScale:
     def __init__(self) -> None:
         self._scaling = Scaling()
         self._overflows: list[bool] = []
-        """Of the present step's optimizer updates: whether each was skipped."""
+        """Of the current step's optimizer updates: whether each was skipped."""
 
     @property
     def value(self) -> float:
-        """The factor on every loss of the present step."""
+        """The factor on every loss of the current step."""
         return self._scaling.value
 
     @property
@@ -67,7 +67,7 @@ class LossScale:
         return loss.to(torch.promote_types(loss.dtype, torch.float32)) * self.value
 
     def record(self, overflow: bool) -> None:
-        """An optimizer was to step in the present step: its gradient was finite, or it was skipped."""
+        """An optimizer was to step in the current step: its gradient was finite, or it was skipped."""
         self._overflows.append(overflow)
 
     def settle(self) -> None:

@@ -50,7 +50,7 @@ def agree_who_stays(
         if owners and max(owners.values()) > 1:
             raise UsageError(
                 f"{name} lies in memory that several ranks share, as after mp.spawn(train, args=(model,)), so each rank's "
-                f"update would change all of them. Build the model inside of the function that the ranks run."
+                f"update would change all of them. Build the model inside the function that the ranks run."
             )
         if stay and isinstance(tensor, nn.Parameter) and not is_dense(tensor):
             raise UsageError(_between(name))
@@ -102,7 +102,7 @@ def refuse_other_users(named: Iterable[tuple[str, Tensor]], why: str, laid: Cont
 
     Args:
         named: tensors by name.
-        why: the sentence that says why they cannot stay, and the way out.
+        why: the sentence that says why they cannot stay, and the fix.
         laid: addresses of the memory that lockstep made.
     """
     listed = list(named)

@@ -1,4 +1,4 @@
-"""Work around the inside of an optimizer's step: after everybody's hooks before it, and before everybody's hooks after it.
+"""Work around the inside an optimizer's step: after everybody's hooks before it, and before everybody's hooks after it.
 
 torch calls hooks in the order in which they were registered. So `optimizer.step` of the object puts ours at their places
 first, and cleans up when the step raises, for which torch has no hook.

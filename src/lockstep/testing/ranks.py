@@ -113,7 +113,7 @@ def _rank(
 
 
 def _end_with_the_test() -> None:
-    """A rank that waits for ever must not outlive a test process that was killed."""
+    """A rank that waits forever must not outlive a test process that was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

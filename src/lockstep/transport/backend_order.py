@@ -1,4 +1,4 @@
-"""The transport under numerics="fast": the back end's own all-reduce, in whatever order it adds.
+"""The transport under numerics="fast": the backend's own all-reduce, in whatever order it adds.
 
 Everything else is that of `group`. One copy of the partials is reduced, so that what the contract says about `partials`
 and `out` stays true.
@@ -18,7 +18,7 @@ from lockstep.transport.torch_group import LEFT, GroupTransport
 
 
 class BackendOrderTransport(GroupTransport):
-    """Ranks of the default process group, whose back end adds as it likes. Bits depend on the number of ranks."""
+    """Ranks of the default process group, whose backend adds as it likes. Bits depend on the number of ranks."""
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
         total = out.new_zeros(out.shape) if not partials else partials[0].clone()

@@ -1,7 +1,7 @@
 """What a transport promises.
 
 Two kinds of exchange. *Frames* are small, carry what the rank is doing and at which source line, and are compared: if
-ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting for ever or
+ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting forever or
 adding numbers that do not belong together. *Tensors* move without further checks, always behind a frame that described
 them.
 """

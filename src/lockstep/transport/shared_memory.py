@@ -68,8 +68,8 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
             return call(*args)
         except compiled.GroupError as error:
             trouble, text = error.args
-            way_out = f". {MORE_MEMORY}" if trouble == NO_MEMORY else ""
-            raise TROUBLES.get(trouble, WorldError)(text + way_out) from None
+            fix = f". {MORE_MEMORY}" if trouble == NO_MEMORY else ""
+            raise TROUBLES.get(trouble, WorldError)(text + fix) from None
         except OSError as error:  # this process's own limits
             raise WorldError(f"{error}. {MORE_MEMORY}") from None
 

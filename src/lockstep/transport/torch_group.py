@@ -145,7 +145,7 @@ class GroupTransport(Transport):
         return _all_gather_flat(out, data, group=self._data, async_op=True)
 
     def begin_sum(self, data: Tensor) -> Any:
-        """Begin to add `data` over the ranks, in place and in the back end's order."""
+        """Begin to add `data` over the ranks, in place and in the backend's order."""
         return dist.all_reduce(data, group=self._data, async_op=True)
 
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:

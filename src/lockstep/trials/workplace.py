@@ -103,7 +103,7 @@ class Workplaces:
         linked = f" Too large for that, and only linked: {_listed(large)}." if large else ""
         self._note(
             f"This system gives no private view of files ({problem}), so each run works in a copy of this folder.{linked} What "
-            f"the script writes {'there, or ' * bool(large)}outside of this folder, it really writes. To run it where it is, add "
+            f"the script writes {'there, or ' * bool(large)}outside this folder, it really writes. To run it where it is, add "
             f"--in-place."
         )
 

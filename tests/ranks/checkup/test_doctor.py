@@ -28,7 +28,7 @@ def test_the_doctor_finds_this_machine_fit_and_leaves_nothing(tmp_path: Path) ->
     assert (done.returncode, told["ok"], problems) == (0, True, []), done.stderr
     assert told["torch"]["version"] == torch.__version__
     assert "gloo" in told["torch"]["backends"]
-    assert {"Python", "torch", "driver", "devices", "cores", "back ends", "shared memory"} <= {
+    assert {"Python", "torch", "driver", "devices", "cores", "backends", "shared memory"} <= {
         row["what"] for row in told["rows"]
     }
     assert list(tmp_path.iterdir()) == []
@@ -62,10 +62,10 @@ def test_a_torch_of_tomorrow_is_tried_and_what_a_run_does_then_is_said(tmp_path:
     (tmp_path / "path" / "sitecustomize.py").write_text(TORCH_OF_TOMORROW.format(happens=happens))
     done = doctor(tmp_path, "--json", PYTHONPATH=f"{tmp_path / 'path'}:{os.environ.get('PYTHONPATH', '')}")
     rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
-    assert (done.returncode, rows["torch"]["state"], rows["back ends"]["state"]) == (0, "note", "note"), done.stderr
+    assert (done.returncode, rows["torch"]["state"], rows["backends"]["state"]) == (0, "note", "note"), done.stderr
     assert "newer than all that lockstep was tested with" in rows["torch"]["text"]
-    assert "Here gloo is used" in rows["back ends"]["text"]
-    assert told in rows["back ends"]["text"]
+    assert "Here gloo is used" in rows["backends"]["text"]
+    assert told in rows["backends"]["text"]
 
 
 def test_a_torch_that_cannot_be_imported_is_a_problem_with_exit_code_1(tmp_path: Path) -> None:

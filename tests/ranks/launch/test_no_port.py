@@ -13,7 +13,7 @@ from tests.support.launching import Running, kill, open_ports, run_script, start
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 has_backend = pytest.mark.skipif(
-    importlib.util.find_spec("lockstep.torch_backend") is None, reason="there is no back end lockstep"
+    importlib.util.find_spec("lockstep.torch_backend") is None, reason="there is no backend lockstep"
 )
 
 INIT = """
@@ -197,4 +197,4 @@ def test_our_back_end_needs_no_import_in_the_script(tmp_path: Path) -> None:
 def test_a_back_end_that_does_not_exist_ends_with_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "", "--backend", "glue")
     assert (ended.code, ended.out, ended.folder) == (2, "", None)
-    assert ended.err == "error: There is no back end 'glue'. Known: lockstep, gloo, nccl, mpi.\n"
+    assert ended.err == "error: There is no backend 'glue'. Known: lockstep, gloo, nccl, mpi.\n"

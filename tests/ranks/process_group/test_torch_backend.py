@@ -1,4 +1,4 @@
-"""The back end "lockstep" of torch.distributed: its results, its errors, its beginning and end."""
+"""The backend "lockstep" of torch.distributed: its results, its errors, its beginning and end."""
 
 from __future__ import annotations
 

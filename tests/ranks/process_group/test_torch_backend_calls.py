@@ -1,4 +1,4 @@
-"""The back end "lockstep" takes the calls, reductions and lists that Gloo and NCCL take, and shows itself as they do."""
+"""The backend "lockstep" takes the calls, reductions and lists that Gloo and NCCL take, and shows itself as they do."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def is_shown():
 
 
 def rows_and_choices(rank):
-    """What is right over other back ends stays right: a row for a column, NumPy's numbers, choices that no `if` shows."""
+    """What is right over other backends stays right: a row for a column, NumPy's numbers, choices that no `if` shows."""
     dist.all_reduce(column := torch.ones((4, 1) if rank else 4))
     assert column.sum() == 8
     assert dist.get_process_group_ranks(dist.new_group(list(np.arange(2)) if rank else [0, 1])) == [0, 1]

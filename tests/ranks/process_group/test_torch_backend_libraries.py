@@ -1,4 +1,4 @@
-"""What people use on top of torch.distributed, over the back end "lockstep": compared with Gloo or with one process."""
+"""What people use on top of torch.distributed, over the backend "lockstep": compared with Gloo or with one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The back end "lockstep" and what torch calls a tensor, but is not simply numbers in memory."""
+"""The backend "lockstep" and what torch calls a tensor, but is not simply numbers in memory."""
 
 from __future__ import annotations
 

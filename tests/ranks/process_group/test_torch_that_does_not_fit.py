@@ -70,12 +70,12 @@ def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: P
 def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "lockstep")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: The back end lockstep does not work with torch")
+    assert ended.err.startswith("error: The backend lockstep does not work with torch")
     assert ended.err.rstrip().endswith("use one of them, or gloo.")
 
 
 def a_script_of_another_launcher(folder: str) -> None:
-    """Found when the back end is imported; a group of another back end works afterwards, with nothing left of the trial."""
+    """Found when the backend is imported; a group of another backend works afterwards, with nothing left of the trial."""
     made, hook = distributed_c10d._new_process_group_helper, sys.excepthook
 
     def breaks(*args: object, **kwargs: object) -> object:

@@ -59,11 +59,11 @@ WITHOUT_VIEWS = """
 echo 0 > /proc/sys/user/max_user_namespaces || exit 9
 exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin "$@"
 """
-"""Inside of a user namespace of its own: a system that makes no further ones, and gives no right to mount."""
+"""Inside a user namespace of its own: a system that makes no further ones, and gives no right to mount."""
 
 
 class Home:
-    """A folder with the files of a user, and one outside of it."""
+    """A folder with the files of a user, and one outside it."""
 
     def __init__(self, folder: Path) -> None:
         self.here, self.outside = folder / "project", folder / "elsewhere" / "out.txt"
@@ -150,7 +150,7 @@ def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart
     first = ended.stderr.splitlines()[0]
     assert first.startswith("note: This system gives no private view of files (")
     assert "Too large for that, and only linked: large.bin (more than 256 MiB)." in first
-    assert "What the script writes there, or outside of this folder, it really writes." in first
+    assert "What the script writes there, or outside this folder, it really writes." in first
     assert list(home.temporary.glob("lockstep-*")) == []
 
 

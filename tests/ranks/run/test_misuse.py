@@ -1,4 +1,4 @@
-"""What cannot be right is one sentence with the way out, on every rank, before anybody waits."""
+"""What cannot be right is one sentence with the fix, on every rank, before anybody waits."""
 
 import pytest
 

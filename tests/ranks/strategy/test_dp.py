@@ -66,7 +66,7 @@ NOTE = """
 
 
 def sizes(text: str, where: str) -> list[int]:
-    """The batch sizes that were printed inside or outside of the model; inputs and outputs have the same."""
+    """The batch sizes that were printed inside or outside the model; inputs and outputs have the same."""
     found = re.findall(
         rf"^{where}: input size torch.Size\(\[(\d+), 5\]\) output size torch.Size\(\[(\d+), 2\]\)$", text, re.MULTILINE
     )

@@ -59,12 +59,12 @@ def test_a_torch_newer_than_all_tested_ones_is_a_note_and_nothing_is_concluded_f
     newer = version_rows((3, 11, 7), "0.1.0", replace(CPU, version="9.0.1.dev20300101+cpu"))[1]
     assert newer.state is State.NOTE
     assert f"newer than all that lockstep was tested with ({torch_versions.tested_range()})" in newer.text
-    assert newer.way_out.startswith(f"A tested one: pip install torch=={torch_versions.TESTED[-1]}.")
+    assert newer.fix.startswith(f"A tested one: pip install torch=={torch_versions.TESTED[-1]}.")
     assert "shared memory is used" in backend_row(replace(CPU, version="9.0.1")).text
 
 
 def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:
-    sentence = "The back end lockstep does not work with torch 9.0 (TypeError: no)."
+    sentence = "The backend lockstep does not work with torch 9.0 (TypeError: no)."
     row = backend_row(replace(CPU, misfit=sentence))
     assert said(row) == ("note", f"gloo; not nccl, mpi, ucc. Here gloo is used. {sentence}")
     assert said(names_row(replace(CPU, missing=("torch._C._x (stages)", "torch._y (dp)")))) == (
@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_a_note_with_what_a_run_does_then() -> None:
 def test_versions_that_are_too_old_are_problems() -> None:
     rows = version_rows((3, 10, 2), "0.1.0", replace(CPU, version="2.10.1"))
     assert [row.state for row in rows] == [State.PROBLEM, State.PROBLEM, State.OK, State.OK]
-    assert rows[1].way_out == "lockstep needs 2.11 or newer."
+    assert rows[1].fix == "lockstep needs 2.11 or newer."
     assert said(version_rows((3, 11, 7), "0.1.0", CPU)[1]) == ("ok", "2.13.0+cpu, a CPU build, kernels for AVX512")
     assert version_rows((3, 11, 7), "0.1.0", BROKEN)[1].text.startswith("cannot be imported: ModuleNotFoundError")
     assert version_rows((3, 11, 7), "0.1.0", replace(CPU, tasks=3))[1].state is State.NOTE
@@ -166,7 +166,7 @@ def test_cores_and_what_a_run_would_make_of_them() -> None:
 def test_back_ends_and_which_is_used() -> None:
     assert said(backend_row(CPU)) == ("ok", "gloo; not nccl, mpi, ucc. Here shared memory is used")
     assert backend_row(CUDA).text.endswith("Here nccl between GPU ranks, shared memory between CPU ranks")
-    assert backend_row(replace(CPU, not_compiled="no; way out")).text.endswith("Here gloo is used")
+    assert backend_row(replace(CPU, not_compiled="no; fix")).text.endswith("Here gloo is used")
     assert backend_row(replace(CPU, backends=())).state is State.PROBLEM
     assert backend_row(replace(CUDA, backends=("gloo",))).state is State.NOTE
 
@@ -184,7 +184,7 @@ def test_limits_that_bite() -> None:
     assert [open_files_row(*limit).state for limit in ((64, 64), (1024, 4096), (65536, 65536), (-1, -1))] == [
         State.PROBLEM, State.NOTE, State.OK, State.OK,
     ]  # fmt: skip
-    assert open_files_row(1024, 1 << 20).way_out == "ulimit -n 4096"
+    assert open_files_row(1024, 1 << 20).fix == "ulimit -n 4096"
     assert [folder_row(Path("runs"), *seen).state for seen in ((False, GIB), (True, 1), (True, 9 * GIB))] == [
         State.PROBLEM, State.NOTE, State.OK,
     ]  # fmt: skip
@@ -219,7 +219,7 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
         (tmp_path / "shm" / name).touch()
     assert orphaned_shared_memory(tmp_path / "shm", tmp_path) == [f"torch_{gone}_1_0"]
     row = leftover_row([11], ["torch_5_1_0"])
-    assert (row.state, row.way_out) == (State.NOTE, "kill -9 11; rm /dev/shm/torch_5_1_0")
+    assert (row.state, row.fix) == (State.NOTE, "kill -9 11; rm /dev/shm/torch_5_1_0")
     assert leftover_row([], []).text == "none"
 
 
@@ -256,7 +256,7 @@ def test_a_system_without_private_views_is_told_what_happens_then() -> None:
     refused = private_files_row(ViewReport("unshare: Operation not permitted"))
     assert refused.state is State.NOTE
     assert "unshare: Operation not permitted" in refused.text
-    assert "copies of the folder" in refused.way_out
+    assert "copies of the folder" in refused.fix
     partly = private_files_row(ViewReport(real=("/mnt/usb (Invalid argument)",)))
     assert partly.state is State.NOTE
     assert "not /mnt/usb (Invalid argument)" in partly.text

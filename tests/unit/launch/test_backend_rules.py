@@ -37,9 +37,9 @@ def test_a_single_known_back_end_is_replaced_where_the_other_can_do_its_work(
 @pytest.mark.parametrize(
     ("name", "device", "compiled", "sentence"),
     [
-        ("glue", "cpu", True, "There is no back end 'glue'. Known: lockstep, gloo, nccl, mpi."),
-        ("lockstep", "cpu", False, "The back end lockstep needs the compiled part of lockstep"),
-        ("nccl", "cpu", True, "The back end nccl needs a GPU for each rank"),
+        ("glue", "cpu", True, "There is no backend 'glue'. Known: lockstep, gloo, nccl, mpi."),
+        ("lockstep", "cpu", False, "The backend lockstep needs the compiled part of lockstep"),
+        ("nccl", "cpu", True, "The backend nccl needs a GPU for each rank"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, device: str, compiled: bool, sentence: str) -> None:
@@ -56,5 +56,5 @@ def test_our_back_end_is_found_in_every_spelling() -> None:
 
 
 def test_spawn_refuses_a_back_end_before_it_starts_anything():
-    with pytest.raises(UsageError, match="There is no back end 'glue'"):
+    with pytest.raises(UsageError, match="There is no backend 'glue'"):
         spawn(print, nprocs=2, device="cpu", backend="glue")

@@ -79,7 +79,7 @@ def test_a_schedule_prints_itself_and_a_wrong_one_is_found():
         "stage 1     F0 B0 B0 F1 B1 B1 F2 B2 B2",
     ]
     backwards_first = tuple(sorted(made.stages[1], key=lambda action: action.kind is Kind.FORWARD))
-    with pytest.raises(ValueError, match="waits for ever"):
+    with pytest.raises(ValueError, match="waits forever"):
         type(made)("wrong", 3, (made.stages[0], backwards_first)).check()
     with pytest.raises(ValueError, match="in the order"):
         type(made)("short", 3, (made.stages[0][:-1], made.stages[1])).check()

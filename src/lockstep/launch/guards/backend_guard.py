@@ -1,6 +1,6 @@
-"""Stands before the functions of torch.distributed that take a back end: `--backend` replaces it, and "lockstep" is known.
+"""Stands before the functions of torch.distributed that take a backend: `--backend` replaces it, and "lockstep" is known.
 
-The back end itself (`lockstep.torch_backend`) is imported by the first call that wants it, never before.
+The backend itself (`lockstep.torch_backend`) is imported by the first call that wants it, never before.
 """
 
 from __future__ import annotations

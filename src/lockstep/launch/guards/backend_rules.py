@@ -1,4 +1,4 @@
-"""Which back end a script's call gets when a person has said `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
+"""Which backend a script's call gets when a person has said `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def check_backend(name: str, device: str, compiled: bool) -> None:
         compiled: whether the compiled part of lockstep is installed.
 
     Raises:
-        UsageError: with the way out.
+        UsageError: with the fix.
     """
     if name not in BACKENDS:
-        raise UsageError(f"There is no back end {name!r}. Known: {', '.join(BACKENDS)}.")
+        raise UsageError(f"There is no backend {name!r}. Known: {', '.join(BACKENDS)}.")
     if name == OURS and not compiled:
         raise UsageError(
-            "The back end lockstep needs the compiled part of lockstep, which is not installed here. "
+            "The backend lockstep needs the compiled part of lockstep, which is not installed here. "
             "Install g++ and lockstep again, or use gloo."
         )
     if name == "nccl" and device == "cpu":
-        raise UsageError("The back end nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
+        raise UsageError("The backend nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
 
 
 def backend_for(asked: str | None, wanted: str, device: str) -> str | None:
-    """The back end of one call: `wanted` in the place of a single one that it can replace, else as asked.
+    """The backend of one call: `wanted` in the place of a single one that it can replace, else as asked.
 
     A name for each device ("cpu:gloo,cuda:nccl") stays, because lockstep's group cannot be a part of such a mixture; and on
-    a GPU a back end of the CPU does not take the place of NCCL.
+    a GPU a backend of the CPU does not take the place of NCCL.
 
     Args:
         asked: what the script said; None leaves it to torch.
@@ -50,5 +50,5 @@ def backend_for(asked: str | None, wanted: str, device: str) -> str | None:
 
 
 def is_ours(backend: str | None) -> bool:
-    """Whether lockstep's own back end has a part in it."""
+    """Whether lockstep's own backend has a part in it."""
     return OURS in {part.rpartition(":")[2] for part in (backend or "").lower().split(",")}

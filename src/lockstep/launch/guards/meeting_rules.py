@@ -72,7 +72,7 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
     """The way to meet.
 
     Raises:
-        UsageError: one sentence with the way out, for what would block or cannot be.
+        UsageError: one sentence with the fix, for what would block or cannot be.
     """
     _check_backend(asked, launched)
     if asked.has_store:
@@ -124,7 +124,7 @@ def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -
 
     Args:
         init_method: the script's.
-        world_size: so many meet; a rank that was alone there before is not ahead of the others.
+        world_size: this many meet; a rank that was alone there before is not ahead of the others.
         moved_to: `host:port` to which the script has moved env://; empty when it has not.
     """
     parts = urlparse(init_method or "env://")
@@ -162,7 +162,7 @@ def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
         )
     raise UsageError(
         f"init_process_group(rank={asked.rank}) was called in rank {launched.rank}, so the ranks would wait for each "
-        'other for ever. Pass rank=int(os.environ["RANK"]), or leave rank out.'
+        'other forever. Pass rank=int(os.environ["RANK"]), or leave rank out.'
     )
 
 

@@ -15,7 +15,7 @@ from lockstep.launch.nursery.messages import Message, decode, encode
 MAX_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
 FULL_S = 5
-"""So many seconds the launcher waits for room in the socket of a nursery that does not read."""
+"""This many seconds the launcher waits for room in the socket of a nursery that does not read."""
 
 
 class ChannelClosed(ConnectionError):  # noqa: N818 - an event as much as an error

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOKED_AT_BYTES = 1 << 16
-"""Within the last so many bytes the end of a line is looked for."""
+"""Within the last this many bytes the end of a line is looked for."""
 
 
 class RankLog:

@@ -66,7 +66,7 @@ class _Bucket:
 
 
 MAX_SEEN = 4096
-"""So many lines are remembered."""
+"""This many lines are remembered."""
 
 
 @dataclass

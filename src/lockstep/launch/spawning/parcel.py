@@ -100,10 +100,10 @@ def pack(call: object, culprit: Callable[[], str]) -> bytes:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        way_out = "Make it inside the function, on each rank."
+        fix = "Make it inside the function, on each rank."
         if "fork context" in reason:
-            way_out = 'Make it with torch.multiprocessing.get_context("spawn").'
-        raise UsageError(f"{culprit()} cannot be sent to the ranks: {reason.rstrip('.')}. {way_out}") from error
+            fix = 'Make it with torch.multiprocessing.get_context("spawn").'
+        raise UsageError(f"{culprit()} cannot be sent to the ranks: {reason.rstrip('.')}. {fix}") from error
     return buffer.getvalue()
 
 
@@ -123,7 +123,7 @@ def share_arguments(args: object, above: frozenset[int] = frozenset()) -> None:
 
     Args:
         args: the arguments, or one of their items.
-        above: identities of the containers that it is inside of.
+        above: identities of the containers that it is inside.
 
     Raises:
         RuntimeError: from torch, without room or with too many open files.

@@ -180,7 +180,7 @@ class SpawnContext:
         """Wait for the ranks.
 
         Args:
-            timeout: seconds; None waits for ever.
+            timeout: seconds; None waits forever.
 
         Returns:
             True when all have ended well, False when some still run after `timeout`.

@@ -26,7 +26,7 @@ class RunStore:
         # nobody can cut it off under a rank's feet, which would be a SIGBUS there
         fcntl.fcntl(self.table, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # a store that a script serves there itself, outside of the ranks, gets the port in spite of us
+        # a store that a script serves there itself, outside the ranks, gets the port in spite of us
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What is said of random numbers that one rank draws alone, and of seeds inside of lanes. Once each."""
+"""What is said of random numbers that one rank draws alone, and of seeds inside lanes. Once each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lockstep.run.run_state import RunState
 
 
 def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
-    """Ranks drew other random numbers than rank 0 outside of lanes, before the lanes of `step`; every rank may call it."""
+    """Ranks drew other random numbers than rank 0 outside lanes, before the lanes of `step`; every rank may call it."""
     if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         print(
-            f"lockstep: {ranks} drew other random numbers than rank 0 outside of lanes before step {step} (behind "
+            f"lockstep: {ranks} drew other random numbers than rank 0 outside lanes before step {step} (behind "
             f"`if run.is_main:`, or in a loop of another length), so what ranks draw there together differs. Draw on every rank "
             f"alike, or from a generator of your own: torch.Generator().manual_seed(run.seed(...)).",
             file=sys.stderr,

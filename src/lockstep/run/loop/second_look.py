@@ -20,7 +20,7 @@ from lockstep.run.run_state import RunState
 from lockstep.run.witness.witness import Witness
 
 NUM_STEPS = 2
-"""So many steps are fetched again: those that every proof has recorded."""
+"""This many steps are fetched again: those that every proof has recorded."""
 
 
 def look_again_at_training(run: RunState, witness: Witness) -> None:

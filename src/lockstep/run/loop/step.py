@@ -59,7 +59,7 @@ class Step:
         lane, such as hidden states or environments.
 
         Raises:
-            UsageError: outside of the step's lanes.
+            UsageError: outside the step's lanes.
         """
         if self._run.progress.place.region is not Region.LANE:
             raise UsageError(f"step.lane is known inside the step's lanes:\n{RIGHT_FORM}")

@@ -18,7 +18,7 @@ def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
 
 
 def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> str:
-    """Why a model with SyncBatchNorm cannot be carried so, with the way out; empty when it can."""
+    """Why a model with SyncBatchNorm cannot be carried so, with the fix; empty when it can."""
     if num_lanes != mesh.num_ranks or mesh.stages > 1:
         stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
         return (
@@ -40,6 +40,6 @@ def objection_to_steps(steps: Sequence[Sequence[int]]) -> str:
         if 0 in sizes:
             return (
                 f"SyncBatchNorm exchanges in every lane, but step {number} has {sum(sizes)} samples, so that "
-                f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait for ever. Use drop_last=True."
+                f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait forever. Use drop_last=True."
             )
     return ""

@@ -25,18 +25,18 @@ class Tally:
         self._lanes: dict[str, dict[int, tuple[float, float]]] = {}
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
-        """Add values of the present batch, inside a step's lanes or while iterating a prepared loader.
+        """Add values of the current batch, inside a step's lanes or while iterating a prepared loader.
 
         Args:
             weight: what the values are means over; by default the number of samples of the batch.
             values: numbers or one-element tensors.
 
         Raises:
-            UsageError: outside of both loops, where every rank would count the same thing again.
+            UsageError: outside both loops, where every rank would count the same thing again.
         """
         if not self._place.in_lane:
             raise UsageError(
-                "tally.add was called outside of a batch loop, where every rank would add the same thing. Call it "
+                "tally.add was called outside a batch loop, where every rank would add the same thing. Call it "
                 "inside `for batch in step` or `for batch in loader`."
             )
         self._place.is_counted = True
@@ -47,12 +47,12 @@ class Tally:
             lanes[self._place.lane] = (total + number(value) * amount, weights + amount)
 
     def mean(self) -> dict[str, Agreed]:
-        """The weighted mean of each value over all ranks. Every rank must call it, outside of lanes."""
+        """The weighted mean of each value over all ranks. Every rank must call it, outside lanes."""
         sums = self._summed("tally.mean")
         return {name: Agreed(total / weight) if weight else Agreed("nan") for name, (total, weight) in sums.items()}
 
     def sum(self) -> dict[str, Agreed]:
-        """The weighted sum of each value over all ranks. Every rank must call it, outside of lanes."""
+        """The weighted sum of each value over all ranks. Every rank must call it, outside lanes."""
         return {name: Agreed(total) for name, (total, _) in self._summed("tally.sum").items()}
 
     def reset(self) -> None:

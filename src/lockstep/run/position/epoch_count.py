@@ -67,7 +67,7 @@ class EpochCount:
         return {"loop": self.loop, "next": self.next + 1 if self.saved else self.next}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on there: in a loop to come, or in the present one, whose next epoch it then is.
+        """Go on there: in a loop to come, or in the current one, whose next epoch it then is.
 
         Raises:
             UsageError: when the script is in another loop than the one in which the state was saved.

@@ -50,7 +50,7 @@ class Ledger:
         return before
 
     def move(self, source: Phase, target: Phase, seconds: float) -> None:
-        """So much of what counted for `source` was `target`: waiting inside of lanes, known afterwards."""
+        """So much of what counted for `source` was `target`: waiting inside lanes, known afterwards."""
         self.spent_ns[source] -= int(seconds * 1e9)
         self.spent_ns[target] += int(seconds * 1e9)
 

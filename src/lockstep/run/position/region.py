@@ -12,9 +12,9 @@ class Region(StrEnum):
     """The parts of a training script, as lockstep sees it."""
 
     SCRIPT = "script"
-    """Outside of the steps: the same on every rank."""
+    """Outside the steps: the same on every rank."""
     STEP = "step"
-    """In the body of a step, outside of its lanes: the same on every rank."""
+    """In the body of a step, outside its lanes: the same on every rank."""
     LANE = "lane"
     """Inside a step's lanes: ranks carry different numbers of them."""
     EVALUATION = "evaluation"
@@ -29,7 +29,7 @@ class Place:
     lane: int = -1
     """The lane in LANE and EVALUATION."""
     num_samples: int = 0
-    """Samples of the lane's present batch."""
+    """Samples of the lane's current batch."""
     is_counted: bool = False
     """Whether something was added to a tally since the evaluation began."""
 
@@ -42,10 +42,10 @@ class Place:
         if self.region is Region.LANE:
             raise UsageError(
                 f"{call} was called inside a step's lanes, which ranks carry in different numbers, so some ranks would "
-                f"wait for ever. Call it after the inner loop; for a metric use run.tally()."
+                f"wait forever. Call it after the inner loop; for a metric use run.tally()."
             )
         if self.region is Region.EVALUATION:
             raise UsageError(
                 f"{call} was called while iterating a prepared loader, of which ranks have different numbers of "
-                f"batches, so some ranks would wait for ever. Call it after the loop; for a metric use run.tally()."
+                f"batches, so some ranks would wait forever. Call it after the loop; for a metric use run.tally()."
             )

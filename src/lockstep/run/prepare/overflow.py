@@ -22,7 +22,7 @@ from lockstep.run.run_state import RunState
 from lockstep.strategy.loss_scale import LossScale
 
 PATIENCE = 16
-"""After so many skipped updates in a row it is said: the scale has become 1, so it is hardly the scale's fault."""
+"""After this many skipped updates in a row it is said: the scale has become 1, so it is hardly the scale's fault."""
 
 
 class Overflow:

@@ -1,9 +1,9 @@
-"""Optimizers that `run.prepare` did not take: they must not step what got a gradient inside of lanes.
+"""Optimizers that `run.prepare` did not take: they must not step what got a gradient inside lanes.
 
 A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is added
 up over the lanes of one rank and never reduced, so a class centre or a temperature with an optimizer of its own learns
 other values on every number of ranks. That an optimizer exists is known from its constructor; that lanes gave its
-tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is no such optimizer.
+tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is not such optimizer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Strangers:
         """Not taken by `prepare`."""
         self._had_lanes = False
         self._of_lane: WeakSet[Optimizer] = WeakSet()
-        """Made in the present lane, such as one of an inner loop over a copy: it may step there what it likes."""
+        """Made in the current lane, such as one of an inner loop over a copy: it may step there what it likes."""
         self._before: list[tuple[Tensor, Mark]] = []
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
@@ -101,7 +101,7 @@ class Strangers:
                 raise _not_prepared(optimizer, tensor, self._place.region)
 
     def _is_fed(self, tensor: Tensor) -> bool:
-        """Whether its gradient comes from lanes: one that came in the present lane, or in an earlier one and was not replaced."""
+        """Whether its gradient comes from lanes: one that came in the current lane, or in an earlier one and was not replaced."""
         if (now := _mark(tensor)) is None:
             return False
         if any(tensor is one and now != mark for one, mark in self._before):
@@ -158,7 +158,7 @@ def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> Usage
     what = f"a tensor of shape {tuple(tensor.shape)}"
     if region is Region.EVALUATION:
         return UsageError(
-            f"{name}.step() inside of a loop over a prepared loader trains {what} on one rank's share of the samples. Train "
+            f"{name}.step() inside a loop over a prepared loader trains {what} on one rank's share of the samples. Train "
             f"with `for step in run.steps(loader)`, and pass the tensor (or its module) and {name} to run.prepare."
         )
     return UsageError(

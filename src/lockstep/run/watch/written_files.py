@@ -22,7 +22,7 @@ from lockstep.caller import frames
 from lockstep.run.watch.holdings import is_the_users
 
 MOST_TOLD = 32
-"""So many paths are told at one time."""
+"""This many paths are told at one time."""
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 
 

@@ -30,7 +30,7 @@ from lockstep.strategy.contract import LaneObserver
 from lockstep.torch_private import TorchDispatchMode, pytree
 
 ENOUGH = 2
-"""In so many lanes a loss must depend on what came from the lane before."""
+"""In this many lanes a loss must depend on what came from the lane before."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _note(self, tensor: Tensor, handed: CarriedTensor | None, frame: FrameType) -> None:
-        """The present lane has made the memory of `tensor`, or written to it."""
+        """The current lane has made the memory of `tensor`, or written to it."""
         made = self._made.get(_address(tensor))
         if made is not None and made.lane == self._lane:
             made.depends_on = handed or made.depends_on

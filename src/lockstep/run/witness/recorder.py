@@ -105,7 +105,7 @@ def marked_hash(tensor: Tensor) -> str:
 
 
 def stride_of(num_elements: int) -> int:
-    """Which elements of so many are written: every how-many-th."""
+    """Which elements of this many are written: every how-many-th."""
     return max(-(-num_elements // MAX_COMPARED), 1)
 
 

@@ -46,7 +46,7 @@ class Witness:
     Args:
         folder: the run folder.
         rank: this rank.
-        wanted: `steps` (record so many); `to_the_end` (then let the loops end as if the data were over, and record the end
+        wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record the end
             too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture` (write the values
             of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for tensors that lanes hand on, see `lane_watch`).
     """

@@ -91,7 +91,7 @@ def replicas(model: nn.Module, count: int) -> list[nn.Module]:
 
 
 def _unsplit(replica: nn.Module) -> None:
-    """A replica's own forward is that of its class, and so is that of a prepared model inside of another one."""
+    """A replica's own forward is that of its class, and so is that of a prepared model inside another one."""
     for module in replica.modules():
         if isinstance(module.__dict__.get("forward"), SplitForward):
             del module.__dict__["forward"]

@@ -38,7 +38,7 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 COLUMNS = 4093
-"""Elements so many apart are added up together: a prime, so that rows that change places hardly ever match."""
+"""Elements this many apart are added up together: a prime, so that rows that change places hardly ever match."""
 SUMMED = 256 * COLUMNS
 """Elements that are added up at one time, because torch copies those that are narrower than their sum."""
 

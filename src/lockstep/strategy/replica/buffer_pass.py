@@ -29,7 +29,7 @@ class BufferPass:
     In a run with one lane there is nothing to settle: what the lane makes of the buffers is what they are.
 
     Args:
-        bank: the buffers; their present values are those that every lane starts from.
+        bank: the buffers; their current values are those that every lane starts from.
         cut: the step.
     """
 

@@ -182,7 +182,7 @@ class BufferBank:
         return bit_sums(self._flats)
 
     def remember(self) -> None:
-        """The present values are those that every lane starts from."""
+        """The current values are those that every lane starts from."""
         self.take_in()
         for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):
             if number < self._num_moving or not _same_bits(start, flat):

@@ -37,7 +37,7 @@ class LaidOut:
     Args:
         peers: the ranks that hold the same parameters.
         memory: where the parameters lie.
-        most_held: so many slots of gradients a pass needs at a time.
+        most_held: this many slots of gradients a pass needs at a time.
         in_one_lane: whether the run has one lane; then only the numbers of gradients that come are noted.
     """
 

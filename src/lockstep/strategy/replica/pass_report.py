@@ -37,7 +37,7 @@ class PassReport:
     reopened: list[int] = field(default_factory=list)
     """Those of them that got a gradient afterwards."""
     seen: int = 0
-    """Equal on all ranks that drew the same random numbers outside of lanes."""
+    """Equal on all ranks that drew the same random numbers outside lanes."""
 
     def encode(self) -> list[Any]:
         """As JSON values; lanes become texts."""
@@ -59,7 +59,7 @@ class Conclusions:
     begun: int
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
-    """Ranks that have drawn other random numbers outside of lanes than rank 0."""
+    """Ranks that have drawn other random numbers outside lanes than rank 0."""
 
     @property
     def scale(self) -> float:

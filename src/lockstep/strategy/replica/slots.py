@@ -92,7 +92,7 @@ class SlotPool:
     Args:
         parameters: the trainable parameters, in order.
         transport: the ranks; every one of them must make the pool when `num_shared` is not 0.
-        num_shared: so many slots are made at once, in memory whose reductions cost least. Further ones are this
+        num_shared: this many slots are made at once, in memory whose reductions cost least. Further ones are this
             rank's own, made when they are taken.
         bucket_bytes: about so large are buckets.
     """

@@ -37,7 +37,7 @@ class DeviceStages(Stages):
         self._stand_ins: list[StandIns] = []
         self._undo: list[Callable[[], None]] = []
         self._lent: dict[str, Tensor] = {}
-        """Parameters of earlier stages on the device of the present one, with their graph."""
+        """Parameters of earlier stages on the device of the current one, with their graph."""
 
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]

@@ -1,6 +1,6 @@
 """What a model returns, as a tree of tensors: tuples, lists, dicts, NamedTuples, dataclasses, and an object of its own class.
 
-Other objects inside of it (a cache of keys and values) are left alone: what a stage has of them stays there.
+Other objects inside it (a cache of keys and values) are left alone: what a stage has of them stays there.
 """
 
 from __future__ import annotations

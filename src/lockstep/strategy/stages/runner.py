@@ -73,7 +73,7 @@ class StageRunner:
         self.publishes = True
         """Whether the result of a call is sent to all stages."""
         self.open_calls: list[Call] = []
-        """The calls of the present lane."""
+        """The calls of the current lane."""
         self._forward = model.forward
         self._buffers = [(module._buffers, key) for module in model.modules() for key in module._buffers]  # noqa: SLF001
         self._undo = [self._ghost_layer(name) for name in self._stage.skipped]
@@ -241,7 +241,7 @@ class StageRunner:
         arrived = {number: leaf.arrived for number, leaf in carried.items() if hasattr(leaf, "arrived")}
         if any(isinstance(leaf, Tensor) and leaf.is_meta and number not in arrived for number, leaf in carried.items()):
             raise UsageError(
-                f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside of a checkpointed part of the "
+                f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside a checkpointed part of the "
                 f"model, and an earlier layer of that part is on another stage. Let the stage begin with that part, by "
                 f"run.prepare(..., cut=[...])."
             )

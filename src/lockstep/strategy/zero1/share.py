@@ -74,7 +74,7 @@ class Share:
         return self._depth > 0
 
     def begins(self) -> bool:
-        """A step begins; whether it is not one inside of another."""
+        """A step begins; whether it is not one inside another."""
         self._depth += 1
         return self._depth == 1
 

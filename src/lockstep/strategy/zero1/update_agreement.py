@@ -62,7 +62,7 @@ def require_agreement(
                 f"alike."
             )
         raise UsageError(
-            f"{name}.step(): gradients or parameters differ between ranks. Something outside of the lanes depends on the rank: a "
+            f"{name}.step(): gradients or parameters differ between ranks. Something outside the lanes depends on the rank: a "
             f"gradient or a parameter that was written to on some ranks only."
         )
     return updated, any(frame[:1] == b"1" for frame in frames)

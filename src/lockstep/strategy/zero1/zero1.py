@@ -26,7 +26,7 @@ from lockstep.strategy.zero1.visibility import Visibility
 from lockstep.transport.contract import Transport
 
 CHECKED_UPDATES = 4
-"""Before so many updates of each optimizer the bits of gradients and parameters are compared over ranks."""
+"""Before this many updates of each optimizer the bits of gradients and parameters are compared over ranks."""
 
 
 class Zero1(Around):

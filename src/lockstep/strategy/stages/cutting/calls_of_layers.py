@@ -30,7 +30,7 @@ class Entered:
     begin: int
     leaves: list[Any]
     objection: str
-    """Why no stage can begin with it: it is inside of a checkpointed part; empty otherwise."""
+    """Why no stage can begin with it: it is inside a checkpointed part; empty otherwise."""
     end: int = -1
     depends: bool = False
     """Whether it uses parameters, or what was computed from them."""
@@ -76,7 +76,7 @@ class CallsOfLayers:
         number = self._counts[name] = self._counts.get(name, 0) + 1
         objection = _IN_REENTRANT if _in_reentrant_checkpoint() else ""
         if is_known and saves is not self._checkpoints[0]:
-            objection = "it is inside of a checkpointed part of the model"
+            objection = "it is inside a checkpointed part of the model"
         call = Entered(name, number, self.watch.event, leaves, objection)
         if not is_known:
             self._checkpoints.append(saves)
@@ -91,13 +91,13 @@ def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 _IN_REENTRANT = (
-    "it is inside of a part that is checkpointed with use_reentrant=True (Pass use_reentrant=False, then that part can begin "
+    "it is inside a part that is checkpointed with use_reentrant=True (Pass use_reentrant=False, then that part can begin "
     "a stage)"
 )
 
 
 def _in_reentrant_checkpoint() -> bool:
-    """Such a checkpoint computes its layers apart from the graph: what arrives inside of it would get no gradient."""
+    """Such a checkpoint computes its layers apart from the graph: what arrives inside it would get no gradient."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is CheckpointFunction.forward.__code__:

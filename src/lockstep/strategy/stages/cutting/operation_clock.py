@@ -17,7 +17,7 @@ import torch
 from lockstep.torch_private import TorchDispatchMode
 
 REPEATS = 2
-"""So many further runs."""
+"""This many further runs."""
 WORTH_REPEATING_S = 20e-6
 
 _PURE = frozenset(

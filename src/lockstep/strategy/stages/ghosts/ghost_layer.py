@@ -1,7 +1,7 @@
 """A layer of another stage: its calls are followed once, and then only return ghosts of the remembered shapes.
 
 What a layer does besides (it counts in a list that others read, draws from a random stream, fills a cache) must happen
-in every stage. So a layer whose first followed call changed anything outside of it is followed in full each time.
+in every stage. So a layer whose first followed call changed anything outside it is followed in full each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.torch_private import DisableTorchFunction, pytree
 
 MAX_FORMS = 256
-"""So many shapes of calls are remembered."""
+"""This many shapes of calls are remembered."""
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, slice)
 
 
@@ -42,7 +42,7 @@ class GhostLayer:
     Args:
         layer: its `forward` is replaced until `remove`.
         following: whether calls are only followed now; otherwise the layer computes.
-        outside: says something that changes when anything outside of the layer does.
+        outside: says something that changes when anything outside the layer does.
     """
 
     def __init__(self, layer: nn.Module, following: Callable[[], bool], outside: Callable[[], Any]) -> None:

@@ -13,7 +13,7 @@ from lockstep.bench.results import (
     AS_TORCH,
     CLEAR,
     DIFFERS,
-    NOT_BY_NATURE,
+    NOT_BY_DESIGN,
     OTHER_THREADS,
     REFERENCE,
     Measured,
@@ -83,8 +83,8 @@ def _all_cores(results: Results, base: Measured) -> Iterator[str]:
     if is_faster(all_cores, ranks) and is_faster(all_cores, base):
         yield (
             f"One process with all {results.cores} cores is {ratio(all_cores, ranks).median - 1:.0%} faster than "
-            f"{_name(ranks, results)}: for speed alone start it with -n 1 --threads {results.cores}. Its bits are others, "
-            f"because threads change them."
+            f"{_name(ranks, results)}: for speed alone start it with -n 1 --threads {results.cores}. Its bits differ, "
+            f"because the number of threads changes them."
         )
 
 
@@ -165,7 +165,7 @@ def _bits(results: Results) -> Iterator[str]:
                 yield f"{_name(one, results)} differs from one rank with the same lanes: lockstep verify says where."
         elif found == REFERENCE and not one.bits:
             yield f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify says where."
-        elif found in (AS_TORCH, NOT_BY_NATURE):
+        elif found in (AS_TORCH, NOT_BY_DESIGN):
             yield f"{why_not_exact(strategy).rstrip('.')}."
     if any(results.exactness(one) == OTHER_THREADS for one in results.whole()):
         yield "other threads: the number of threads changes the bits of CPU kernels, so there is nothing to compare with."

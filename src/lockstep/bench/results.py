@@ -10,12 +10,12 @@ from typing import Any
 from lockstep.bench.measures import PARTS, Round, Spread, spread
 from lockstep.bench.plan import Amount, Configuration
 
-REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_NATURE, OTHER_THREADS, NO_REFERENCE = (
+REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_DESIGN, OTHER_THREADS, NO_REFERENCE = (
     "reference",
     "same bits",
     "differs",
     "as torch does",
-    "not by nature",
+    "not by design",
     "other threads",
     "no reference",
 )
@@ -153,7 +153,7 @@ class Results:
     def exactness(self, one: Measured) -> str:
         """Whether the bits after the last step are those of `single` with the same lanes and threads."""
         if one.configuration.strategy == "hogwild":
-            return NOT_BY_NATURE
+            return NOT_BY_DESIGN
         for other in self.whole():
             reference = other.configuration.strategy == "single" and not other.configuration.all_cores
             if reference and (other.lanes, other.threads) == (one.lanes, one.threads):

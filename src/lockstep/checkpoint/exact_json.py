@@ -56,7 +56,7 @@ _DTYPES: dict[str, torch.dtype] = {
 
 def _number_type(name: str) -> np.dtype[Any]:
     if not re.fullmatch(r"[<>=|][biufc]\d+", name):
-        raise ValueError(f"{name!r} is no type of numbers")
+        raise ValueError(f"{name!r} is not a type of numbers")
     return np.dtype(name)
 
 

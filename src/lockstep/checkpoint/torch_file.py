@@ -81,7 +81,9 @@ def read_weight_file(path: Path) -> Any:
         case Kind.PICKLE:
             return _read_pickle(path, mmap=False)
         case Kind.UNKNOWN if path.suffix == ".safetensors":
-            raise UsageError(f"{path} is not a readable safetensors file. It is damaged, or something else.")
+            raise UsageError(
+                f"{path} is not a readable safetensors file. The file is corrupt, or not a safetensors file at all."
+            )
         case kind:
             raise UsageError(f"{path} is {kind.value}")
 
@@ -92,7 +94,7 @@ def _head_of(path: Path) -> bytes:
         if stat.S_ISDIR(mode):
             raise UsageError(f"{path} is a folder. Name the weight file inside it.")
         if not stat.S_ISREG(mode):
-            raise UsageError(f"{path} is no regular file. Copy what it gives to one.")
+            raise UsageError(f"{path} is not a regular file. Copy its contents into one first.")
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
     except FileNotFoundError:

@@ -80,7 +80,7 @@ def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[
     cast = []
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_quantized or value.is_meta:
-            raise UsageError(f"{name} in {file} is no plain tensor (sparse, quantised or without values).")
+            raise UsageError(f"{name} in {file} is not a plain tensor (sparse, quantised or without values).")
         target = wanted.tensors[name]
         if value.dtype != target.dtype:
             _check_cast(name, value, target, file)
@@ -97,10 +97,12 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _check_cast(name: str, value: Tensor, target: Tensor, file: str) -> None:
-    """Rounding is fine; another kind of number, or a value that becomes infinite or wraps, is not."""
+    """Rounding is fine; a different kind of dtype, or a value that becomes infinite or wraps, is not."""
     said = f"{name} is {value.dtype} in {file} and {target.dtype} in the model".replace("torch.", "")
     if value.is_complex() != target.is_complex() or value.is_floating_point() != target.is_floating_point():
-        raise UsageError(f"{said}, which is another kind of number. Convert the file first.")
+        raise UsageError(
+            f"{said}, which is not the same kind of dtype (float, integer, complex). Convert the file first."
+        )
     if value.is_floating_point():
         if torch.finfo(target.dtype).max < torch.finfo(value.dtype).max:
             fits = bool((value.isfinite() == value.to(target.dtype).isfinite()).all())

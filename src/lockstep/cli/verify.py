@@ -179,7 +179,7 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
         raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}. Try --ranks 1,2.")
     if len(set(ranks)) == 1 and not alone:
         raise UsageError(
-            f"--ranks {text} has nothing to be compared with. Give two numbers or more (--ranks 1,2), or a file (--save, "
+            f"--ranks {text} leaves nothing to compare. Give at least two numbers (--ranks 1,2), or a file (--save, "
             f"--against)."
         )
     return ranks

@@ -104,7 +104,7 @@ def arithmetic_text(decided: Mapping[str, Any]) -> str:
 
 REASONS = {
     "hogwild": (
-        "hogwild is not exact by nature: ranks update shared parameters without waiting for each other, so the order of "
+        "hogwild is not exact by design: ranks update shared parameters without waiting for each other, so the order of "
         "updates is another one in every run."
     ),
     "dp": (

@@ -169,7 +169,7 @@ def _heard(store: Store, key: str, name: int, known: Mapping[int, Place], here: 
         return store.get(key)
     except RuntimeError as error:
         raise WorldError(
-            f"Rank {name} did not come to make the group: {str(error).partition(chr(10))[0]}. "
+            f"Rank {name} never joined the group: {str(error).partition(chr(10))[0]}. "
             f"Does every rank call init_process_group, and new_group for the same ranks in the same order?"
         ) from error
 

@@ -84,7 +84,7 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
 
 
 def expected(difference: Difference, compared: Sequence[Compared], why: str) -> Explained:
-    """A difference that the strategy brings by nature: nothing is run again, and nobody is to blame."""
+    """A difference that the strategy brings by design: nothing is run again, and nobody is to blame."""
     return Explained(
         difference=difference,
         left=_side(difference, difference.left, compared),

@@ -23,7 +23,7 @@ def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torc
         raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.')
     if kind == "cuda" and local_world_size > num_devices:
         raise UsageError(
-            f"{local_world_size} ranks need a GPU each, but torch sees {num_devices}. "
+            f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}. "
             f"Start with -n {max(num_devices, 1)}, or with --device cpu."
         )
     if kind == "cpu" or local_world_size > num_devices:

@@ -27,7 +27,7 @@ def check_loss(loss: Tensor, weight: float | None) -> None:
         raise UsageError(f"run.backward needs a scalar loss, but got {shape}. Take the mean over the lane's samples.")
     if not loss.requires_grad:
         raise UsageError(
-            "The loss needs no gradient: it was detached, computed under torch.no_grad(), or no parameter is trainable."
+            "The loss does not require grad: it was detached, computed under torch.no_grad(), or no parameter is trainable."
         )
     if weight is not None and not weight >= 0:
         raise UsageError(f"weight= must be 0 or more, but is {weight}. Pass the number of items in the loss.")

@@ -85,7 +85,7 @@ def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
     assert sizes(finished.out, "Outside") == [30, 30, 30, 10]
     assert sizes(finished.out, "In Model") == [15, 15, 15, 15, 15, 15, 5, 5]
     assert finished.err.startswith("lockstep  1 rank with 2 replicas on cpu, 1 thread each")
-    assert "1 lane, batch 30, dp, 2 replicas; not the same bits elsewhere, by nature" in finished.err
+    assert "1 lane, batch 30, dp, 2 replicas; not the same bits elsewhere, by design" in finished.err
 
 
 def test_a_plain_data_parallel_script_on_the_cpu_calls_the_module_directly(tmp_path):

@@ -104,10 +104,10 @@ def test_the_tables_fit_80_columns_and_have_no_escapes_outside_of_a_terminal() -
     assert max(map(len, said.splitlines())) <= 80
     assert "\x1b" not in said
     assert "model_parallel on 2" in said
-    assert "  not by nature" in said
+    assert "  not by design" in said
     assert "other threads" in said
     assert "dp gives the bits that torch's DataParallel gives" in words(found)
-    assert "hogwild is not exact by nature" in words(found)
+    assert "hogwild is not exact by design" in words(found)
     assert ".." not in said
 
 

@@ -85,7 +85,7 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     if (decided.get("arithmetic") or {}).get("numerics") == "fast":
         same = ""  # the line about numerics says it
     elif decided.get("not_exact"):
-        same = "; not the same bits elsewhere, by nature"
+        same = "; not the same bits elsewhere, by design"
     return Line("lanes", f"{text}{why}{same}")
 
 

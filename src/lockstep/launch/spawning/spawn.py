@@ -266,7 +266,7 @@ def _size(nprocs: int, device: str) -> tuple[Size, str]:
     gpus = count_gpus(os.environ) if device != "cpu" and torch_speaks_cuda() else 0
     if device == "cuda" and nprocs > gpus:
         raise UsageError(
-            f'{nprocs} ranks with device="cuda" need a GPU each, but {gpus} that torch can use '
+            f'{nprocs} ranks with device="cuda" need one GPU each, but {gpus} that torch can use '
             f'{"is" if gpus == 1 else "are"} here. Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
         )
     machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit())

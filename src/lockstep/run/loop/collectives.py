@@ -62,8 +62,8 @@ def new_tally(run: RunState) -> Tally:
         told = run.machinery.transport.all_gather_object([run.progress.evaluation, value], call, where())
         if len({evaluation for evaluation, _ in told}) > 1:
             raise UsageError(
-                f"{call}: the ranks evaluated different samples, or in another order. Iterate prepared loaders on "
-                f"every rank alike, and give samplers no generator of their own."
+                f"{call}: the ranks evaluated different samples, or in a different order. Iterate the same prepared "
+                f"loaders on every rank, and give samplers no generator of their own."
             )
         return [values for _, values in told]
 

@@ -13,9 +13,9 @@ def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
     if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         print(
-            f"lockstep: {ranks} drew other random numbers than rank 0 outside lanes before step {step} (behind "
-            f"`if run.is_main:`, or in a loop of another length), so what ranks draw there together differs. Draw on every rank "
-            f"alike, or from a generator of your own: torch.Generator().manual_seed(run.seed(...)).",
+            f"lockstep: {ranks} drew different random numbers than rank 0 outside lanes before step {step} (behind "
+            f"`if run.is_main:`, or in a loop of a different length), so what ranks draw there together differs. Draw the same "
+            f"numbers on every rank, or draw from a generator of your own: torch.Generator().manual_seed(run.seed(...)).",
             file=sys.stderr,
         )
     run.progress.said_apart = True

@@ -172,7 +172,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
             )
         if theirs[1] != mine[1]:
             raise UsageError(
-                f"The data set has other samples on rank {rank} than on rank {run.machinery.transport.rank}. Read the same files "
+                f"The data set has different samples on rank {rank} than on rank {run.machinery.transport.rank}. Read the same files "
                 f"in the same order everywhere (sort directory listings), and do not shuffle or split by rank."
             )
     run.progress.loaders.append(prepared)

@@ -186,7 +186,7 @@ class LoadPlan:
             raise UsageError(f"the {label} was a {document['class']}, but the run prepared a {mine}. Prepare the same.")
         state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
-            raise UsageError(f"{label}.{strange[0]} is no state of a {mine}.")
+            raise UsageError(f"{label}.{strange[0]} is not part of the state of a {mine}.")
         self._add(label, scheduler, state)
 
     def _add_object(self, name: str, thing: Any) -> None:

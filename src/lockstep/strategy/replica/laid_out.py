@@ -93,7 +93,9 @@ class LaidOut:
         if not self.bank.has_changed() and self.arena.only_froze():
             flags = "".join("01"[parameter.requires_grad] for parameter in self.arena.parameters)
             if len(set(self._peers.all_gather_object(flags, "frozen parameters"))) > 1:
-                raise UsageError("requires_grad differs between ranks. Freeze and unfreeze on every rank alike.")
+                raise UsageError(
+                    "requires_grad differs between ranks. Freeze and unfreeze the same parameters on every rank."
+                )
             self._watch()
             return
         if not self.memory.is_ours:

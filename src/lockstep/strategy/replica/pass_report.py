@@ -113,7 +113,7 @@ def conclude_alone(report: PassReport) -> Conclusions:
 
 def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
     if lanes and not tree_sum(weights) > 0:
-        raise UsageError("The weights of all lanes add up to 0. Pass weight= the number of items in the loss.")
+        raise UsageError("All lane weights sum to 0. Pass weight=<number of items the loss averages over>.")
 
 
 def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None:

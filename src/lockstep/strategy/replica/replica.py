@@ -82,8 +82,8 @@ class Replica(Strategy):
     ) -> LanePass:
         if self._setting.abandoned:
             raise UsageError(
-                f"A step's lanes were left early after run.backward, when gradients were on their way already, so this "
-                f"rank cannot go on. Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}"
+                f"The lane loop was exited early, after run.backward had already started sending gradients, so this rank "
+                f"cannot continue. Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}"
             )
         self.laid.follow_changes()
         lacks = {} if may_lack is None else {"may_lack": may_lack}

@@ -167,7 +167,7 @@ class StageRunner:
                 raise
             raise UsageError(
                 f"The forward of {self._name} cannot be followed without the layers of other stages ({type(error).__name__}: "
-                f"{str(error).splitlines()[0]}). Keep what decides or indexes by values out of forward, cut elsewhere with "
+                f"{str(error).splitlines()[0]}). Move data-dependent branches and indexing out of forward, choose other cut points with "
                 f"run.prepare(..., cut=[...]), or use --strategy ddp."
             ) from error
         finally:
@@ -198,8 +198,8 @@ class StageRunner:
         (number, flags, news, streams), tensors = self._links.take_over()
         if number != self._call.number:
             raise UsageError(
-                f"The stages are at different calls of the model ({number} and {self._call.number}). Every rank must call it "
-                f"alike: no call behind run.is_main, no other number of calls."
+                f"The stages are at different calls of the model ({number} and {self._call.number}). Every rank must "
+                f"call the model the same number of times; do not put a call behind `if run.is_main`."
             )
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)

@@ -66,8 +66,8 @@ class OncePerNode(Visibility):
         sums = self._transport.all_gather_object(bit_sums([part.mine for part in self._parts]), "parameters")
         if any(one != sums[0] for one in sums):
             raise UsageError(
-                "The parameters differ between ranks: the script wrote to them on some ranks only, or other values. "
-                "Write to parameters on every rank alike."
+                "The parameters differ between ranks: the script modified them on some ranks only, or with different "
+                "values. Make the same change on every rank."
             )
         if self._transport.rank == 0:
             for part in self._parts:

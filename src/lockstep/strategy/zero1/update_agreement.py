@@ -58,8 +58,8 @@ def require_agreement(
             raise UsageError(_other_options(name, transport.all_gather_object(options, UPDATE, where)))
         if len({one[0] for one in decoded}) > 1:
             raise UsageError(
-                f"{name}.step(): some parameters have a gradient on some ranks only. Set and delete gradients on every rank "
-                f"alike."
+                f"{name}.step(): some parameters have a gradient on some ranks only. Set and delete the same "
+                f"gradients on every rank."
             )
         raise UsageError(
             f"{name}.step(): gradients or parameters differ between ranks. Something outside the lanes depends on the rank: a "

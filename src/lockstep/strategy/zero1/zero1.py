@@ -43,15 +43,15 @@ class Zero1(Around):
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         replica = Replica("zero1", transport, placement, memory=visibility)
         super().__init__(replica)
-        self._laid, self._transport, self._visibility = replica.laid, transport, visibility
-        self._laid.on_watch = self._follow_layout
+        self.laid, self._transport, self._visibility = replica.laid, transport, visibility
+        self.laid.on_watch = self._follow_layout
         self._shares: list[Share] = []
         self._watches: list[StepWatch] = []
         self._said = False
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         kind = kind_of(optimizer, updates_by)
-        share = Share(optimizer, kind, self._laid.arena, self._transport, require_same)
+        share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
         self._shares.append(share)
         self._watches.append(
             StepWatch(
@@ -69,8 +69,8 @@ class Zero1(Around):
 
     def _say_what_stays(self) -> None:
         """Parameters that must stay where they are lie on each rank, so that they save no memory; said once."""
-        parameters = self._laid.arena.parameters
-        stay = [parameter for parameter in parameters if id(parameter) in self._laid.stay]
+        parameters = self.laid.arena.parameters
+        stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
             print(
                 f"lockstep: {len(stay)} of {len(parameters)} parameters lie in memory that something else uses too (a view, "
@@ -82,8 +82,8 @@ class Zero1(Around):
     def _cut_gradients(self) -> None:
         spans: list[Span] = []
         for share in self._shares:
-            share.link(self._laid.trainable, spans)
-        self._laid.pool.cut(spans)
+            share.link(self.laid.trainable, spans)
+        self.laid.pool.cut(spans)
 
     def before_update(self, optimizer: Optimizer) -> None:
         if any(share.optimizer is optimizer and share.is_in_step for share in self._shares):
@@ -93,11 +93,11 @@ class Zero1(Around):
     def _before_engine(self, share: Share) -> None:
         if not share.begins():
             return
-        if share.has_strayed(self._laid.here):
-            self._laid.lay_out_changed()
-        if share.settle(self._laid.arena):
+        if share.has_strayed(self.laid.here):
+            self.laid.lay_out_changed()
+        if share.settle(self.laid.arena):
             self._cut_gradients()
-        sums = self._laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
+        sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(
             share.optimizer,
             share.sharing.parameters,
@@ -108,8 +108,8 @@ class Zero1(Around):
         )
         if any_wrote:
             self._visibility.take_over()
-        slot = self._laid.result
-        share.enter(slot if slot is not None and slot.spans is self._laid.pool.spans else None)
+        slot = self.laid.result
+        share.enter(slot if slot is not None and slot.spans is self.laid.pool.spans else None)
 
     def _after_engine(self, share: Share) -> None:
         if not share.ends():

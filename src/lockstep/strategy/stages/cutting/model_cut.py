@@ -147,7 +147,7 @@ def _named(
                 f"it is called several times, so say which call, as {label}:2" if several else "it is not called"
             )
             raise UsageError(
-                f"No stage of {name} can begin with {label!r}: {why}. Possible are: {_few(labels, 12) or 'none'}."
+                f"No stage of {name} can start at {label!r}: {why}. Valid choices: {_few(labels, 12) or 'none'}."
             )
     return [place for place in allowed if place.label in wanted]
 

@@ -138,7 +138,7 @@ def let_go(name: str, parameter: nn.Parameter) -> None:
     except RuntimeError as error:
         if weakref.getweakrefs(parameter):
             raise UsageError(
-                f"The memory of {name!r} cannot be given back, because something else refers to it ({error}). Prepare the model "
+                f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}). Prepare the model "
                 f"before anything keeps weak references of it."
             ) from error
         swap(parameter, other)  # graphs of the lane before the cut hold the parameter; nobody may use them any more

@@ -142,7 +142,7 @@ def test_weights_of_another_model_are_listed_and_change_nothing(tmp_path):
     assert "head.weight may be heads.weight there" in message
     assert "missing: body.0.weight" in said({"other": torch.ones(1)}, strict=False)
     assert "holds no tensors by name" in said([1, 2])
-    assert "is no plain tensor" in said(Net().state_dict() | {"head.bias": torch.ones(2).to_sparse()})
+    assert "is not a plain tensor" in said(Net().state_dict() | {"head.bias": torch.ones(2).to_sparse()})
 
 
 def test_without_strict_the_names_on_one_side_only_are_returned(tmp_path):
@@ -330,7 +330,7 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path):
     with pytest.raises(lockstep.UsageError, match="is a folder"):
         lockstep.load_weights(Net(), tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(lockstep.UsageError, match="no regular file"):
+    with pytest.raises(lockstep.UsageError, match="not a regular file"):
         lockstep.load_weights(Net(), tmp_path / "pipe")
 
 

@@ -7,15 +7,16 @@ but the forward is that of one rank. The bits are those that torch gives.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.layout.cut import StepCut
 from lockstep.strategy.around import Around
-from lockstep.strategy.contract import Strategy
+from lockstep.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
 from lockstep.strategy.dp.split_forward import SplitForward
 
 
@@ -32,7 +33,7 @@ class DataParallel(Around):
         self._copies = copies
         self._split: dict[int, SplitForward] = {}
         self._is_checked = False
-        """Whether the first step called the model."""
+        """Whether a first pass has begun, which looks whether the script calls the model."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         for model in models:
@@ -45,21 +46,40 @@ class DataParallel(Around):
                 self._split[id(model)] = SplitForward(model, devices)
                 self._split[id(model)].hang()
 
-    def before_update(self, optimizer: Optimizer) -> None:
-        if not self._is_checked and self._split and not any(forward.num_calls for forward in self._split.values()):
-            print(
-                "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
-                "one piece. Call the model itself, or use --strategy ddp.",
-                file=sys.stderr,
-            )
+    def begin_pass(self, cut: StepCut, where: str) -> Pass | OrderedPass:
+        current = self._inner.begin_pass(cut, where)
+        if self._is_checked or not self._split or not isinstance(current, Pass):
+            return current
         self._is_checked = True
-        self._inner.before_update(optimizer)
+        return _FirstPass(current, list(self._split.values()))
 
     def close(self) -> None:
         for forward in self._split.values():
             forward.take_away()
         self._split.clear()
         self._inner.close()
+
+
+class _FirstPass(Pass):
+    """At its end it is known whether the script calls the model itself."""
+
+    def __init__(self, inner: Pass, split: Sequence[SplitForward]) -> None:
+        self._inner, self._split = inner, split
+
+    def begin_lane(self, lane: int) -> OpenLane:
+        return self._inner.begin_lane(lane)
+
+    def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+        if not any(forward.num_calls for forward in self._split):
+            print(
+                "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
+                "one piece. Call the model itself, or use --strategy ddp.",
+                file=sys.stderr,
+            )
+        return self._inner.end(notes, seen)
+
+    def abandon(self) -> None:
+        self._inner.abandon()
 
 
 def replica_devices(copies: int, device: torch.device, num_gpus: int) -> list[torch.device]:

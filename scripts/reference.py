@@ -38,8 +38,13 @@ class ErrorClass:
 
     @property
     def shown(self) -> str:
-        """The name under which a script imports it."""
-        return f"lockstep.{self.name}" if self.name in lockstep.__all__ else f"{self.module}.{self.name}"
+        """With the package's name where a script can import it from there."""
+        return f"lockstep.{self.name}" if self.name in lockstep.__all__ else self.name
+
+    @property
+    def origin(self) -> str:
+        """The module of a class that is not public."""
+        return "" if self.name in lockstep.__all__ else f" (`{self.module}`)"
 
 
 def command_line() -> str:
@@ -54,7 +59,10 @@ def command_line() -> str:
         lines += ["", *_notes(command), ""]
         accepted = [f"`{option.opts[-1]}`" for option in _options(command) if option.hidden]
         if accepted:
-            lines += ["Accepted as well, from torchrun, without a meaning on one node: " + ", ".join(accepted) + ".", ""]
+            lines += [
+                "Accepted as well, from torchrun, without a meaning on one node: " + ", ".join(accepted) + ".",
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -74,7 +82,9 @@ def run_folder() -> str:
         numbers = [0] * (len(inspect.signature(member).parameters) - 1) if inspect.isfunction(member) else None
         place = getattr(folder, name) if numbers is None else getattr(folder, name)(*numbers)
         function = member if numbers is not None else member.fget
-        rows.append(f"| `{PurePosixPath(place).relative_to('NAME')}` | {_cell(_text(inspect.getdoc(function) or ''))} |")
+        rows.append(
+            f"| `{PurePosixPath(place).relative_to('NAME')}` | {_cell(_text(inspect.getdoc(function) or ''))} |"
+        )
     return "\n".join(["| file (of rank 0) | what is in it |", "|---|---|", *rows])
 
 
@@ -89,17 +99,17 @@ def errors() -> str:
                 yield from below(one.name)
 
     rows = [
-        f"| `{one.shown}` | {', '.join(f'`{base}`' for base in one.bases)} | {_cell(one.text)} |"
+        f"| `{one.shown}` | {', '.join(f'`{base}`' for base in one.bases)} | {_cell(one.text)}{one.origin} |"
         for one in below("LockstepError")
     ]
     return "\n".join(["| class | is a | when |", "|---|---|---|", *rows])
 
 
 def api() -> str:
-    """Directives for mkdocstrings: functions, then classes, then exceptions."""
+    """Directives for mkdocstrings: `init`, the other functions, classes, exceptions."""
     exceptions = {one.name for one in _error_classes()}
     names = [name for name in lockstep.__all__ if not name.startswith("_")]
-    names.sort(key=lambda name: (name in exceptions, name[0].isupper()))
+    names.sort(key=lambda name: (name in exceptions, name != "init", name[0].isupper(), name))
     return "\n\n".join(f"::: lockstep.{name}" for name in names)
 
 
@@ -151,10 +161,10 @@ def _exit_code(command: click.Command) -> str:
     return _text(next(part for part in _paragraphs(command) if part.startswith(EXIT_CODE)).removeprefix(EXIT_CODE))
 
 
-def _error_classes() -> Iterator[ErrorClass]:
+def _error_classes() -> list[ErrorClass]:
     """LockstepError and all classes below it, wherever in the package they are."""
-    all_classes = {
-        node.name: ErrorClass(
+    all_classes = [
+        ErrorClass(
             node.name,
             ".".join(path.relative_to(SOURCE).with_suffix("").parts),
             tuple(ast.unparse(base) for base in node.bases),
@@ -163,14 +173,11 @@ def _error_classes() -> Iterator[ErrorClass]:
         for path in sorted((SOURCE / "lockstep").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
-    }
-
-    def is_ours(one: ErrorClass) -> bool:
-        return one.name == "LockstepError" or any(
-            is_ours(all_classes[base]) for base in one.bases if base in all_classes and base != one.name
-        )
-
-    return (one for one in all_classes.values() if is_ours(one))
+    ]
+    found = [one for one in all_classes if one.name == "LockstepError"]
+    for parent in found:  # which grows
+        found += [one for one in all_classes if parent.name in one.bases and one not in found]
+    return found
 
 
 def _text(lines: str) -> str:

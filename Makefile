@@ -49,7 +49,7 @@ lint: $(STAMP)
 bench: native
 	$(BIN)/python -m benchmarks
 
-docs: $(STAMP) ## build the documentation into build/site, strictly
+docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: $(STAMP)

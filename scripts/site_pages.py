@@ -7,6 +7,7 @@ the code are filled in. A link to a file of the repository that is no page becom
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from mkdocs.structure.pages import Page
 from reference import PARTS
 
 ROOT = Path(__file__).parents[1]
+log = logging.getLogger("mkdocs.hooks.site_pages")
+"""Below "mkdocs", whose warnings fail a strict build."""
 OUTSIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -61,14 +64,15 @@ def rewrite_links(text: str, uri: str) -> str:
         if not path or re.match(r"[a-z]+:", path):
             return link[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+        if target.startswith("..") or not (ROOT / target).exists():
+            log.warning("%s: the link to %r leads nowhere. Correct the link, or add the file.", origin, link["target"])
+            return link["label"]
         if target in OUTSIDE:
             site = OUTSIDE[target]
         elif target.startswith("docs/"):
             site = target.removeprefix("docs/")
-        elif (ROOT / target).exists() and not target.startswith(".."):
-            return link["label"].removeprefix("[").removesuffix("]")  # a file of the repository that is no page
         else:
-            return link[0]  # mkdocs says that it leads nowhere
+            return link["label"].removeprefix("[").removesuffix("]")  # a file of the repository that is no page
         return f"{link['label']}({posixpath.relpath(site, posixpath.dirname(uri) or '.')}{mark}{anchor})"
 
     return LINK.sub(rewritten, text)

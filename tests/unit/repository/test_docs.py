@@ -71,7 +71,7 @@ def test_links_that_lead_nowhere_fail_the_build_and_are_named(tmp_path: Path) ->
     done = build(tmp_path / "mkdocs.yml")
     assert done.returncode != 0
     assert [target for target in dead if target not in done.stderr] == []
-    assert "versions.md" in done.stderr
+    assert "docs/versions.md: the link to 'nowhere.md' leads nowhere. Correct the link, or add the file." in done.stderr
 
 
 def test_links_of_pages_lead_to_files_of_the_repository() -> None:

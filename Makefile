@@ -13,7 +13,7 @@ PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR=
 # What runs the compiled module from Python.
 CONTRACTS ?= tests/contract
 
-.PHONY: demo test test-thorough test-torch test-torches test-peers lint bench format native native-test native-asan native-tsan model clean
+.PHONY: demo test test-thorough test-torch test-torches test-peers lint bench format docs native native-test native-asan native-tsan model clean
 
 demo: native
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
@@ -48,6 +48,9 @@ lint: $(STAMP)
 
 bench: native
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

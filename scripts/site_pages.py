@@ -1,0 +1,98 @@
+"""What turns the repository's Markdown into the site's pages; a hook of mkdocs (see mkdocs.yml).
+
+The pages are written for a code host: links are relative, and README, changelog and benchmarks lie where people look for them.
+Here these files become pages of the site, links between all of them are rewritten, and the parts of the reference that come from
+the code are filled in. A link to a file of the repository that is no page becomes its text; one that leads nowhere fails the build.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from reference import PARTS
+
+ROOT = Path(__file__).parents[1]
+log = logging.getLogger("mkdocs.hooks.site_pages")
+"""Below "mkdocs", whose warnings fail a strict build."""
+OUTSIDE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks/index.md",
+    "benchmarks/LOG.md": "benchmarks/log.md",
+}
+"""Pages that lie outside docs/: where they are in the repository, and on the site."""
+FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?P<label>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\s]+)\)")
+BEFORE_LIST = re.compile(r"^(?! *([-*]|\d+\.) |\s|$)(.+)\n(?=([-*]|1\.) )", re.MULTILINE)
+PLACE = re.compile(r"<!-- generated: (.+) -->")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie outside docs/."""
+    for path, uri in OUTSIDE.items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """The page as the site shows it."""
+    here = page.file.src_uri
+    text = PLACE.sub(lambda found: _generated(found[1], here), markdown)
+    return outside_fences(text, lambda part: separate_lists(rewrite_links(part, here)))
+
+
+def rewrite_links(text: str, uri: str) -> str:
+    """Links of a page, from the paths of the repository to those of the site.
+
+    Args:
+        text: Markdown without blocks of code.
+        uri: the page's path on the site.
+    """
+    origin = next((path for path, site in OUTSIDE.items() if site == uri), f"docs/{uri}")
+
+    def rewritten(link: re.Match[str]) -> str:
+        path, mark, anchor = link["target"].partition("#")
+        if not path or re.match(r"[a-z]+:", path):
+            return link[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
+        if target.startswith("..") or not (ROOT / target).exists():
+            log.warning("%s: the link to %r leads nowhere. Correct the link, or add the file.", origin, link["target"])
+            return link["label"]
+        if target in OUTSIDE:
+            site = OUTSIDE[target]
+        elif target.startswith("docs/"):
+            site = target.removeprefix("docs/")
+        else:
+            return link["label"].removeprefix("[").removesuffix("]")  # a file of the repository that is no page
+        return f"{link['label']}({posixpath.relpath(site, posixpath.dirname(uri) or '.')}{mark}{anchor})"
+
+    return LINK.sub(rewritten, text)
+
+
+def separate_lists(text: str) -> str:
+    """A list right behind a line of text begins a paragraph of its own, as on code hosts."""
+    return BEFORE_LIST.sub(r"\2\n\n", text)
+
+
+def outside_fences(text: str, change: Callable[[str], str]) -> str:
+    """`change` applied to everything but blocks of code."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def _generated(name: str, uri: str) -> str:
+    if name not in PARTS:
+        raise PluginError(f"{uri}: nothing generates {name!r}. There are: {', '.join(PARTS)}.")
+    return PARTS[name]()

@@ -1,0 +1,123 @@
+"""The pages: links lead somewhere on a code host and on the site, generated parts are there, design pages have one form."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import lockstep
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
+
+from reference import PARTS  # noqa: E402
+
+PAGES = sorted(
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
+    + [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+)
+DESIGN = sorted((ROOT / "docs" / "design").glob("*.md"))
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+with_mkdocs = pytest.mark.skipif(
+    find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="mkdocs is not installed (extra docs)"
+)
+
+
+def build(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Build a site strictly."""
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), *options],
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@with_mkdocs
+@pytest.mark.ranks
+def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_network(tmp_path: Path) -> None:
+    done = build(ROOT / "mkdocs.yml", "--site-dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    api = (tmp_path / "reference" / "api.html").read_text()
+    assert [name for name in lockstep.__all__ if name != "__version__" and f'id="lockstep.{name}"' not in api] == []
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text()
+        assert re.findall(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text) == [], (
+            page.name
+        )
+        assert "<!-- generated:" not in text, page.name
+
+
+@with_mkdocs
+@pytest.mark.ranks
+def test_links_that_lead_nowhere_fail_the_build_and_are_named(tmp_path: Path) -> None:
+    for name in ("scripts", "src", "benchmarks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "docs").mkdir()
+    for path in (ROOT / "docs").iterdir():
+        if path.name != "versions.md":
+            (tmp_path / "docs" / path.name).symlink_to(path)
+    dead = ("nowhere.md", "recipes.md#no-such-heading", "../src/lockstep/nothing.py", "../no-folder/")
+    page = (ROOT / "docs" / "versions.md").read_text() + "".join(f"\n[one]({target})\n" for target in dead)
+    (tmp_path / "docs" / "versions.md").write_text(page)
+    (tmp_path / "whole.yml").write_text((ROOT / "mkdocs.yml").read_text())
+    (tmp_path / "mkdocs.yml").write_text("INHERIT: whole.yml\nplugins: []\n")
+    done = build(tmp_path / "mkdocs.yml")
+    assert done.returncode != 0
+    assert [target for target in dead if target not in done.stderr] == []
+    assert "docs/versions.md: the link to 'nowhere.md' leads nowhere. Correct the link, or add the file." in done.stderr
+
+
+def test_links_of_pages_lead_to_files_of_the_repository() -> None:
+    for page in PAGES:
+        text = BLOCK.sub("", page.read_text())
+        targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^()\s]+)\)", text) if "://" not in target}
+        assert [target for target in targets if not (page.parent / target).exists()] == [], page
+
+
+def test_examples_and_pictures_that_pages_name_exist() -> None:
+    for page in PAGES:
+        named = set(re.findall(r"\b(?:examples|docs)/[\w/.-]+\.(?:py|md|png)", page.read_text()))
+        assert [name for name in named if not (ROOT / name).exists()] == [], page
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.stem)
+def test_design_pages_have_one_form_and_are_in_the_navigation(page: Path) -> None:
+    number = page.name[:4]
+    title, _, rest = page.read_text().partition("\n\n")
+    assert re.fullmatch(rf"# {number} [^\n]*[^.]", title)
+    assert f"design/{page.name}\n" in (ROOT / "mkdocs.yml").read_text()
+    if number != "0000":
+        assert re.match(r"- Status: [^\n]+\n- Date: \d{4}-\d\d-\d\d\n- Decision: [^\n]+\.\n\n", rest)
+        assert f"({page.name})" in (ROOT / "docs/design/0000-reading-guide.md").read_text()
+
+
+def test_output_in_the_readme_is_an_excerpt_of_that_in_the_guide() -> None:
+    guide = "".join((ROOT / "docs" / "guide" / name).read_text() for name in ("run.md", "verify.md"))
+    blocks = re.findall(r"```console\n(\$ lockstep .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line]
+    assert len(lines) == 10
+    assert [line for line in lines if line not in guide.splitlines()] == []
+
+
+def test_generated_parts_say_what_the_code_says() -> None:
+    assert PARTS.keys() == {
+        name for page in PAGES for name in re.findall(r"<!-- generated: (.+) -->", page.read_text())
+    }
+    shown = {name: make() for name, make in PARTS.items()}
+    assert [
+        name for name in ("run", "verify", "bench", "doctor") if f"## lockstep {name}" not in shown["command line"]
+    ] == []
+    assert "`-n N|auto`" in shown["command line"].replace("\\|", "|")
+    assert "`metrics.jsonl`" in shown["run folder"]
+    assert "`logs/rank-00000.log`" in shown["run folder"]
+    assert "130 for Ctrl-C" in shown["exit codes"]
+    assert [
+        name for name in lockstep.__all__ if name.endswith("Error") and f"`lockstep.{name}`" not in shown["errors"]
+    ] == []

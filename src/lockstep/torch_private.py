@@ -35,7 +35,7 @@ COMPILER = "torch._dynamo"
 
 
 @dataclass(frozen=True)
-class Place:
+class PrivateName:
     """A module, function or class of torch."""
 
     module: str
@@ -60,54 +60,62 @@ BACK_END, STAGES = "the backend lockstep", "model_parallel and pipeline"
 
 PLACES = {
     # of the backend and the transport
-    "AllgatherOptions": Place("torch.distributed.distributed_c10d", "AllgatherOptions", f"{BACK_END}: all_gather"),
-    "FakeTensor": Place("torch._subclasses.fake_tensor", "FakeTensor", f"{BACK_END}: refusing such tensors"),
-    "autograd_node": Place("torch._C", "_current_autograd_node", f"{BACK_END}: buckets of DDP under way together"),
-    "graph_task_id": Place("torch._C", "_current_graph_task_id", f"{BACK_END}: buckets of DDP under way together"),
-    "queue_callback": Place(
+    "AllgatherOptions": PrivateName(
+        "torch.distributed.distributed_c10d", "AllgatherOptions", f"{BACK_END}: all_gather"
+    ),
+    "FakeTensor": PrivateName("torch._subclasses.fake_tensor", "FakeTensor", f"{BACK_END}: refusing such tensors"),
+    "autograd_node": PrivateName(
+        "torch._C", "_current_autograd_node", f"{BACK_END}: buckets of DDP under way together"
+    ),
+    "graph_task_id": PrivateName(
+        "torch._C", "_current_graph_task_id", f"{BACK_END}: buckets of DDP under way together"
+    ),
+    "queue_callback": PrivateName(
         "torch.autograd", "Variable._execution_engine.queue_callback", f"{BACK_END}: buckets of DDP under way together"
     ),
-    "functional_collectives": Place(
+    "functional_collectives": PrivateName(
         "torch", "ops._c10d_functional", f"{BACK_END}: its self-test at the start of a run"
     ),
-    "recorded_elsewhere": Place(
+    "recorded_elsewhere": PrivateName(
         "torch.distributed.distributed_c10d",
         "_FR_SELF_RECORDING_BACKENDS",
         f"{BACK_END}: keeping torch's flight recorder away, which fails on groups written in Python",
         (2, 15),
     ),
-    "PythonCallbackWork": Place(
+    "PythonCallbackWork": PrivateName(
         "torch._C._distributed_c10d", "PythonCallbackWork", f"{BACK_END}: works whose C++ half DDP keeps"
     ),
-    "dispatching": Place("torch.utils._python_dispatch", "", f"{BACK_END}: what CommDebugMode and profiles show"),
-    "make_group": Place(
+    "dispatching": PrivateName("torch.utils._python_dispatch", "", f"{BACK_END}: what CommDebugMode and profiles show"),
+    "make_group": PrivateName(
         "torch.distributed.distributed_c10d", "_new_group_with_tag", f"{BACK_END}: new_group on some of the ranks only"
     ),
-    "monitored_barrier": Place(
+    "monitored_barrier": PrivateName(
         "torch.distributed.distributed_c10d", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
     ),
-    "public_monitored_barrier": Place("torch.distributed", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"),
+    "public_monitored_barrier": PrivateName(
+        "torch.distributed", "monitored_barrier", f"{BACK_END}: dist.monitored_barrier"
+    ),
     # of the engine
-    "multiply_each": Place("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
-    "zero_each": Place("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
-    "storage_uses": Place("torch._C", "_storage_Use_Count", "the engine: gradients that a script keeps"),
-    "BatchNorm": Place("torch.nn.modules.batchnorm", "_BatchNorm", "lockstep verify: naming BatchNorm layers"),
-    "Norm": Place("torch.nn.modules.batchnorm", "_NormBase", "the engine: running statistics"),
-    "DisableTorchFunctionSubclass": Place("torch._C", "DisableTorchFunctionSubclass", STAGES),
-    "TorchDispatchMode": Place("torch.utils._python_dispatch", "TorchDispatchMode", f"{STAGES}; lockstep verify"),
-    "DisableTorchFunction": Place("torch._C", "DisableTorchFunction", STAGES),
-    "swap_tensor_impl": Place("torch._C", "_swap_tensor_impl", f"{STAGES}: parameters of other stages"),
-    "cast": Place("torch", "ops.aten._to_copy.default", f"{STAGES} under autocast"),
-    "function_modes": Place("torch.overrides", "_get_current_function_mode_stack", STAGES),
-    "pytree": Place("torch.utils._pytree", "", f"{STAGES}; dp"),
-    "saved_tensors_hooks": Place("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
-    "compiler_settings": Place(
+    "multiply_each": PrivateName("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
+    "zero_each": PrivateName("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
+    "storage_uses": PrivateName("torch._C", "_storage_Use_Count", "the engine: gradients that a script keeps"),
+    "BatchNorm": PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "lockstep verify: naming BatchNorm layers"),
+    "Norm": PrivateName("torch.nn.modules.batchnorm", "_NormBase", "the engine: running statistics"),
+    "DisableTorchFunctionSubclass": PrivateName("torch._C", "DisableTorchFunctionSubclass", STAGES),
+    "TorchDispatchMode": PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", f"{STAGES}; lockstep verify"),
+    "DisableTorchFunction": PrivateName("torch._C", "DisableTorchFunction", STAGES),
+    "swap_tensor_impl": PrivateName("torch._C", "_swap_tensor_impl", f"{STAGES}: parameters of other stages"),
+    "cast": PrivateName("torch", "ops.aten._to_copy.default", f"{STAGES} under autocast"),
+    "function_modes": PrivateName("torch.overrides", "_get_current_function_mode_stack", STAGES),
+    "pytree": PrivateName("torch.utils._pytree", "", f"{STAGES}; dp"),
+    "saved_tensors_hooks": PrivateName("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
+    "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
-    "inductor_settings": Place("torch._inductor.config", "", "torch.compile: deterministic kernels"),
+    "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
     # of the launcher
-    "open_shared_storage": Place("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
-    "call_when_cuda_starts": Place("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
+    "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
+    "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
 }
 """By our names for them."""
 
@@ -180,14 +188,14 @@ def replace(name: str, other: Any) -> None:
     """Put something of ours where torch keeps one of `PLACES`."""
     place = PLACES[name]
     *path, last = place.name.split(".")
-    holder = Place(place.module, ".".join(path), "").find()
+    holder = PrivateName(place.module, ".".join(path), "").find()
     setattr(holder, last, other)
 
 
 class _Gone(type):
     """A class that stands for a name which is not there, also as a base class: the first use raises WorldError."""
 
-    place: Place
+    place: PrivateName
 
     def __call__(cls, *_: object, **__: object) -> NoReturn:
         version = sys.modules["torch"].__version__

@@ -91,7 +91,7 @@ def test_every_private_name_is_there_on_this_torch():
 
 
 def test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first_use_only(monkeypatch):
-    gone = torch_private.Place("torch._C", "_no_such_thing", "the trees of stages")
+    gone = torch_private.PrivateName("torch._C", "_no_such_thing", "the trees of stages")
     monkeypatch.setitem(torch_private.PLACES, "pytree", gone)
     monkeypatch.setitem(torch_private.PLACES, "TorchDispatchMode", gone)
     told = [str(each) for each in torch_private.missing()]
@@ -114,7 +114,7 @@ def test_a_name_that_is_gone_is_said_with_what_it_is_for_and_raises_at_its_first
 
 
 def test_a_name_that_came_later_is_not_missed_before(monkeypatch):
-    later = torch_private.Place("torch._C", "_no_such_thing", "something", since=(99, 0))
+    later = torch_private.PrivateName("torch._C", "_no_such_thing", "something", since=(99, 0))
     monkeypatch.setitem(torch_private.PLACES, "pytree", later)
     assert torch_private.missing() == []
     assert torch_private.if_there("pytree") is None

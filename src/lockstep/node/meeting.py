@@ -19,7 +19,7 @@ from torch.distributed import DistStoreError
 
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.node.native import compiled, why_not
-from lockstep.node.process import Place, objection
+from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
 
 LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
@@ -68,7 +68,7 @@ def meet(
     patience: dt.timedelta = PATIENCE,
     *,
     names: Sequence[int] = (),
-    known: dict[int, Place] | None = None,
+    known: dict[int, RankProcess] | None = None,
     is_watched: bool = False,
 ) -> compiled.Group:
     """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
@@ -96,13 +96,13 @@ def meet(
         raise WorldError(f"The ranks cannot share memory: {error}.") from None
     names = list(names) or list(range(world_size))
     known = {} if known is None else known
-    here = known[names[rank]] = Place.here()
+    here = known[names[rank]] = RankProcess.here()
     store.set(f"place/{rank}", json.dumps([names, vars(here)]))
     for peer, name in enumerate(names):
         members, place = json.loads(_heard(store, f"place/{peer}", name, known, here))
         if members != names:  # before waiting for a rank that may never come
             raise UsageError(disagreement(name, members, names))
-        known[name] = Place(**place)
+        known[name] = RankProcess(**place)
     places = [known[name] for name in names]
     if reason := objection(places):
         raise UsageError(reason)
@@ -121,7 +121,7 @@ def meet(
 
 
 def _share(
-    store: Store, rank: int, names: Sequence[int], known: Mapping[int, Place], *, named: bool
+    store: Store, rank: int, names: Sequence[int], known: Mapping[int, RankProcess], *, named: bool
 ) -> tuple[compiled.Memory | None, str]:
     """The control block, mapped by every rank; or why one of them could not, the same on all."""
     key = "named" if named else "nameless"
@@ -156,7 +156,7 @@ def _share(
     return (None, failed[0]) if failed else (control, "")
 
 
-def _heard(store: Store, key: str, name: int, known: Mapping[int, Place], here: Place) -> bytes:
+def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], here: RankProcess) -> bytes:
     """What rank `name` tells.
 
     Raises:
@@ -174,7 +174,7 @@ def _heard(store: Store, key: str, name: int, known: Mapping[int, Place], here: 
         ) from error
 
 
-def _await(store: Store, key: str, name: int, place: Place, here: Place) -> None:
+def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProcess) -> None:
     """Return when the key is there."""
     patience_s: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # not in torch's stub
     pause_s, deadline = SHORTEST_PAUSE_S, time.monotonic() + patience_s

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Place:
+class RankProcess:
     """A process, for those who have only heard of it."""
 
     boot: str
@@ -22,7 +22,7 @@ class Place:
     """When it began, in ticks since the start of the machine: numbers of processes are used again."""
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> RankProcess:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         process_names = str(Path("/proc/self/ns/pid").readlink())
         process = os.getpid()
@@ -30,7 +30,7 @@ class Place:
             return cls(boot, process_names)
         return cls(boot, process_names, process, _state(process)[1])
 
-    def has_ended(self, mine: Place) -> bool:
+    def has_ended(self, mine: RankProcess) -> bool:
         """Whether the process is gone, seen from `mine`. False where that cannot be seen, as on another machine."""
         if not (self.process and mine.process) or (self.boot, self.process_names) != (mine.boot, mine.process_names):
             return False
@@ -49,7 +49,7 @@ def _state(process: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def objection(places: Sequence[Place]) -> str:
+def objection(places: Sequence[RankProcess]) -> str:
     """Why these ranks cannot share memory; empty when they can."""
     strangers = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
     if not strangers:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from lockstep.node.process import Place
+from lockstep.node.process import RankProcess
 from lockstep.process_group.errors import CollectiveMisused
 from lockstep.process_group.exchange import Exchange
 from lockstep.process_group.operands import Buffers
@@ -21,7 +21,7 @@ from lockstep.process_group.work import DONE, Handle, Transfer
 class Membership(dist.ProcessGroup):
     """What torch asks of a group besides collectives."""
 
-    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store, known: dict[int, Place]) -> None:
+    def __init__(self, exchange: Exchange, rank: int, size: int, store: Store, known: dict[int, RankProcess]) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for subclasses is not in the stub
         self.exchange = exchange
         self.known = known

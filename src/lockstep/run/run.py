@@ -128,7 +128,7 @@ class Run:
         Raises:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
         """
-        self._run.progress.place.require_same_on_every_rank("run.prepare")
+        self._run.progress.position.require_same_on_every_rank("run.prepare")
         self._require_present()
         self._run.machinery.strategy.name_cuts(cut)
         prepared = prepare(self._run, things, buffers or {}, updates_by)
@@ -165,7 +165,7 @@ class Run:
             raise UsageError(
                 "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
             )
-        if self._run.progress.place.region is not Region.SCRIPT and not is_over(self._run.machinery):
+        if self._run.progress.position.region is not Region.SCRIPT and not is_over(self._run.machinery):
             raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
         if not self._run.progress.models:
             raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
@@ -182,7 +182,7 @@ class Run:
         Raises:
             UsageError: outside a step's lanes.
         """
-        if self._run.progress.place.region is not Region.LANE:
+        if self._run.progress.position.region is not Region.LANE:
             raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
         if self._run.progress.lane is None:
             raise UsageError(
@@ -198,7 +198,7 @@ class Run:
         The norm has the same bits under every strategy and on any number of ranks. torch's own function gives the same
         value up to rounding.
         """
-        if self._run.progress.place.in_lane:
+        if self._run.progress.position.in_lane:
             raise UsageError(f"Gradients are complete after a step's lanes; clip them there:\n{RIGHT_FORM}")
         if isinstance(parameters, nn.Module):
             parameters = parameters.parameters()
@@ -226,12 +226,12 @@ class Run:
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank. Collective: call it on every rank."""
-        self._run.progress.place.require_same_on_every_rank("run.any")
+        self._run.progress.position.require_same_on_every_rank("run.any")
         return self._run.machinery.transport.any(bool(flag), "run.any", where())
 
     def all(self, flag: bool) -> bool:
         """Return whether `flag` is true on every rank. Collective: call it on every rank."""
-        self._run.progress.place.require_same_on_every_rank("run.all")
+        self._run.progress.position.require_same_on_every_rank("run.all")
         return self._run.machinery.transport.all(bool(flag), "run.all", where())
 
     def gather(self, rows_of_rank: Tensor, loader: Iterable[Any] | None = None) -> Tensor:
@@ -243,7 +243,7 @@ class Run:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
             loader: whose last evaluation, if not the last one of all.
         """
-        self._run.progress.place.require_same_on_every_rank("run.gather")
+        self._run.progress.position.require_same_on_every_rank("run.gather")
         self._run.machinery.shares.put_together()
         indices = self._run.progress.evaluated if loader is None else self._evaluated_by(loader)
         if not self._run.setup.counts:
@@ -266,7 +266,7 @@ class Run:
 
     def barrier(self) -> None:
         """Wait until every rank has come here. Collective: call it on every rank."""
-        self._run.progress.place.require_same_on_every_rank("run.barrier")
+        self._run.progress.position.require_same_on_every_rank("run.barrier")
         self._run.machinery.transport.barrier("run.barrier", where())
 
     @contextmanager
@@ -275,7 +275,7 @@ class Run:
 
         When rank 0 fails in the block, the others raise too and do not run it.
         """
-        self._run.progress.place.require_same_on_every_rank("run.main_first")
+        self._run.progress.position.require_same_on_every_rank("run.main_first")
         line = where()
         if not self.is_main and not self._run.machinery.transport.all(True, "main_first", line):
             raise WorldError(f"rank 0 failed in `with run.main_first()` ({line}).")

@@ -18,7 +18,7 @@ from lockstep.rank.streams import Streams
 from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
-from lockstep.run.position.region import Place
+from lockstep.run.position.region import LoopPosition
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -80,7 +80,7 @@ class Machinery:
 class Progress:
     """Where the run is, and what `prepare` took."""
 
-    place: Place = field(default_factory=Place)
+    position: LoopPosition = field(default_factory=LoopPosition)
     models: list[nn.Module] = field(default_factory=list)
     loaders: list[PreparedLoader] = field(default_factory=list)
     taken: list[Any] = field(default_factory=list)

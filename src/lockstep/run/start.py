@@ -147,7 +147,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         streams=streams,
         ledger=ledger,
         metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
-        strangers=Strangers(progress.place, progress.models),
+        strangers=Strangers(progress.position, progress.models),
         shares=Shares(),
         scaler=precision.scale,
         witness=witness,
@@ -177,10 +177,10 @@ def _observe(witness: Witness, carried: Path, machinery: Machinery, progress: Pr
     """Let what `verify` wants see the lanes."""
     if witness.lanes is not None:
         machinery.strategy.observers.append(witness.lanes)
-        calm_random_numbers(progress.place, machinery.streams)
+        calm_random_numbers(progress.position, machinery.streams)
     if witness.watches:
         compile_nothing()
-        watch = LaneWatch(progress.place, progress.models, carried)
+        watch = LaneWatch(progress.position, progress.models, carried)
         machinery.strategy.observers.append(watch.observer)
         watch.begin()
 

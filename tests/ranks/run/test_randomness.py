@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import lockstep
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.streams import Streams
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 from lockstep.run.witness.calm import calm_random_numbers
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.scenarios import digits, mlp
@@ -92,7 +92,7 @@ def test_the_noise_of_the_row_plain_is_no_seed_of_the_script():
 
 
 def _seeded_by_noise():
-    place, streams = Place(Region.LANE), Streams(0, torch.device("cpu"))
+    place, streams = LoopPosition(Region.LANE), Streams(0, torch.device("cpu"))
     calm_random_numbers(place, streams)
     streams.enter(Domain.LANE, 1, 0)
     before = streams.was_seeded()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launch.in_rank.task import RankOrder, read_order, write_order
+from lockstep.launch.in_rank.task import RankTask, read_task, write_task
 from lockstep.launch.nursery.channel import Channel, ChannelClosed, channel_pair
 from lockstep.launch.nursery.messages import Signal, Sweep
 from lockstep.machine.leftovers import (
@@ -120,13 +120,13 @@ def test_resource_trackers_are_left_time_to_clean_up(tmp_path: Path) -> None:
 def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> None:
     ours, theirs = channel_pair()
     other = Channel(theirs)
-    order = RankOrder(1, "train.py", "", ("--text", "ü" * 200_000), "/", "/runs/x", {"A": "1", "B": None})
-    descriptor = write_order(order)
+    order = RankTask(1, "train.py", "", ("--text", "ü" * 200_000), "/", "/runs/x", {"A": "1", "B": None})
+    descriptor = write_task(order)
     ours.send(Signal(15, (0, 2)), (descriptor,))
     os.close(descriptor)
     message, descriptors = other.receive()
     assert message == Signal(15, (0, 2))
-    assert read_order(descriptors[0]) == order
+    assert read_task(descriptors[0]) == order
     os.close(descriptors[0])
     other.close()
     for use in (ours.receive, lambda: ours.send(Sweep())):

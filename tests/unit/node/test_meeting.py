@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lockstep.errors import WorldError
 from lockstep.node import native
 from lockstep.node.meeting import meet
-from lockstep.node.process import Place
+from lockstep.node.process import RankProcess
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled part")
 
@@ -30,7 +30,7 @@ def test_a_name_in_shared_memory_is_taken_away_when_the_other_rank_does_not_come
     monkeypatch.setattr(native.compiled, "random_name", lambda: name)
     store = dist.HashStore()
     store.set_timeout(dt.timedelta(seconds=0.2))
-    elsewhere = dataclasses.replace(Place.here(), process_names="pid:[1]")
+    elsewhere = dataclasses.replace(RankProcess.here(), process_names="pid:[1]")
     store.set("place/1", json.dumps([[0, 1], vars(elsewhere)]))
     with pytest.raises(WorldError, match="Rank 1 never joined the group"):
         meet(store, 0, 2, lambda: "here.py:1")

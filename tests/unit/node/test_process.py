@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.node.process import Place
+from lockstep.node.process import RankProcess
 
 
 def test_a_process_has_ended_when_it_is_dead_or_its_number_is_another_ones():
-    here = Place.here()
+    here = RankProcess.here()
     assert here.process == os.getpid()
     assert not here.has_ended(here)
     assert dataclasses.replace(here, started=here.started - 1).has_ended(here)
@@ -28,17 +28,17 @@ def test_a_process_has_ended_when_it_is_dead_or_its_number_is_another_ones():
 
 
 def test_nothing_is_known_where_proc_shows_other_numbers_than_this_process_has(monkeypatch):
-    elsewhere = Place.here()
+    elsewhere = RankProcess.here()
     number = 2**22 + 1  # no process has it: as under `unshare --pid` without a /proc of its own
     monkeypatch.setattr(os, "getpid", lambda: number)
-    here = Place.here()
+    here = RankProcess.here()
     assert here.process == 0
     assert not dataclasses.replace(elsewhere, started=elsewhere.started - 1).has_ended(here)
 
 
 def test_nothing_is_said_of_a_process_that_cannot_be_seen():
-    here = Place.here()
+    here = RankProcess.here()
     gone = dataclasses.replace(here, started=here.started - 1)
     assert not dataclasses.replace(gone, boot="another").has_ended(here)
     assert not dataclasses.replace(gone, process_names="pid:[1]").has_ended(here)
-    assert not Place(here.boot, here.process_names).has_ended(here)
+    assert not RankProcess(here.boot, here.process_names).has_ended(here)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Normal
 
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 from lockstep.run.witness.repeated_noise import RepeatedNoise
 
 OWN_GENERATOR = torch.Generator().manual_seed(3)
@@ -32,7 +32,7 @@ SAMPLES = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
 
 def drawn(draw: Callable[[Tensor], Tensor], samples: Tensor) -> Tensor:
     """The second draw of a lane with these samples."""
-    noise = RepeatedNoise(Place(Region.LANE))
+    noise = RepeatedNoise(LoopPosition(Region.LANE))
     with noise:
         noise.restart()
         draw(samples)
@@ -46,7 +46,7 @@ def test_two_lanes_draw_what_the_whole_batch_draws(name: str) -> None:
 
 
 def test_the_draws_of_a_lane_differ_from_each_other() -> None:
-    with RepeatedNoise(Place(Region.LANE)):
+    with RepeatedNoise(LoopPosition(Region.LANE)):
         first, second = torch.randn(2, 5), torch.randn(2, 5)
     assert torch.equal(first[0], first[1])
     assert not torch.equal(first, second)
@@ -56,7 +56,7 @@ def test_outside_of_lanes_nothing_is_changed() -> None:
     torch.manual_seed(0)
     expected = torch.randn(4, 3)
     torch.manual_seed(0)
-    with RepeatedNoise(Place(Region.SCRIPT)):
+    with RepeatedNoise(LoopPosition(Region.SCRIPT)):
         assert torch.equal(torch.randn(4, 3), expected)
 
 
@@ -71,7 +71,7 @@ def test_attention_with_a_mask_for_each_sample_is_that_of_the_whole_batch(length
     samples = torch.randn(6, length, generator=torch.Generator().manual_seed(1))
     mask = torch.rand(6, 1, length, length, generator=torch.Generator().manual_seed(2)) < 0.7
     mask |= torch.eye(length, dtype=torch.bool)
-    noise = RepeatedNoise(Place(Region.LANE))
+    noise = RepeatedNoise(LoopPosition(Region.LANE))
     with noise:
         whole = attention(samples, mask)
         parts = [attention(samples[:4], mask[:4]), attention(samples[4:], mask[4:])]
@@ -94,7 +94,7 @@ def test_arguments_by_keyword_are_cut_into_samples_where_an_operation_draws() ->
     library.define("noisy(Tensor x, *, Tensor scale) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
     library.impl("noisy", noisy, "CPU")
     scale = torch.arange(6.0)[:, None]
-    with RepeatedNoise(Place(Region.LANE)):
+    with RepeatedNoise(LoopPosition(Region.LANE)):
         whole = torch.ops.lockstep_tests.noisy(SAMPLES, scale=scale)
     assert set(draws[1:]) == {(1, 1)}
     difference = (whole - SAMPLES)[1:] / scale[1:]
@@ -102,7 +102,7 @@ def test_arguments_by_keyword_are_cut_into_samples_where_an_operation_draws() ->
 
 
 def test_an_operation_in_place_that_drew_is_undone_before_it_is_made_again_by_samples() -> None:
-    with RepeatedNoise(Place(Region.LANE)):
+    with RepeatedNoise(LoopPosition(Region.LANE)):
         drawn_rows = torch.nn.functional.rrelu_(SAMPLES[:1].expand(4, 3).clone(), training=True)
     assert torch.equal(drawn_rows, drawn_rows[:1].expand(4, 3))
     positive = SAMPLES[:1] > 0

@@ -21,7 +21,7 @@ from lockstep.layout.schedule import Kind, schedule
 from lockstep.strategy.agreement import spans_devices
 from lockstep.strategy.choice import on_several_devices
 from lockstep.strategy.replica.replica import Replica
-from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_places, decide_cut
+from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
 from lockstep.transport.alone import AloneTransport
@@ -135,7 +135,7 @@ def cut_of(model, inputs, num_stages=2, wanted=()):
     watched = WatchedCall(model, lambda: model(inputs), torch.device("cpu"))
     with watched.going_back():
         watched.take_result().sum().backward()
-    places = allowed_places("Net", watched.trace, num_stages, wanted)
+    places = allowed_candidates("Net", watched.trace, num_stages, wanted)
     return decide_cut(watched.trace, places, watched.costs(places), num_stages)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.rank.streams import seed_process
 from lockstep.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
-from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_places
+from lockstep.strategy.stages.cutting.model_cut import ModelCut, allowed_candidates
 from lockstep.strategy.stages.cutting.module_marks import StatePlace
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
 
@@ -63,7 +63,7 @@ def test_a_watched_call_is_the_call_itself():
     assert all(map(torch.equal, plain, seen))
     assert words == same_words
     assert words[0] == 1
-    assert all(cost > 0 for cost in watched.costs(watched.trace.places))
+    assert all(cost > 0 for cost in watched.costs(watched.trace.candidates))
 
 
 def around(model, *inputs):
@@ -129,10 +129,10 @@ def test_a_weight_that_is_cast_once_for_several_uses_is_not_lent(uses):
     with torch.autocast("cpu", torch.bfloat16):
         trace = WatchedCall(model, lambda: model(numbers), CPU).trace
     if uses == 1:
-        assert [place.label for place in allowed_places("CastTwice", trace, 2, ())] == ["middle"]
+        assert [place.label for place in allowed_candidates("CastTwice", trace, 2, ())] == ["middle"]
     else:
         with pytest.raises(UsageError, match="used on both sides, and several times in a lower precision"):
-            allowed_places("CastTwice", trace, 2, ())
+            allowed_candidates("CastTwice", trace, 2, ())
 
 
 def test_the_first_lane_tells_what_a_call_changes_and_watches_the_first_one_with_gradients():

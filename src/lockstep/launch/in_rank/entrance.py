@@ -34,7 +34,7 @@ from lockstep.launch.in_rank.equal_streams import start_equal_streams
 from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.news import Event, News
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
-from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
+from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
 from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.machine.processes import die_with_parent
 
@@ -42,7 +42,7 @@ MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whoever else writes into the same pipe."""
 
 
-def run_rank(order: RankOrder, news: int, parent: int, place: Sequence[int]) -> int:
+def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> int:
     """Be the rank until its script has ended; the exit code is for `sys.exit`.
 
     Args:
@@ -75,7 +75,7 @@ def _line_buffered_streams() -> None:
             stream.reconfigure(line_buffering=True, write_through=True)
 
 
-def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
+def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
     """Mistakes that would block are said where the script makes them."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
@@ -88,7 +88,7 @@ def _guard(order: RankOrder, news: int, port: InheritedFile) -> None:
         guard_devices(environment.position)
 
 
-def _debugger(order: RankOrder) -> None:
+def _debugger(order: RankTask) -> None:
     """`breakpoint()` opens the debugger in rank 0; the others have no terminal and go on."""
     journal = RunFolder(Path(order.run_folder)).journal(order.rank)
 
@@ -101,7 +101,7 @@ def _debugger(order: RankOrder) -> None:
     sys.breakpointhook = stop
 
 
-def _run_script(order: RankOrder, news: int, log: int) -> int:
+def _run_script(order: RankTask, news: int, log: int) -> int:
     try:
         program = _program(order)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,7 +120,7 @@ def _run_script(order: RankOrder, news: int, log: int) -> int:
     return 0
 
 
-def _program(order: RankOrder) -> Program:
+def _program(order: RankTask) -> Program:
     if order.parcel:
         return function_program(order.parcel, order.rank, order.folder)
     set_up = module_program if order.module else script_program
@@ -137,7 +137,7 @@ def _exit_code(ending: SystemExit) -> int:
     return 1
 
 
-def _failed(order: RankOrder, error: BaseException, news: int, log: int) -> int:
+def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     sys.last_value = error  # exit handlers see that the script did not end well
     is_peer = kind_of(error) is FailureKind.PEER
     if is_peer:
@@ -170,7 +170,7 @@ def _call_hook(error: BaseException) -> None:
             hook(type(error), error, error.__traceback__)
 
 
-def _report_joined(order: RankOrder, news: int) -> None:
+def _report_joined(order: RankTask, news: int) -> None:
     """A script that met its peers by a way of its own is not one of N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -181,7 +181,7 @@ def main(parent: int, order: int, news: int, *place: int) -> int:
     """The entrance of a fresh interpreter; descriptors arrive as numbers."""
     for descriptor in (order, news, *place):
         os.set_inheritable(descriptor, False)
-    told = read_order(order)
+    told = read_task(order)
     os.close(order)
     return run_rank(told, news, parent, place)
 

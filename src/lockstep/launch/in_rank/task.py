@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class RankOrder:
+class RankTask:
     """What to run, as which rank."""
 
     rank: int
@@ -29,17 +29,17 @@ class RankOrder:
     """The path of a function and its arguments, packed by `parcel`, in place of a script."""
 
 
-def write_order(order: RankOrder) -> int:
+def write_task(order: RankTask) -> int:
     """A descriptor of a file in memory that holds `order`; the caller closes it."""
     descriptor = os.memfd_create("lockstep-rank-order")
     os.write(descriptor, json.dumps(asdict(order)).encode())
     return descriptor
 
 
-def read_order(descriptor: int) -> RankOrder:
+def read_task(descriptor: int) -> RankTask:
     """The order; the descriptor stays open."""
     data = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-    return RankOrder(**{**data, "args": tuple(data["args"])})
+    return RankTask(**{**data, "args": tuple(data["args"])})
 
 
 def apply_variables(variables: Mapping[str, str | None]) -> None:

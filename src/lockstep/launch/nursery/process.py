@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.launch.in_rank.entrance import run_rank
-from lockstep.launch.in_rank.task import RankOrder, apply_variables, read_order
+from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
 from lockstep.launch.nursery.channel import Channel, ChannelClosed
 from lockstep.launch.nursery.messages import (
     Broken,
@@ -142,7 +142,7 @@ class Nursery:
         for target, descriptor in enumerate((stdin, stdout, stderr)):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        told = read_order(order)
+        told = read_task(order)
         if self._view is not None:
             self._view.join()
         if told.folder != str(Path.cwd()):
@@ -243,7 +243,7 @@ def _exited(rank: int, status: int) -> Exited:
     return Exited(rank, code, by_signal, time.monotonic_ns())
 
 
-def _become_interpreter(told: RankOrder, handed: Sequence[int], parent: int) -> None:
+def _become_interpreter(told: RankTask, handed: Sequence[int], parent: int) -> None:
     """Replace the forked child by a new interpreter with the rank's environment and the descriptors `handed` to it."""
     apply_variables(told.variables)
     for descriptor in handed:

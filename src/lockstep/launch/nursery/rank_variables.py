@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
-from lockstep.launch.in_rank.task import RankOrder
+from lockstep.launch.in_rank.task import RankTask
 from lockstep.launch.request import LaunchRequest
 from lockstep.machine.leftovers import MARKER
 
@@ -40,7 +40,7 @@ def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> 
     }
 
 
-def rank_order(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankOrder:
+def rank_task(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankTask:
     """Everything that a rank is told.
 
     Args:
@@ -49,7 +49,7 @@ def rank_order(request: LaunchRequest, rank: int, port: int, changed: Mapping[st
         port: where the run's store answers on 127.0.0.1.
         changed: what has changed in the launcher's environment since the nursery was started.
     """
-    return RankOrder(
+    return RankTask(
         rank=rank,
         script=str(request.script) if request.script is not None else "",
         module=request.module or "",

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
-from lockstep.launch.in_rank.task import write_order
+from lockstep.launch.in_rank.task import write_task
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import Spawn
-from lockstep.launch.nursery.rank_variables import rank_order
+from lockstep.launch.nursery.rank_variables import rank_task
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line, StartTimes, logs_line, rank_lines
 from lockstep.launch.screen.saying import Saying
@@ -37,7 +37,7 @@ class Start:
         Raises:
             WorldError: when the nursery takes no orders.
         """
-        order = write_order(rank_order(self._request, number, self._store.port, self._nursery.changed(os.environ)))
+        order = write_task(rank_task(self._request, number, self._store.port, self._nursery.changed(os.environ)))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
         sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))

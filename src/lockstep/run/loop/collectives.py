@@ -22,7 +22,7 @@ from lockstep.run.run_state import Progress, RunState
 
 def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) -> Any:
     """`scale` times the sum of `value` in rank order."""
-    run.progress.place.require_same_on_every_rank(call)
+    run.progress.position.require_same_on_every_rank(call)
     run.machinery.shares.put_together()
     if isinstance(value, Tensor):
         shape = [list(value.shape), str(value.dtype)]
@@ -39,7 +39,7 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:
     """What rank `source` has."""
-    run.progress.place.require_same_on_every_rank("run.broadcast")
+    run.progress.position.require_same_on_every_rank("run.broadcast")
     rank, world_size = run.machinery.transport.rank, run.machinery.transport.world_size
     if not 0 <= source < world_size:
         raise UsageError(f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.")
@@ -67,14 +67,14 @@ def new_tally(run: RunState) -> Tally:
             )
         return [values for _, values in told]
 
-    return Tally(run.progress.place, run.setup.placement.num_lanes, exchange)
+    return Tally(run.progress.position, run.setup.placement.num_lanes, exchange)
 
 
 def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     """See `Run.log`."""
-    if run.progress.place.region is Region.EVALUATION:
+    if run.progress.position.region is Region.EVALUATION:
         raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
-    if run.progress.place.region is Region.LANE:
+    if run.progress.position.region is Region.LANE:
         _log_in_lane(run.progress, {name: number(value) for name, value in scalars.items()})
         return
     values = {name: value if isinstance(value, Agreed) else number(value) for name, value in scalars.items()}
@@ -97,7 +97,7 @@ def _weighted(pairs: list[tuple[float, float]]) -> float:
 
 def _log_in_lane(progress: Progress, values: dict[str, float]) -> None:
     """Add to the lane's weighted sums; the step hands them to the other ranks with the gradients."""
-    sums = progress.lane_logs.setdefault(progress.place.lane, {})
+    sums = progress.lane_logs.setdefault(progress.position.lane, {})
     for name, value in values.items():
         total, weight = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + value * progress.place.num_samples, weight + progress.place.num_samples)
+        sums[name] = (total + value * progress.position.num_samples, weight + progress.position.num_samples)

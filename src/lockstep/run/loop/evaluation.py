@@ -16,7 +16,7 @@ from lockstep.feed.loader import PreparedLoader
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.process_group.default_group import num_exchanges
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.watch.shares import Share, sentence
 
@@ -24,14 +24,14 @@ from lockstep.run.watch.shares import Share, sentence
 def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     """The batches of this rank's lanes; ranks may have different numbers of them, also none."""
     line = where()
-    if run.progress.place.in_lane:
+    if run.progress.position.in_lane:
         raise UsageError(
             "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
             "Evaluate between steps or after the epoch; to train, use run.steps(loader)."
         )
     if not any(loader is own for own in run.progress.loaders):
         raise UsageError("This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again.")
-    outside, run.progress.place.is_counted = Place(run.progress.place.region), False
+    outside, run.progress.position.is_counted = LoopPosition(run.progress.position.region), False
     before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
     run.machinery.strategy.keep_buffers()
     run.machinery.strangers.begin_lane()
@@ -44,19 +44,19 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
         try:
             for part in lanes:
                 batch = next(fetched)
-                run.progress.place.region, run.progress.place.lane = Region.EVALUATION, part.lane
-                run.progress.place.num_samples = len(part.indices)
+                run.progress.position.region, run.progress.position.lane = Region.EVALUATION, part.lane
+                run.progress.position.num_samples = len(part.indices)
                 run.progress.evaluated.extend(part.indices)
                 loader.evaluated = run.progress.evaluated
                 run.machinery.streams.enter(Domain.LANE, "evaluation", run.machinery.ledger.step, part.step, part.lane)
                 with run.machinery.strategy.precision.inside():
                     yield batch
             run.machinery.shares.end(
-                Share(line, len(run.progress.evaluated), plan.num_samples, run.progress.place.is_counted)
+                Share(line, len(run.progress.evaluated), plan.num_samples, run.progress.position.is_counted)
             )
         finally:
             run.machinery.strangers.end_lane()
-            run.progress.place.region, run.progress.place.lane = outside.region, -1
+            run.progress.position.region, run.progress.position.lane = outside.region, -1
             _restore_buffers(run)
             run.machinery.ledger.enter(before, "evaluated")
 

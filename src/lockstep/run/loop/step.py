@@ -61,9 +61,9 @@ class Step:
         Raises:
             UsageError: outside the step's lanes.
         """
-        if self._run.progress.place.region is not Region.LANE:
+        if self._run.progress.position.region is not Region.LANE:
             raise UsageError(f"step.lane is known inside the step's lanes:\n{RIGHT_FORM}")
-        return self._run.progress.place.lane
+        return self._run.progress.position.lane
 
     @property
     def loss(self) -> Agreed:
@@ -163,7 +163,7 @@ class Step:
         run = self._run
         if self._closed:
             raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
-        if run.progress.place.region is not Region.STEP:
+        if run.progress.position.region is not Region.STEP:
             raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
         current = run.machinery.strategy.begin_pass(self._cut, where())
         run.machinery.streams.look()
@@ -203,8 +203,8 @@ class Step:
     def _enter_lane(self, part: LanePart, current: None) -> None: ...
     def _enter_lane(self, part: LanePart, current: Pass | None) -> OpenLane | None:
         run = self._run
-        run.progress.place.region, run.progress.place.lane = Region.LANE, part.lane
-        run.progress.place.num_samples = len(part.indices)
+        run.progress.position.region, run.progress.position.lane = Region.LANE, part.lane
+        run.progress.position.num_samples = len(part.indices)
         run.progress.lane = current.begin_lane(part.lane) if current is not None else None
         run.machinery.strangers.begin_lane()
         run.machinery.streams.enter(Domain.LANE, self.number, part.lane, self._passes)
@@ -224,8 +224,8 @@ class Step:
         run = self._run
         run.progress.lane = None
         run.machinery.strangers.end_lane()
-        if run.progress.place.region is Region.LANE:
-            run.progress.place.region, run.progress.place.lane = Region.STEP, -1
+        if run.progress.position.region is Region.LANE:
+            run.progress.position.region, run.progress.position.lane = Region.STEP, -1
 
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run

@@ -14,14 +14,14 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed, number
-from lockstep.run.position.region import Place
+from lockstep.run.position.region import LoopPosition
 
 
 class Tally:
     """A set of named, weighted sums. Made by `run.tally()`."""
 
-    def __init__(self, place: Place, num_lanes: int, exchange: Callable[[Any, str], list[Any]]) -> None:
-        self._place, self._num_lanes, self._exchange = place, num_lanes, exchange
+    def __init__(self, position: LoopPosition, num_lanes: int, exchange: Callable[[Any, str], list[Any]]) -> None:
+        self._position, self._num_lanes, self._exchange = position, num_lanes, exchange
         self._lanes: dict[str, dict[int, tuple[float, float]]] = {}
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
@@ -34,17 +34,17 @@ class Tally:
         Raises:
             UsageError: outside both loops, where every rank would count the same thing again.
         """
-        if not self._place.in_lane:
+        if not self._position.in_lane:
             raise UsageError(
                 "tally.add was called outside a batch loop, where every rank would add the same thing. Call it "
                 "inside `for batch in step` or `for batch in loader`."
             )
-        self._place.is_counted = True
-        amount = float(self._place.num_samples if weight is None else weight)
+        self._position.is_counted = True
+        amount = float(self._position.num_samples if weight is None else weight)
         for name, value in values.items():
             lanes = self._lanes.setdefault(name, {})
-            total, weights = lanes.get(self._place.lane, (0.0, 0.0))
-            lanes[self._place.lane] = (total + number(value) * amount, weights + amount)
+            total, weights = lanes.get(self._position.lane, (0.0, 0.0))
+            lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
 
     def mean(self) -> dict[str, Agreed]:
         """The weighted mean of each value over all ranks. Every rank must call it, outside lanes."""
@@ -60,7 +60,7 @@ class Tally:
         self._lanes.clear()
 
     def _summed(self, call: str) -> dict[str, tuple[float, float]]:
-        self._place.require_same_on_every_rank(call)
+        self._position.require_same_on_every_rank(call)
         merged: dict[str, dict[int, tuple[float, float]]] = {}
         for lanes_of_rank in self._exchange(self._lanes, call):
             for name, lanes in lanes_of_rank.items():

@@ -30,7 +30,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     settle(run)
     if is_over(run.machinery):
         return
-    if run.progress.place.region is not Region.SCRIPT:
+    if run.progress.position.region is not Region.SCRIPT:
         raise UsageError(
             f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
             f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
@@ -49,7 +49,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         say_shares(run.machinery)
         run.machinery.streams.look()  # at what the body of the last step drew
         run.machinery.streams.enter(Domain.STEP, step.number, 0)
-        run.progress.place.region = Region.STEP
+        run.progress.position.region = Region.STEP
         run.machinery.ledger.step = step.number
         if run.machinery.meter is not None:
             run.machinery.meter.begin_step(step.number, step.num_samples, number == 0)
@@ -61,7 +61,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
             testify_left(run.machinery)
             raise
         finally:
-            run.progress.place.region = Region.SCRIPT
+            run.progress.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
         if is_over(run.machinery):

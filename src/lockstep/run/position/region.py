@@ -22,7 +22,7 @@ class Region(StrEnum):
 
 
 @dataclass
-class Place:
+class LoopPosition:
     """The present place. Changed by the step and the evaluation, asked by everything else."""
 
     region: Region = Region.SCRIPT

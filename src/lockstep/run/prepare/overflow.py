@@ -76,7 +76,7 @@ class Overflow:
         if (
             self._scale.skipped_in_a_row == PATIENCE
             and run.machinery.transport.rank == 0
-            and run.progress.place.region is Region.STEP
+            and run.progress.position.region is Region.STEP
         ):
             print(
                 f"lockstep: {PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "

@@ -39,7 +39,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
         raise UsageError("run.prepare needs at least one model, parameter, optimizer, scheduler or DataLoader.")
-    if run.progress.place.region is not Region.SCRIPT:
+    if run.progress.position.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f'updates_by={updates_by!r}: it must be "element" or "parameter".')
@@ -121,7 +121,7 @@ def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
     run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
     if run.machinery.scaler is not None:
         run.progress.hooks.extend(Overflow(run, run.machinery.scaler).watch(optimizer))
-    run.machinery.strategy.take_optimizer(optimizer, updates_by, run.progress.place.require_same_on_every_rank)
+    run.machinery.strategy.take_optimizer(optimizer, updates_by, run.progress.position.require_same_on_every_rank)
 
 
 def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None]:
@@ -133,7 +133,7 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
                 f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare before. Use "
                 f"--strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the lanes:\n{RIGHT_FORM}"
             )
-        if run.progress.place.region is Region.LANE:
+        if run.progress.position.region is Region.LANE:
             raise UsageError(
                 f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
             )

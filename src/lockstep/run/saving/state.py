@@ -61,8 +61,8 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
 
 def require_between_epochs(progress: Progress, call: str) -> None:
     """Raise `UsageError` inside an epoch's steps, where a state would be half of something."""
-    progress.place.require_same_on_every_rank(call)
-    if progress.place.region is not Region.SCRIPT:
+    progress.position.require_same_on_every_rank(call)
+    if progress.position.region is not Region.SCRIPT:
         raise UsageError(
             f"{call} was called inside the loop over run.steps, where an epoch is half done. Call it after the loop, at the "
             f"end of the epoch."

@@ -25,7 +25,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` works anywhere.
     """
-    run.progress.place.require_same_on_every_rank(SAVE)
+    run.progress.position.require_same_on_every_rank(SAVE)
     tensors, problem, told = TensorSet(), "", {}
     try:
         _check_name(path)

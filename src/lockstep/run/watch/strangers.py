@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lockstep.errors import UsageError
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 
 Mark = tuple[int, int] | None
 """Identity and version of a gradient."""
@@ -30,12 +30,12 @@ class Strangers:
     """Watches every optimizer of the process until `close`.
 
     Args:
-        place: where the script is.
+        position: where the script is.
         models: that are prepared; the list grows. Their gradients are reduced, whoever steps them.
     """
 
-    def __init__(self, place: Place, models: Sequence[nn.Module]) -> None:
-        self._place, self._models = place, models
+    def __init__(self, position: LoopPosition, models: Sequence[nn.Module]) -> None:
+        self._position, self._models = position, models
         self._taken: WeakSet[Optimizer] = WeakSet()
         """By `prepare`."""
         self._unknown: WeakSet[Optimizer] = WeakSet()
@@ -78,7 +78,7 @@ class Strangers:
         self._undo()
 
     def _made(self, optimizer: Optimizer) -> None:
-        (self._of_lane if self._place.in_lane else self._unknown).add(optimizer)
+        (self._of_lane if self._position.in_lane else self._unknown).add(optimizer)
 
     def _zeroed(self, optimizer: Optimizer) -> None:
         if self._fed:
@@ -98,7 +98,7 @@ class Strangers:
         self._unknown.add(optimizer)
         for tensor in self._strange(optimizer):
             if (is_new and self._had_lanes and tensor.grad is not None) or self._is_fed(tensor):
-                raise _not_prepared(optimizer, tensor, self._place.region)
+                raise _not_prepared(optimizer, tensor, self._position.region)
 
     def _is_fed(self, tensor: Tensor) -> bool:
         """Whether its gradient comes from lanes: one that came in the current lane, or in an earlier one and was not replaced."""

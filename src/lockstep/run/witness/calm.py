@@ -18,7 +18,7 @@ from torch import nn
 
 from lockstep.layout.stream_key import Domain
 from lockstep.rank.streams import Streams
-from lockstep.run.position.region import Place
+from lockstep.run.position.region import LoopPosition
 from lockstep.run.witness.repeated_noise import RepeatedNoise
 from lockstep.torch_private import if_imported
 
@@ -50,9 +50,9 @@ def calm_module(model: nn.Module) -> None:
             module.dropout = 0.0
 
 
-def calm_random_numbers(place: Place, streams: Streams) -> None:
+def calm_random_numbers(position: LoopPosition, streams: Streams) -> None:
     """Give every lane the same streams, and every sample of a lane the same random numbers."""
-    noise = RepeatedNoise(place)
+    noise = RepeatedNoise(position)
     enter = streams.enter
 
     def enter_same(domain: Domain, *where: int | str) -> None:

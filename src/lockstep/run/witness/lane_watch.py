@@ -23,7 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from lockstep.caller import PACKAGE
 from lockstep.handover.carried_tensor import CarriedTensor
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 from lockstep.run.watch.holdings import is_a_frame_of_the_script
 from lockstep.run.witness.recorder import dtype_name
 from lockstep.strategy.contract import LaneObserver
@@ -49,14 +49,14 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Entered by `begin`, and never left.
 
     Args:
-        place: where the script is.
+        position: where the script is.
         models: that were prepared; the list may still grow.
         told: where to write the first tensor that losses depend on.
     """
 
-    def __init__(self, place: Place, models: Sequence[nn.Module], told: Path) -> None:
+    def __init__(self, position: LoopPosition, models: Sequence[nn.Module], told: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._place, self._models, self._told = place, models, told
+        self._position, self._models, self._told = position, models, told
         self.observer = _Lanes(self)
         """Tells it of lanes and losses."""
         self._made: dict[int, _Made] = {}
@@ -78,7 +78,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        frame = _frame_of_the_script() if self._place.region is Region.LANE else None
+        frame = _frame_of_the_script() if self._position.region is Region.LANE else None
         if frame is None:
             return func(*args, **kwargs)
         given = list(_tensors((args, kwargs)))

@@ -2,7 +2,7 @@
 
 For the row `plain` of `lockstep verify`: the noise of a diffusion model or a VAE would differ between one lane and
 four, and hide what the row looks for. Within a lane, the n-th draw always comes from the same stream, with the first
-dimension (the samples) drawn once and repeated; a permutation leaves everything in its place.
+dimension (the samples) drawn once and repeated; a permutation leaves everything in its position.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep.layout.stream_key import Domain, stream_key
-from lockstep.run.position.region import Place, Region
+from lockstep.run.position.region import LoopPosition, Region
 from lockstep.torch_private import TorchDispatchMode
 
 _SEEDED = torch.Tag.nondeterministic_seeded
@@ -22,9 +22,9 @@ _SEEDED = torch.Tag.nondeterministic_seeded
 class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, every random operation of torch inside a lane goes through it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, position: LoopPosition) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._place = place
+        self._position = position
         self._draws = 0
 
     def restart(self) -> None:
@@ -33,7 +33,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._place.region is not Region.LANE or _SEEDED not in func.tags:
+        if self._position.region is not Region.LANE or _SEEDED not in func.tags:
             return func(*args, **kwargs)
         self._draws += 1
         if kwargs.get("generator") is not None:

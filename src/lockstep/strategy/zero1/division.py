@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class Division:
     """An optimizer's parameters on ranks."""
 
     arena: ParameterArena
@@ -73,7 +73,7 @@ def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple
     return list(map(Tensor.data_ptr, parameters)), list(map(Tensor.stride, parameters))
 
 
-def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank: int, world_size: int) -> Sharing:
+def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank: int, world_size: int) -> Division:
     """Share the optimizer's parameters out. They must lie in `arena`.
 
     Raises:
@@ -110,7 +110,7 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
         for owner, chunks in enumerate(parts)
         for stretch in _stretches(owner, chunks, [place[id(parameter)] for parameter in parameters], arena)
     ]
-    return Sharing(arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches)
+    return Division(arena, listed, parameters, places_of(parameters), likes, owners, pieces, groups, stretches)
 
 
 def _piece(chunk: Chunk, parameter: nn.Parameter, tensor: Tensor) -> Piece:

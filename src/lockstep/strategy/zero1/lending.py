@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.strategy.replica.slots import Slot, Span
-from lockstep.strategy.zero1.division import Piece, Sharing
+from lockstep.strategy.zero1.division import Division, Piece
 from lockstep.strategy.zero1.spread_state import SpreadState
 from lockstep.transport.channel import is_dense
 
@@ -26,7 +26,7 @@ class Lending(ABC):
     """Between `enter` and `leave` the engine may run. `link` comes first, and again when the sharing has changed."""
 
     @abstractmethod
-    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         """The sharing is this one from now on. Adds to `spans` the parts of gradients of which slots are to have views."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Pieces(Lending):
         self._rows: list[tuple[Piece, int, int]] = []
         """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
 
-    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
         self._groups, self._rows = sharing.groups, []
         for piece in sharing.pieces:
@@ -101,23 +101,23 @@ class Themselves(Lending):
     """The groups' lists stay; this rank's parameters are over the memory that everybody gets, the others have no gradient."""
 
     def __init__(self) -> None:
-        self._sharing: Sharing | None = None
+        self._division: Division | None = None
         self._hidden: list[tuple[nn.Parameter, Tensor]] | None = None
         """Gradients of parameters that other ranks update, while the engine may run."""
         self._had: list[nn.Parameter] = []
         self._homes: list[Tensor] = []
 
-    def link(self, sharing: Sharing, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
-        self._sharing = sharing
+    def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:  # noqa: ARG002 - whole
+        self._division = sharing
 
     def enter(self, state: SpreadState, slot: Slot | None) -> None:  # noqa: ARG002 - gradients are the parameters' own
-        assert self._sharing is not None
-        pieces = self._sharing.pieces
+        assert self._division is not None
+        pieces = self._division.pieces
         mine = {id(piece.parameter) for piece in pieces}
         self._had = [piece.parameter for piece in pieces if piece.parameter.grad is not None]
         self._homes = [piece.parameter.data for piece in pieces]
         self._hidden = []
-        for parameter in self._sharing.parameters:
+        for parameter in self._division.parameters:
             if id(parameter) not in mine and parameter.grad is not None:
                 self._hidden.append((parameter, parameter.grad))
                 parameter.grad = None
@@ -130,14 +130,14 @@ class Themselves(Lending):
 
     def leave(self, state: SpreadState) -> None:
         hidden, self._hidden = self._hidden, None
-        if hidden is None or self._sharing is None:
+        if hidden is None or self._division is None:
             return
-        for piece, home in zip(self._sharing.pieces, self._homes, strict=True):
+        for piece, home in zip(self._division.pieces, self._homes, strict=True):
             piece.parameter.data = home
         for parameter, gradient in hidden:
             parameter.grad = gradient
         self._homes, self._had = [], []
-        if (stranger := state.take_back(self._sharing.pieces)) is not None:
+        if (stranger := state.take_back(self._division.pieces)) is not None:
             raise UsageError(
                 f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on this "
                 f"rank, so under zero1 it would update what other ranks update. Use --strategy ddp."

@@ -17,7 +17,7 @@ from lockstep.errors import UsageError
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.slots import Slot, Span
-from lockstep.strategy.zero1.division import Sharing, listed_in, share_out
+from lockstep.strategy.zero1.division import Division, listed_in, share_out
 from lockstep.strategy.zero1.lending import Lending, Pieces, Themselves
 from lockstep.strategy.zero1.spread_state import Entry, SpreadState
 from lockstep.strategy.zero1.state_assembly import assemble
@@ -55,11 +55,11 @@ class Share:
         self._depth = 0
         """Steps of the optimizer that have begun: one that calls its base class's step begins two."""
         self._kind, self._transport, self._require_same = kind, transport, require_same
-        self.sharing = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
-        self._state = SpreadState(self.sharing)
+        self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
+        self._state = SpreadState(self.division)
         self._take_state()
         self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
-        self._found_of: tuple[Sharing | None, set[int], bool] = (None, set(), False)
+        self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` that `_somebody_has_none` was found out for, and the answer."""
         self._shown: Any = None
         """The whole state, while `optimizer.state_dict()` reads it."""
@@ -92,7 +92,7 @@ class Share:
         order = self._state.order
         if any(id(parameter) not in order for parameter in self.updated):
             updated = {*map(id, self.updated)}
-            order.update({one: None for group in self.sharing.listed for one in group if one in updated})
+            order.update({one: None for group in self.division.listed for one in group if one in updated})
         return True
 
     def _has_dropped_gradients(self) -> bool:
@@ -106,23 +106,23 @@ class Share:
         """Whether some rank updates nothing of `updated`; the same on every rank."""
         updated = {*map(id, self.updated)}
         sharing, before, lacks = self._found_of
-        if sharing is not self.sharing or before != updated:
-            pairs = zip(self.sharing.parameters, self.sharing.owners, strict=True)
+        if sharing is not self.division or before != updated:
+            pairs = zip(self.division.parameters, self.division.owners, strict=True)
             owners = {owner for parameter, parts in pairs if id(parameter) in updated for owner, *_ in parts}
             lacks = 0 < len(owners) < self._transport.world_size
-            self._found_of = self.sharing, updated, lacks
+            self._found_of = self.division, updated, lacks
         return lacks
 
     def has_strayed(self, present: Container[int]) -> bool:
         """Whether, since the last pass, a parameter was moved, or one joined the optimizer that is not in `present`."""
-        if self.sharing.has_moved():
+        if self.division.has_moved():
             return True
         listed = listed_in(self.optimizer)
-        return listed != self.sharing.listed and any(one not in present for group in listed for one in group)
+        return listed != self.division.listed and any(one not in present for group in listed for one in group)
 
     def settle(self, arena: ParameterArena) -> bool:
         """Follow what the script did to the optimizer since the last update; whether the pieces are other tensors now."""
-        changed = self.sharing.arena is not arena or self.sharing.listed != listed_in(self.optimizer)
+        changed = self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
         if changed:
             self._share_anew(arena)
         if self.optimizer.state is not self._state or self._state.has_whole:
@@ -131,29 +131,29 @@ class Share:
 
     def _share_anew(self, arena: ParameterArena) -> None:
         """Parameters moved, came or went. A changed cut is rare, so the state simply passes through its whole form."""
-        old, state = self.sharing, self._state
+        old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
         if self.optimizer.state is not state:  # loaded meanwhile, and whole
-            self.sharing = new
+            self.division = new
         elif old.layout == new.layout:
-            self.sharing, self._state = new, state.moved(old, new)
+            self.division, self._state = new, state.moved(old, new)
             self.optimizer.state = self._state
         else:
             self.optimizer.state = defaultdict(dict, self._whole(everyone=True))
-            self.sharing = new
+            self.division = new
 
     def _take_state(self) -> None:
         """A state that the script loaded, made or reset: keep this rank's part."""
         if self.optimizer.state is self._state:
             whole = self._state.take_whole()
         else:
-            whole, self._state = dict(self.optimizer.state), SpreadState(self.sharing)
+            whole, self._state = dict(self.optimizer.state), SpreadState(self.division)
             self.optimizer.state = self._state
-        self._state.cut_in(whole, self.sharing)
+        self._state.cut_in(whole, self.division)
 
     def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         """Add to `spans` this rank's parts of the gradients of `trainable`; every slot is to have views of them."""
-        self._lending.link(self.sharing, trainable, spans)
+        self._lending.link(self.division, trainable, spans)
 
     def enter(self, slot: Slot | None) -> None:
         """Give the engine what is this rank's; see `Lending.enter`."""
@@ -176,7 +176,7 @@ class Share:
         state = self._state
         if not state.is_spread:
             return dict(state.items())
-        found = assemble(self.sharing, state, self._transport, where(), everyone=everyone)
+        found = assemble(self.division, state, self._transport, where(), everyone=everyone)
         place = {one: number for number, one in enumerate(state.order)}
         ordered = sorted(found.items(), key=lambda item: place.get(id(item[0]), len(place)))
         return dict(ordered) | state.others()

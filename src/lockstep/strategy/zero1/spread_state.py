@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.strategy.zero1.division import Piece, Sharing, in_memory_order
+from lockstep.strategy.zero1.division import Division, Piece, in_memory_order
 
 Entry = dict[str, Any]
 """The state of one parameter."""
@@ -25,7 +25,7 @@ class SpreadState(defaultdict[Any, Entry]):
     Entries for whole parameters may be put in; the next update takes them apart.
     """
 
-    def __init__(self, sharing: Sharing) -> None:
+    def __init__(self, sharing: Division) -> None:
         super().__init__(dict)
         self.parameters = {id(parameter) for parameter in sharing.parameters}
         self._mine = {id(piece.parameter): piece.tensor for piece in sharing.pieces}
@@ -128,7 +128,7 @@ class SpreadState(defaultdict[Any, Entry]):
         mine = {*map(id, self._mine.values())}
         return {key: value for key, value in self.items() if id(key) not in mine}
 
-    def cut_in(self, whole: Mapping[Any, Entry], sharing: Sharing) -> None:
+    def cut_in(self, whole: Mapping[Any, Entry], sharing: Division) -> None:
         """Keep this rank's parts of the states of whole parameters; what the sharing does not know stays as it is.
 
         An empty state is none.
@@ -143,7 +143,7 @@ class SpreadState(defaultdict[Any, Entry]):
             if id(key) not in self.parameters:
                 self[key] = value
 
-    def moved(self, old: Sharing, new: Sharing) -> SpreadState:
+    def moved(self, old: Division, new: Division) -> SpreadState:
         """The same state, where the same parts of the same parameters lie elsewhere now."""
         moved, left = SpreadState(new), dict(self.items())
         for before, after in zip(old.pieces, new.pieces, strict=True):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.strategy.zero1.division import Sharing, in_memory_order
+from lockstep.strategy.zero1.division import Division, in_memory_order
 from lockstep.strategy.zero1.spread_state import Entry, SpreadState
 from lockstep.transport.contract import Transport
 
@@ -22,7 +22,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def assemble(
-    sharing: Sharing, state: SpreadState, transport: Transport, where: str, *, everyone: bool
+    sharing: Division, state: SpreadState, transport: Transport, where: str, *, everyone: bool
 ) -> dict[Any, Entry]:
     """The states of whole parameters. Every rank must call it.
 

@@ -100,7 +100,7 @@ class Zero1(Around):
         sums = self.laid.arena.checksums() if share.num_updates < CHECKED_UPDATES else []
         share.updated, any_wrote = require_agreement(
             share.optimizer,
-            share.sharing.parameters,
+            share.division.parameters,
             self._transport,
             where(),
             sums,
@@ -115,7 +115,7 @@ class Zero1(Around):
         if not share.ends():
             return
         if updated := share.updated:
-            self._visibility.after_update(share.sharing.stretches)
+            self._visibility.after_update(share.division.stretches)
             # Others' writes came past autograd, which must see them: a graph from before is of no use any more.
             torch.autograd.graph.increment_version(updated)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.strategy.replica.arena import bit_sums
-from lockstep.strategy.stages.cutting.model_cut import allowed_places, decide_cut
+from lockstep.strategy.stages.cutting.model_cut import allowed_candidates, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
 
@@ -73,10 +73,10 @@ class FirstLane:
         name = type(self._model).__name__
         trace = self._watched.trace
         try:
-            places = allowed_places(name, trace, num_stages, wanted)
+            candidates = allowed_candidates(name, trace, num_stages, wanted)
         except UsageError as error:
             return str(error)
-        cut = decide_cut(trace, places, self._watched.costs(places), num_stages)
+        cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages)
         return replace(cut, changing=tuple(self._changing)).encode()
 
     def forget(self) -> None:

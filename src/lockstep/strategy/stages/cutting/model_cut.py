@@ -10,7 +10,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.layout.balance import balance
 from lockstep.strategy.stages.cutting.module_marks import StatePlace
-from lockstep.strategy.stages.cutting.trace import Call, Place, Trace
+from lockstep.strategy.stages.cutting.trace import Call, Candidate, Trace
 
 NEAREST = "Use --strategy ddp"
 
@@ -82,21 +82,21 @@ class ModelCut:
     @staticmethod
     def decode(words: dict[str, Any]) -> ModelCut:
         """The inverse of `encode`, after JSON."""
-        changing = tuple(StatePlace(*place) for place in words["changing"])
+        changing = tuple(StatePlace(*one) for one in words["changing"])
         return ModelCut(tuple(map(Stage.decode, words["stages"])), dict(words["holders"]), changing)
 
 
-def allowed_places(name: str, trace: Trace, num_stages: int, wanted: Sequence[str]) -> list[Place]:
-    """The places of a trace where a cut separates no state that is written; or those that the user named.
+def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequence[str]) -> list[Candidate]:
+    """The candidates of a trace where a cut separates no state that is written; or those that the user named.
 
     Raises:
         UsageError: when there are too few for `num_stages`, or a named one is not possible.
     """
-    objections = {place.label: why for place in trace.places if (why := _objection(trace, place))}
-    allowed = [place for place in trace.places if place.label not in objections]
+    objections = {candidate.label: why for candidate in trace.candidates if (why := _objection(trace, candidate))}
+    allowed = [candidate for candidate in trace.candidates if candidate.label not in objections]
     if wanted:
         return _named(name, allowed, wanted, num_stages, {**trace.around, **objections})
-    narrow = [place for place in allowed if place.is_narrow]
+    narrow = [candidate for candidate in allowed if candidate.is_narrow]
     for enough in (narrow, allowed):
         if len(enough) >= num_stages - 1:
             return enough
@@ -104,42 +104,42 @@ def allowed_places(name: str, trace: Trace, num_stages: int, wanted: Sequence[st
         f"{why}, which forbids {count} cut{'s' * (count > 1)}" for why, count in Counter(objections.values()).items()
     ]
     reasons += [f"{label}: {why}" for label, why in trace.around.items() if "goes around" in why or "reentrant" in why]
-    labels = [place.label for place in allowed]
-    places = f"only before {', '.join(labels)}" if labels else "nowhere"
+    labels = [candidate.label for candidate in allowed]
+    where = f"only before {', '.join(labels)}" if labels else "nowhere"
     raise UsageError(
-        f"{name} can be cut {places}, so it makes at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but {num_stages} are "
+        f"{name} can be cut {where}, so it makes at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but {num_stages} are "
         f"asked for{f' ({_few(reasons)})' if reasons else ''}. "
         + (f"Start with -n {len(allowed) + 1}, or a mesh with fewer stages." if allowed else f"{NEAREST}.")
     )
 
 
-def _objection(trace: Trace, place: Place) -> str:
+def _objection(trace: Trace, candidate: Candidate) -> str:
     """What a cut would separate that must not be; empty when there is nothing."""
     for buffer, events in trace.written.items():
-        if _crosses(events, place):
+        if _crosses(events, candidate):
             return f"{buffer} is used on both sides and written to"
     for parameter, copies in trace.cast_once.items():
-        if _crosses(trace.parameters[parameter], place) and any(made > place.event for made in copies):
+        if _crosses(trace.parameters[parameter], candidate) and any(made > candidate.event for made in copies):
             return f"{parameter} is used on both sides, and several times in a lower precision"
     for parameter, events in trace.parameters.items():
-        if trace.is_reentrant and _crosses(events, place):
+        if trace.is_reentrant and _crosses(events, candidate):
             return f"{parameter} is used on both sides, and the model is checkpointed with use_reentrant=True"
     return ""
 
 
-def _crosses(events: Sequence[int], place: Place) -> bool:
-    return min(events) < place.event <= max(events)
+def _crosses(events: Sequence[int], candidate: Candidate) -> bool:
+    return min(events) < candidate.event <= max(events)
 
 
 def _named(
-    name: str, allowed: list[Place], wanted: Sequence[str], num_stages: int, objections: Mapping[str, str]
-) -> list[Place]:
+    name: str, allowed: list[Candidate], wanted: Sequence[str], num_stages: int, objections: Mapping[str, str]
+) -> list[Candidate]:
     if len(wanted) != num_stages - 1:
         raise UsageError(
             f"cut={list(wanted)} names {len(wanted)} layers that begin a stage, but {num_stages} stages need "
             f"{num_stages - 1}."
         )
-    labels = [place.label for place in allowed]
+    labels = [candidate.label for candidate in allowed]
     for label in wanted:
         if label not in labels:
             several = any(other.startswith(f"{label}:") for other in [*labels, *objections])
@@ -149,21 +149,21 @@ def _named(
             raise UsageError(
                 f"No stage of {name} can start at {label!r}: {why}. Valid choices: {_few(labels, 12) or 'none'}."
             )
-    return [place for place in allowed if place.label in wanted]
+    return [candidate for candidate in allowed if candidate.label in wanted]
 
 
-def decide_cut(trace: Trace, places: Sequence[Place], costs: Sequence[float], num_stages: int) -> ModelCut:
+def decide_cut(trace: Trace, candidates: Sequence[Candidate], costs: Sequence[float], num_stages: int) -> ModelCut:
     """Balance the stages.
 
     Args:
         trace: of the model.
-        places: from `allowed_places`.
-        costs: seconds between them: one more than places.
+        candidates: from `allowed_candidates`.
+        costs: seconds between them: one more than candidates.
         num_stages: how many stages.
     """
     bounds = (0, *balance(costs, num_stages), len(costs))
-    entries: list[Place | None] = [None, *(places[bound - 1] for bound in bounds[1:-1])]
-    begins = [place.event if place is not None else 0 for place in entries]
+    entries: list[Candidate | None] = [None, *(candidates[bound - 1] for bound in bounds[1:-1])]
+    begins = [candidate.event if candidate is not None else 0 for candidate in entries]
     ends = [*begins[1:], 1 << 62]
 
     def stage_of(event: int) -> int:
@@ -176,13 +176,13 @@ def decide_cut(trace: Trace, places: Sequence[Place], costs: Sequence[float], nu
         if len(users := {stage_of(event) for event in events}) == 1:
             holders[name] = users.pop()
     stages = []
-    for number, (place, begin, end) in enumerate(zip(entries, begins, ends, strict=True)):
+    for number, (candidate, begin, end) in enumerate(zip(entries, begins, ends, strict=True)):
         elsewhere = (call for call in trace.calls if call.depends and (call.end < begin or call.begin >= end))
         stages.append(
             Stage(
                 layers=tuple(_outermost(call for call in trace.calls if begin <= call.begin and call.end < end)),
                 skipped=tuple(_outermost(elsewhere)),
-                entry=Entry(place.module, place.number, place.carried) if place is not None else None,
+                entry=Entry(candidate.module, candidate.number, candidate.carried) if candidate is not None else None,
                 lent=tuple(name for name, (first, last) in used.items() if first < number <= last),
                 cost_s=sum(costs[bounds[number] : bounds[number + 1]]),
             )

@@ -23,7 +23,7 @@ from lockstep.strategy.stages.result_tree import tensors_of
 
 
 @dataclass(frozen=True)
-class Place:
+class Candidate:
     """A call before which the model may be cut."""
 
     module: str
@@ -54,7 +54,7 @@ class Call:
 class Trace:
     """What a forward showed."""
 
-    places: tuple[Place, ...]
+    candidates: tuple[Candidate, ...]
     calls: tuple[Call, ...]
     parameters: Mapping[str, tuple[int, ...]]
     """The events in which each parameter was used, by name."""
@@ -72,7 +72,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Traced:
-    """A watched forward: what it returned, what it showed, and what would be sent at each place."""
+    """A watched forward: what it returned, what it showed, and what would be sent at each candidate."""
 
     result: Any
     trace: Trace
@@ -126,10 +126,10 @@ def _conclude(
     own: dict[str, list[int]] = {}
     for call in entered:
         own.setdefault(call.module, []).extend((call.begin, call.end))
-    places, around, sent = _places(entered, watch)
+    candidates, around, sent = _candidates(entered, watch)
     casts = [life for life in watch.lives.values() if life.cast_of and life.num_uses > 1]
     trace = Trace(
-        places=tuple(places),
+        candidates=tuple(candidates),
         calls=tuple(Call(call.module, call.begin, call.end, call.depends) for call in entered),
         parameters={name: events for name, events in uses.items() if name not in buffers},
         written={name: events for name, events in uses.items() if name in buffers},
@@ -152,12 +152,14 @@ def _constants(model: nn.Module, buffers: Mapping[str, tuple[Tensor, Tensor]]) -
     ]
 
 
-def _places(entered: Sequence[Entered], watch: Watch) -> tuple[list[Place], dict[str, str], list[tuple[Tensor, ...]]]:
+def _candidates(
+    entered: Sequence[Entered], watch: Watch
+) -> tuple[list[Candidate], dict[str, str], list[tuple[Tensor, ...]]]:
     """Where a cut is possible (of calls that begin with the same values only the outermost), why not elsewhere, and what
     would be sent.
     """
     counts = Counter(call.module for call in entered)
-    places: list[Place] = []
+    candidates: list[Candidate] = []
     sent: list[tuple[Tensor, ...]] = []
     around: dict[str, str] = {}
     for call in entered:
@@ -169,14 +171,14 @@ def _places(entered: Sequence[Entered], watch: Watch) -> tuple[list[Place], dict
         }
         carried = tuple(sorted(leaves.values()))
         around[label] = _objection(call, [call.leaves[n] for n in carried], watch)
-        if not around[label] and places and not _made_between(watch, places[-1].event, call.begin):
-            around[label] = f"{places[-1].label} begins with the same values"
+        if not around[label] and candidates and not _made_between(watch, candidates[-1].event, call.begin):
+            around[label] = f"{candidates[-1].label} begins with the same values"
         if not around[label]:
             into = tuple(call.leaves[number] for number in carried)
             is_narrow = any(life.used <= call.end for tensor in into if (life := watch.life(tensor)) is not None)
-            places.append(Place(call.module, call.number, label, carried, call.begin, is_narrow))
+            candidates.append(Candidate(call.module, call.number, label, carried, call.begin, is_narrow))
             sent.append(into)
-    return places, {label: why for label, why in around.items() if why}, sent
+    return candidates, {label: why for label, why in around.items() if why}, sent
 
 
 def _made_between(watch: Watch, begin: int, end: int) -> bool:

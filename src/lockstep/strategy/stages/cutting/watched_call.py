@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lockstep.strategy.stages.carried_streams import CarriedStreams
 from lockstep.strategy.stages.cutting.operation_clock import BackwardWatch, OperationClock
-from lockstep.strategy.stages.cutting.trace import Place, Trace, traced
+from lockstep.strategy.stages.cutting.trace import Candidate, Trace, traced
 from lockstep.strategy.stages.result_tree import tensors_of
 
 
@@ -42,8 +42,8 @@ class WatchedCall:
         self._end = made.end
         self._backward = BackwardWatch(self._clock)
         self._hooks = [
-            tensor.register_hook(partial(self._reached, place.event))  # type: ignore[no-untyped-call]
-            for place, sent in zip(made.trace.places, made.sent, strict=True)
+            tensor.register_hook(partial(self._reached, candidate.event))  # type: ignore[no-untyped-call]
+            for candidate, sent in zip(made.trace.candidates, made.sent, strict=True)
             for tensor in sent
             if tensor.requires_grad
         ]
@@ -62,9 +62,9 @@ class WatchedCall:
         with self._backward.going_back(self._end):
             yield
 
-    def costs(self, places: Sequence[Place]) -> list[float]:
-        """Seconds of forward and backward before the first place, between places, and behind the last one."""
-        return self._clock.between([place.event for place in places])
+    def costs(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Seconds of forward and backward before the first candidate, between candidates, and behind the last one."""
+        return self._clock.between([candidate.event for candidate in candidates])
 
     def forget(self) -> None:
         """The lane is over: its graph is not watched any more."""

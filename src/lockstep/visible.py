@@ -7,7 +7,6 @@ write it in a string. docs/design/0019 says what is shown so, and what passes as
 from __future__ import annotations
 
 import re
-import sys
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 without the tab, DEL, C1, line and paragraph separators, what turns the writing direction, halves of surrogate pairs."""
@@ -36,11 +35,6 @@ def hung(text: object, indent: str = "  ") -> str:
 def without_colours(text: str) -> str:
     """`text` without the escape codes that only choose colours and weights, which log libraries write."""
     return _COLOUR.sub("", text)
-
-
-def remark(text: object) -> None:
-    """Say something on standard error, from a rank or a program: `lockstep: ...`."""
-    print(f"lockstep: {hung(text)}", file=sys.stderr)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lockstep"
 OUTSIDE = (
     "errors",
+    "notices",
     "regular_file",
     "machine",
     "layout",

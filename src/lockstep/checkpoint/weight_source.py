@@ -10,8 +10,8 @@ from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, left_bet
 from lockstep.checkpoint.manifest import NAME, Manifest, damage_of, is_manifest
 from lockstep.checkpoint.model_state import MODEL_FILE
 from lockstep.errors import LockstepError, UsageError
+from lockstep.notices import say
 from lockstep.regular_file import read_regular
-from lockstep.visible import remark
 
 
 def checked_source(path: Path) -> Path:
@@ -51,7 +51,7 @@ def _checked(path: Path) -> Path:
         return path
     folder, manifest = found
     if folder != state.target:
-        remark(left_between(state.target, folder))
+        say(left_between(state.target, folder))
     name = name or _model_of(folder, manifest)
     expected = manifest.files.get(name)
     if expected is not None and (problem := damage_of(folder / name, expected)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from lockstep.handover.environment import Position, RankEnvironment
 from lockstep.handover.run_folder import RunFolder
 from lockstep.node import native
 from lockstep.node.shared_store import inherited_store
+from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
 from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
@@ -129,7 +129,7 @@ def _say_once(position: Position, what: str) -> None:
     if position.rank == 0 and _said_in != {_meetings}:
         _said_in.clear()
         _said_in.add(_meetings)
-        print(f"lockstep: {what}", file=sys.stderr)
+        say(f"{what}")
 
 
 def _own_keys() -> Store:

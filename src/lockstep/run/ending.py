@@ -8,6 +8,7 @@ import sys
 
 from torch import Tensor
 
+from lockstep.notices import say
 from lockstep.rank.join import leave
 from lockstep.run.loop.evaluation import say_shares
 from lockstep.run.loop.replicas import check_replicas
@@ -59,7 +60,7 @@ def _write_result(run: RunState) -> None:
         return
     if run.setup.folder is None:
         if digest and run.progress.said_decisions:
-            print(f"lockstep: bits sha256:{digest}", file=sys.stderr)
+            say(f"bits sha256:{digest}")
         return
     earlier_epochs, earlier_steps = run.progress.resumed
     result = {

@@ -22,6 +22,7 @@ from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
+from lockstep.notices import say
 from lockstep.rank.device import pin_device
 from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
@@ -41,7 +42,6 @@ from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
-from lockstep.visible import remark
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -207,7 +207,7 @@ def _meter(
 def _say_late_settings(rank: int) -> None:
     late = came_too_late(os.environ)
     if late and rank == 0:
-        remark(
+        say(
             f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
             f"with --fresh."
         )
@@ -263,7 +263,7 @@ def _finish_at_exit() -> None:
         pass  # the other rank's failure is told
     except LockstepError as error:
         if run is None or run.setup.folder is None or not _leave_failure(run.machinery, run.setup.folder, error):
-            remark(error)
+            say(error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(2)

@@ -16,6 +16,7 @@ from lockstep import torch_private
 from lockstep.handover.environment import Position
 from lockstep.launch.guards.after_import import when_imported
 from lockstep.launch.guards.device_rules import check_device_index, crowded_device
+from lockstep.notices import say
 
 
 def guard_devices(position: Position) -> None:
@@ -53,7 +54,7 @@ def _guard_models(module: ModuleType, position: Position) -> None:
         if device is not None and device.type == "cuda":
             note = crowded_device(device.index, position, sys.modules["torch"].cuda.device_count())
             if note is not None:
-                print(f"lockstep: {note}", file=sys.stderr)
+                say(f"{note}")
         original(self, model, *args, **kwargs)
 
     wrapper.__init__ = __init__

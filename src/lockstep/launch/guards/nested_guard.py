@@ -16,6 +16,7 @@ from typing import Any
 
 from lockstep.handover.environment import Position
 from lockstep.launch.guards.after_import import when_imported
+from lockstep.notices import say
 
 
 def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None:
@@ -33,7 +34,7 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
         @functools.wraps(original)
         def start_processes(*args: Any, **kwargs: Any) -> Any:
             if position.world_size > 1 and position.rank == 0:
-                print(f"lockstep: {sentence(position.world_size)}", file=sys.stderr)
+                say(f"{sentence(position.world_size)}")
             with _without(names):
                 return original(*args, **kwargs)
 

@@ -6,7 +6,6 @@ Batches are whole, as the loader makes them, and dealt to the lanes in turn. So 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.feed.loader import PreparedLoader
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
+from lockstep.notices import say
 from lockstep.process_group.default_group import num_exchanges
 from lockstep.run.position.region import LoopPosition, Region
 from lockstep.run.run_state import Machinery, RunState
@@ -65,7 +65,7 @@ def say_shares(machinery: Machinery) -> None:
     """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
     for share in machinery.shares.take(num_exchanges()):
         if machinery.transport.rank == 0:
-            print(f"lockstep: {sentence(share)}", file=sys.stderr)
+            say(f"{sentence(share)}")
 
 
 def _restore_buffers(run: RunState) -> None:
@@ -74,8 +74,7 @@ def _restore_buffers(run: RunState) -> None:
     if changed and not run.progress.said_training_mode:
         run.progress.said_training_mode = True
         if run.machinery.transport.rank == 0:
-            print(
-                f"lockstep: the model was in training mode while a prepared loader was iterated; {changed[0]} and "
-                f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first.",
-                file=sys.stderr,
+            say(
+                f"the model was in training mode while a prepared loader was iterated; {changed[0]} and "
+                f"{len(changed) - 1} other buffers would have changed and were restored. Call model.eval() first."
             )

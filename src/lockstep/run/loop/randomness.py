@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
+from lockstep.notices import say
 from lockstep.run.run_state import RunState
 
 
@@ -12,11 +12,10 @@ def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
     """Ranks drew other random numbers than rank 0 outside lanes, before the lanes of `step`; every rank may call it."""
     if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
-        print(
-            f"lockstep: {ranks} drew different random numbers than rank 0 outside lanes before step {step} (behind "
+        say(
+            f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (behind "
             f"`if run.is_main:`, or in a loop of a different length), so what ranks draw there together differs. Draw the same "
-            f"numbers on every rank, or draw from a generator of your own: torch.Generator().manual_seed(run.seed(...)).",
-            file=sys.stderr,
+            f"numbers on every rank, or draw from a generator of your own: torch.Generator().manual_seed(run.seed(...))."
         )
     run.progress.said_apart = True
 
@@ -24,9 +23,8 @@ def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
 def say_seeded_lane(run: RunState, line: str) -> None:
     """A lane seeded torch by itself; `line` is that of the loop over the lanes."""
     if not run.progress.said_seeded_lane and run.machinery.transport.rank == 0:
-        print(
-            f"lockstep: {line}: torch.manual_seed was called inside a lane, in place of the lane's own stream. A seed that counts "
-            f"calls, or looks at the rank, depends on the number of ranks: use run.seed(..., step.number, lane).",
-            file=sys.stderr,
+        say(
+            f"{line}: torch.manual_seed was called inside a lane, in place of the lane's own stream. A seed that counts "
+            f"calls, or looks at the rank, depends on the number of ranks: use run.seed(..., step.number, lane)."
         )
     run.progress.said_seeded_lane = True

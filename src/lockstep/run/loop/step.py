@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
@@ -18,6 +17,7 @@ from lockstep.journal.record import Phase
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
+from lockstep.notices import say
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
@@ -277,7 +277,7 @@ def _show_loss(machinery: Machinery, step: int, loss: float) -> None:
     machinery.ledger.loss = loss
     machinery.ledger.num_losses += 1
     if was_finite and not math.isfinite(loss) and machinery.transport.rank == 0:
-        print(f"lockstep: the loss is {loss} in step {step}.", file=sys.stderr)
+        say(f"the loss is {loss} in step {step}.")
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

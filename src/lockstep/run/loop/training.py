@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from lockstep.caller import where
@@ -11,6 +10,7 @@ from lockstep.feed.loader import PreparedLoader, StepPlan
 from lockstep.feed.order import EpochPlan
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
+from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.loop.evaluation import say_shares
 from lockstep.run.loop.replicas import check_replicas
@@ -145,4 +145,4 @@ def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:
     """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
     for sentence in machinery.written.conclude(everyone) if machinery.written is not None else ():
         if machinery.transport.rank == 0:
-            print(f"lockstep: {sentence}", file=sys.stderr)
+            say(f"{sentence}")

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lockstep.caller import where
 from lockstep.errors import UsageError
+from lockstep.notices import say
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import RunState
 from lockstep.strategy.loss_scale import LossScale
@@ -78,11 +79,10 @@ class Overflow:
             and run.machinery.transport.rank == 0
             and run.progress.position.region is Region.STEP
         ):
-            print(
-                f"lockstep: {PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "
+            say(
+                f"{PATIENCE} updates in a row were skipped, because gradients were not finite even with a loss "
                 f"scale of {self._scale.value:g}. The loss itself may have diverged: lower the learning rate, or use "
-                f"bf16-mixed.",
-                file=sys.stderr,
+                f"bf16-mixed."
             )
 
 

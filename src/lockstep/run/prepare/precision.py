@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 
 from lockstep.errors import UsageError
 from lockstep.handover.environment import RankEnvironment
+from lockstep.notices import say
 from lockstep.strategy.loss_scale import LossScale
 from lockstep.strategy.precision import Precision
 
@@ -29,10 +28,9 @@ def make_precision(name: str, device: torch.device, environment: RankEnvironment
             f"{torch.cuda.get_device_name(device)} has no bfloat16, which precision bf16-mixed needs. Use 16-mixed."
         )
     if name == "16-mixed" and device.type == "cpu" and environment.position.rank == 0 and not _cpu_has_fp16():
-        print(
-            "lockstep: this CPU has no float16 units, so 16-mixed is right but slow here (a matrix product 24 times as "
-            "slow as in float32, where it was measured). Use bf16-mixed, or a GPU.",
-            file=sys.stderr,
+        say(
+            "this CPU has no float16 units, so 16-mixed is right but slow here (a matrix product 24 times as "
+            "slow as in float32, where it was measured). Use bf16-mixed, or a GPU."
         )
     return Precision(name, device.type, LossScale() if name == "16-mixed" and not plain else None)
 

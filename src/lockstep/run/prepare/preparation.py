@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
 from lockstep.handover.arithmetic import arithmetic_text, why_not_exact
 from lockstep.layout.cut import Cut
+from lockstep.notices import say
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.loop.evaluation import evaluate
@@ -160,7 +160,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     )
     prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.setup.environment.position.rank == 0:
-        print(f"lockstep: {said}", file=sys.stderr)
+        say(f"{said}")
     with run.machinery.streams.elsewhere():
         seed_process(run.setup.seed)
         mine = [len(loader.dataset), dataset_digest(loader.dataset)]  # type: ignore[arg-type]
@@ -227,8 +227,7 @@ def _say_decisions(run: RunState, batch_size: int | None) -> None:
         needed = f"{lanes} lane{'s' * (lanes > 1)}, {run.setup.threads} thread{'s' * (run.setup.threads > 1)} each"
         same = "" if _why_not_exact(run.setup) else f"same bits elsewhere with {needed}; "
         batch = "global batches of batch_sampler" if batch_size is None else f"global batch {batch_size}"
-        print(
-            f"lockstep: {ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {run.setup.mesh}; "
-            f"{same}numerics {arithmetic_text(_arithmetic(run.setup))}",
-            file=sys.stderr,
+        say(
+            f"{ranks} rank{'s' * (ranks > 1)} on {run.setup.device.type}, {batch}, {run.setup.mesh}; "
+            f"{same}numerics {arithmetic_text(_arithmetic(run.setup))}"
         )

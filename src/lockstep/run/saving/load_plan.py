@@ -23,6 +23,7 @@ from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
+from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_counters import wrong_counters
@@ -38,7 +39,6 @@ from lockstep.run.saving.state import (
     schedulers_of,
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
-from lockstep.visible import remark
 
 OWN = ("the run", "random numbers")
 
@@ -215,7 +215,7 @@ class LoadPlan:
         run.progress.epochs_seen[:] = saved["epochs_seen"]
         run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
-            remark(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
+            say(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
         for loader, before in zip(run.progress.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]
 

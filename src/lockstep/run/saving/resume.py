@@ -11,10 +11,10 @@ from lockstep.caller import where
 from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
 from lockstep.checkpoint.manifest import Manifest, damage
 from lockstep.errors import LockstepError, UsageError
+from lockstep.notices import say
 from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.saving.load_plan import LoadPlan, made
 from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
-from lockstep.visible import remark
 
 LOAD = "run.load_state"
 
@@ -79,7 +79,7 @@ def _raise_together(machinery: Machinery, problem: str) -> None:
 def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
     """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
     if plan.place != folder.target:
-        remark(left_between(folder.target, plan.place))
+        say(left_between(folder.target, plan.place))
     now, then = facts_of(run), manifest.facts
     changed = [
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
@@ -92,4 +92,4 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
         if key != "threads" and before.get(key) != value
     ]
     if changed:
-        remark(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")
+        say(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")

@@ -6,7 +6,6 @@ but the forward is that of one rank. The bits are those that torch gives.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import nn
 
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
+from lockstep.notices import say
 from lockstep.strategy.around import Around
 from lockstep.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
 from lockstep.strategy.dp.split_forward import SplitForward
@@ -71,10 +71,9 @@ class _FirstPass(Pass):
 
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
         if not any(forward.num_calls for forward in self._split):
-            print(
-                "lockstep: dp splits model(...), but the first step called other methods of the model only, which run in "
-                "one piece. Call the model itself, or use --strategy ddp.",
-                file=sys.stderr,
+            say(
+                "dp splits model(...), but the first step called other methods of the model only, which run in "
+                "one piece. Call the model itself, or use --strategy ddp."
             )
         return self._inner.end(notes, seen)
 

@@ -15,6 +15,7 @@ from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from lockstep.strategy.losses import check_loss, numbers, stacked
 from lockstep.strategy.precision import Precision
+from lockstep.strategy.profiled import Range
 from lockstep.strategy.replica.buffer_pass import BufferPass
 from lockstep.strategy.replica.laid_out import LaidOut, Listener
 from lockstep.strategy.replica.lane import Lane
@@ -121,6 +122,7 @@ class LanePass(Pass):
         for observer in self.setting.observers:
             observer.begins(lane)
         opened = self.open_lane(lane)
+        opened.range = Range(f"lockstep: lane {lane}")
         self.setting.precision.enter()
         return opened
 
@@ -252,6 +254,7 @@ class LanePass(Pass):
         setting.precision.leave()
         self.restore_gradients()
         if opened is not None:
+            opened.end_range()
             laid.bank.restore()
         if self.reduction.num_begun:
             setting.abandoned.append(self)
@@ -279,6 +282,8 @@ class ReplicaLane(OpenLane, Listener):
         self._pass, self.gradients, self._checksums = of, gradients, checksums
         self.backwards = 0
         """Backward calls."""
+        self.range: Range | None = None
+        """Of its forward and backward, in profiles."""
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
@@ -335,3 +340,9 @@ class ReplicaLane(OpenLane, Listener):
         if takes_buffers:
             self._pass.take_buffers(self.gradients.number)
         self._pass.take_lane(self.gradients, self.backwards)
+        self.end_range()
+
+    def end_range(self) -> None:
+        """The lane is over in profiles too."""
+        if self.range is not None:
+            self.range.end()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lockstep.layout.placement import Placement
+from lockstep.strategy.profiled import profiled
 from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
 from lockstep.transport.contract import Pending, Transport
 
@@ -89,7 +90,8 @@ class Reduction:
         for pending in self._under_way.values():
             pending.advance(scale)
         for number, pending in self._under_way.items():
-            pending.finish()
+            with profiled(f"lockstep: reduce bucket {number}"):
+                pending.finish()
             out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
             if target.data_ptr() != out.data_ptr():
                 target.copy_(out)

@@ -6,7 +6,6 @@ step runs it as it is. Behind the lane all ranks agree, and each keeps what belo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import PromiseBroken, UsageError
+from lockstep.notices import say
 from lockstep.strategy.other_users import with_other_users
 from lockstep.strategy.replica.lane import Lane
 from lockstep.strategy.replica.lane_pass import LanePass, ReplicaLane
@@ -125,7 +125,7 @@ class CutAtFirstCall:
         self._put_back(
             lane, here, {id(parameter): gradient for parameter, gradient in made if gradient is not None}, buffers
         )
-        here.backwards = opened.backwards
+        here.backwards, here.range = opened.backwards, opened.range
         return again, here
 
     def behind_pass(self, current: LanePass) -> LanePass:
@@ -176,7 +176,7 @@ class CutAtFirstCall:
         laid.stop_watching()
         self.is_done = True
         if self._transport.rank == 0:
-            print(f"lockstep: stages {cut} (forward and backward of a lane)", file=sys.stderr)
+            say(f"stages {cut} (forward and backward of a lane)")
         torch.clear_autocast_cache()  # its casts of weights, made by the first lane, refer to where those are now
         self._stages.install(model, cut, self._used, laid)
         return self._replica.begin_again(current, self._stages.may_lack)

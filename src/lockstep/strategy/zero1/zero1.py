@@ -6,7 +6,6 @@ user's optimizer over its pieces of the parameters, and everybody gets the new v
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from lockstep.caller import where
 from lockstep.layout.placement import Placement
+from lockstep.notices import say
 from lockstep.strategy.around import Around
 from lockstep.strategy.optimizer_kinds import updates_by as kind_of
 from lockstep.strategy.replica.replica import Replica
@@ -72,10 +72,9 @@ class Zero1(Around):
         parameters = self.laid.arena.parameters
         stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
-            print(
-                f"lockstep: {len(stay)} of {len(parameters)} parameters lie in memory that something else uses too (a view, "
-                f"a mapped file, NumPy), so each rank keeps its own. To share them, `p.data = p.data.clone()` before run.prepare.",
-                file=sys.stderr,
+            say(
+                f"{len(stay)} of {len(parameters)} parameters lie in memory that something else uses too (a view, "
+                f"a mapped file, NumPy), so each rank keeps its own. To share them, `p.data = p.data.clone()` before run.prepare."
             )
         self._said = self._said or bool(stay)
 

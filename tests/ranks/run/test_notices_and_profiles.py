@@ -1,0 +1,58 @@
+"""What a run says goes through the logger `lockstep`; what it does is shown in torch's profiles."""
+
+import contextlib
+import io
+import logging
+import logging.config
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.notices import say
+from lockstep.testing.ranks import Started, run_ranks
+from tests.scripts.scenarios import digits, mlp
+
+
+def ranges():
+    run = lockstep.init(seed=0, lanes=4, threads=1)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(digits(), batch_size=32))
+    for step in run.steps(loader):
+        with profile(activities=[ProfilerActivity.CPU]) as shown:
+            for images, labels in step:
+                run.backward(F.cross_entropy(model(images), labels))
+        break
+    return sorted({event.key for event in shown.key_averages() if event.key.startswith("lockstep: ")})
+
+
+@pytest.mark.ranks
+def test_lanes_and_buckets_are_ranges_of_a_profile():
+    first, second = run_ranks(ranges, Started(2, lanes=4))
+    assert first == ["lockstep: lane 0", "lockstep: lane 1", "lockstep: reduce bucket 0"]
+    assert second == ["lockstep: lane 2", "lockstep: lane 3", "lockstep: reduce bucket 0"]
+
+
+def said(text):
+    with contextlib.redirect_stderr(io.StringIO()) as stream:
+        say(text)
+    return stream.getvalue()
+
+
+def test_notices_go_through_the_logger_and_may_be_silenced():
+    assert said("a\x1b[2J\nb") == "lockstep: a\\x1b[2J\n  b\n"
+    logger = logging.getLogger("lockstep")
+    logger.setLevel(logging.WARNING)
+    try:
+        assert said("anything") == ""
+    finally:
+        logger.setLevel(logging.INFO)
+
+
+def test_a_configuration_of_logging_does_not_silence_them_by_accident():
+    logging.config.dictConfig({"version": 1})  # disables every logger that exists
+    assert said("still here") == "lockstep: still here\n"

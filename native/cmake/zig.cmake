@@ -8,3 +8,5 @@ set(CMAKE_SYSTEM_PROCESSOR "$ENV{LOCKSTEP_ARCH}")
 set(CMAKE_CXX_COMPILER "${zig}" c++ -target "$ENV{LOCKSTEP_ARCH}-linux-gnu.$ENV{LOCKSTEP_GLIBC}")
 set(CMAKE_CXX_ARCHIVE_CREATE "\"${zig}\" ar qc <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_FINISH "\"${zig}\" ranlib <TARGET>")
+# nanobind expects Python.h to bring stdio.h, which it does not under the stable ABI; libstdc++ does, libc++ does not.
+set(CMAKE_CXX_FLAGS_INIT "-include stdio.h")

@@ -1,6 +1,8 @@
-# Two commands are enough: `make demo` and `make test`. Both make the environment first.
+# Two commands are enough: `make demo` and `make test`. Both make the environment first. `make help` lists the others.
 
 PYTHON ?= python3
+# Processes that run tests at the same time.
+WORKERS ?= 2
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -13,52 +15,71 @@ PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR=
 # What runs the compiled module from Python.
 CONTRACTS ?= tests/contract
 
-.PHONY: demo test test-thorough test-torch test-torches test-peers lint bench format docs native native-test native-asan native-tsan model clean
+CPP = $$(git ls-files '*.cpp' '*.hpp')
+PYTEST := $(BIN)/python -m pytest
+PARALLEL = -n $(WORKERS) --dist worksteal
 
-demo: native
+.PHONY: help demo test test-thorough fast coverage lint format docs native native-test native-asan native-tsan model bench \
+        test-torches test-torch test-peers wheels try-wheels release constraints clean
+
+# Every target with a text behind two hashes.
+help:  ## these lines
+	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bits
 	$(BIN)/lockstep run -n 2 examples/digits.py --weights $(VENV)/digits.safetensors
 	$(BIN)/lockstep verify examples/digits.py --ranks 1,2,4 --steps 20
 
-test: lint native
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not thorough"
+test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=4 for four at a time)
+	$(PYTEST) $(PARALLEL) -m "not thorough"
 
-test-thorough: lint native
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test-thorough: lint native  ## all tests
+	$(PYTEST) $(PARALLEL)
+
+fast: lint native  ## style, types, layers, and the tests that start no rank: before each commit
+	$(PYTEST) $(PARALLEL) -m "not thorough and not ranks" tests/unit tests/architecture
+
+coverage: native  ## which lines of the rooms that decide (pyproject.toml) the unit tests reach
+	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit
+	$(BIN)/coverage report
 
 # The suite's core with every torch that lockstep says it works with, each in an environment that is made for it and removed
 # (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
-test-torches: native
+test-torches: native  ## the core with every torch that is supported
 	$(BIN)/python -m tests.torches $(TORCHES)
 
-# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's back end (TESTS="barrier broadcast" for
+# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's backend (TESTS="barrier broadcast" for
 # those with one of the words). Ten minutes on 2 cores. Prints the table of docs/guarantees.md.
-test-torch: native
+test-torch: native  ## torch's own tests of torch.distributed over lockstep's backend
 	$(BIN)/python -m tests.torch_own $(TESTS)
 
 # Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks under
 # torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
-test-peers: native
+test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under lockstep
 	$(BIN)/python -m tests.peers $(PEERS)
 
-lint: $(STAMP)
+lint: $(STAMP)  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: native
+bench: native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
 
 docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-format: $(STAMP)
+format: $(STAMP)  ## fix and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 # Ninja knows which C++ files have changed since the last build.
+native: $(STAMP)  ## compile what has changed in native/
 ifeq ($(COMPILER),)
-native: $(STAMP)
+native:
 	@echo "no C++ compiler: lockstep goes without its compiled part, over Gloo (apt-get install g++)"
 else
 native: build/native/build.ninja
@@ -73,17 +94,17 @@ native-test native-tsan: SETTINGS = -DLOCKSTEP_BINDINGS=OFF -DLOCKSTEP_SANITIZE=
 native-tsan: SANITIZE = thread
 native-asan: SETTINGS = -DLOCKSTEP_SANITIZE=address,undefined $(PYTHON_OF_NATIVE)
 
-native-test: $(STAMP)
+native-test: $(STAMP)  ## the C++ tests
 	$(BUILD)
 	$(CTEST) --test-dir build/$@
 
-native-tsan: $(STAMP)
+native-tsan: $(STAMP)  ## the C++ tests under ThreadSanitizer
 	$(BUILD)
 	$(CTEST) --test-dir build/$@ --exclude-regex kernels
 
 # Then the contract suite, with a package that is this one but for its compiled module. libstdc++ is preloaded because
 # AddressSanitizer must see the function that throws exceptions before torch brings its own. Python never frees all.
-native-asan: $(STAMP)
+native-asan: $(STAMP)  ## the C++ tests and the contract suite under AddressSanitizer and UBSan
 	$(BUILD)
 	$(CTEST) --test-dir build/$@
 	rm -rf build/$@/site && mkdir -p build/$@/site/lockstep
@@ -91,19 +112,34 @@ native-asan: $(STAMP)
 	ln -s $(CURDIR)/build/$@/_native*.so build/$@/site/lockstep/
 	PYTHONPATH=$(CURDIR)/build/$@/site ASAN_OPTIONS=detect_leaks=0 LOCKSTEP_TEST_LIMIT_S=600 \
 	  LD_PRELOAD="$$($(COMPILER) -print-file-name=libasan.so) $$($(COMPILER) -print-file-name=libstdc++.so)" \
-	  $(BIN)/python -m pytest -n 2 --dist worksteal $(CONTRACTS)
+	  $(PYTEST) $(PARALLEL) $(CONTRACTS)
 
 # The protocol of the ranks, searched exhaustively; apt-get install spin.
-model:
+model:  ## search all states of the ranks' protocol (needs spin)
 	$(PYTHON) native/model/check.py
+
+# Packages for other machines. What this needs beside the environment it says; the extra `release` lists it.
+# PYTHONS="python3.11 /opt/python3.13/bin/python3.13" instead of those that are found.
+wheels: $(STAMP)  ## source distribution and wheels for x86-64 and aarch64, in dist/
+	$(BIN)/python -m shipping.wheels $(PYTHONS)
+
+# Gigabytes are installed and removed again.
+try-wheels: $(STAMP)  ## install each wheel of this processor into empty environments without a compiler, and use it
+	$(BIN)/python -m shipping.try_wheels $(PYTHONS)
+
+release: $(STAMP)  ## VERSION=x.y.z: changelog, commit, tag, packages; stops before the upload
+	$(BIN)/python -m shipping.release "$(VERSION)"
+
+constraints: $(STAMP)  ## newer versions of everything but torch in constraints.txt (TORCH=2.14.1 for another)
+	$(BIN)/python -m shipping.constraints --torch "$(TORCH)"
 
 build/native/build.ninja: native/CMakeLists.txt $(STAMP)
 	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING $(PYTHON_OF_NATIVE)
 	@touch $@
 
-clean:
+clean:  ## remove everything that was made
 	rm -f src/lockstep/_native*.so
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis lockstep-runs
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage lockstep-runs
 
 # torch goes first and by its exact version, so that pip takes the tested build and not the newest one.
 $(STAMP): pyproject.toml constraints.txt

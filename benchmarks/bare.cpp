@@ -1,4 +1,5 @@
-// What the machine does without any library: the limits that are measured beside the table's lines. Compiled by bare.py.
+// What the machine does without any library: the limits that are measured beside the table's lines. Compiled by
+// bare.py.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,11 +18,13 @@ void copy_line(std::byte* target, const std::byte* source) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(target), _mm512_load_si512(source));
 #elif defined(__AVX__)
   for (int i = 0; i < 2; ++i) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(target) + i, _mm256_load_si256(reinterpret_cast<const __m256i*>(source) + i));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(target) + i,
+                        _mm256_load_si256(reinterpret_cast<const __m256i*>(source) + i));
   }
 #elif defined(__SSE2__)
   for (int i = 0; i < 4; ++i) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target) + i, _mm_load_si128(reinterpret_cast<const __m128i*>(source) + i));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(target) + i,
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(source) + i));
   }
 #else
   std::memcpy(target, source, 64);
@@ -32,8 +35,8 @@ void copy_line(std::byte* target, const std::byte* source) {
 
 extern "C" {
 
-// Two or more processes tell each other that they are there, `times` times: each counts up a word in a cache line of its own
-// and waits until the others' words are as large. `flags` is zeroed shared memory, 128 bytes for each rank.
+// Two or more processes tell each other that they are there, `times` times: each counts up a word in a cache line of
+// its own and waits until the others' words are as large. `flags` is zeroed shared memory, 128 bytes for each rank.
 void exchange_flags(std::byte* flags, std::size_t rank, std::size_t num_ranks, std::uint32_t times) {
   const auto word = [&](std::size_t of) { return reinterpret_cast<std::atomic<std::uint32_t>*>(flags + of * 128); };
   const std::uint32_t start = word(rank)->load(std::memory_order_relaxed);

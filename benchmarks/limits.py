@@ -30,7 +30,7 @@ def touched_bytes(collective: str, num_bytes: int, num_ranks: int) -> int:
         ValueError: when the collective is unknown.
     """
     share = Fraction(num_bytes, num_ranks)
-    table = {
+    table: dict[str, int | Fraction] = {
         "all_reduce": 2 * num_bytes,  # its slice of every rank's, and the sum to every rank
         "broadcast": 2 * num_bytes,
         "all_gather": 2 * num_bytes,

@@ -141,7 +141,9 @@ def best(sides: Mapping[str, Rounds]) -> str:
 
 def table(lines: Sequence[Line]) -> str:
     """The lines under each other, with a heading."""
-    rows = [("row", "", "lockstep", "", "other side", "", "result", "(blocks)", "goal", "", "limit", "", "", "rounds")]
+    rows: list[tuple[str, ...]] = [
+        ("row", "", "lockstep", "", "other side", "", "result", "(blocks)", "goal", "", "limit", "", "", "rounds")
+    ]
     rows += [_cells(line) for line in lines]
     left = (0, 1, 2, 4, 8, 9, 10)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

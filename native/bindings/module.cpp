@@ -299,7 +299,8 @@ NB_MODULE(_native, module) {
       .def(
           "all_reduce",
           [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
-            Request request = request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
+            Request request =
+                request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
             const nb::gil_scoped_release released;
             group.run(std::move(request));
           },

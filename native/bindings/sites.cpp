@@ -8,9 +8,7 @@ namespace nb = nanobind;
 namespace lockstep {
 namespace {
 
-std::size_t mixed(std::size_t seed, std::size_t value) {
-  return (seed ^ value) * 0x9e3779b97f4a7c15u ^ (seed >> 29);
-}
+std::size_t mixed(std::size_t seed, std::size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15u ^ (seed >> 29); }
 
 #ifdef Py_LIMITED_API
 PyFrameObject* back(PyFrameObject* frame) {

@@ -25,8 +25,7 @@ class Sites {
     inner = 2,  // the rest of torch, which calls collectives itself
   };
 
-  using Describe =
-      nanobind::typed<nanobind::callable, std::tuple<int, std::uint64_t, std::string>(nanobind::any, int)>;
+  using Describe = nanobind::typed<nanobind::callable, std::tuple<int, std::uint64_t, std::string>(nanobind::any, int)>;
   using Places = nanobind::typed<nanobind::list, nanobind::typed<nanobind::tuple, nanobind::any, int>>;
 
   explicit Sites(Describe describe) : describe_(std::move(describe)) {}
@@ -37,7 +36,7 @@ class Sites {
   Places places_of(std::size_t number) const;
 
  private:
-  static constexpr std::size_t depth = 3;         // lines that tell calls of one function apart
+  static constexpr std::size_t depth = 3;              // lines that tell calls of one function apart
   static constexpr std::size_t most_places = 1 << 16;  // of code that is made again and again; then nothing is known
 
   struct PlaceKey {

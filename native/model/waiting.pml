@@ -32,7 +32,7 @@ byte word[RANKS];
 byte rings[RANKS];      /* the futex: its value modulo 256 */
 byte waits_for[RANKS];  /* AWAKE, ANY, or a rank + 1 */
 byte sleepers[RANKS];
-bool asleep[RANKS * THREADS];  /* inside of the kernel */
+bool asleep[RANKS * THREADS];  /* inside the kernel */
 bool broken;
 byte ended;
 
@@ -208,5 +208,5 @@ init {
       od
     fi
   }
-  ended == (THREADS == 2 -> 4 : RANKS)  /* a deadlock here is a rank that sleeps for ever */
+  ended == (THREADS == 2 -> 4 : RANKS)  /* a deadlock here is a rank that sleeps forever */
 }

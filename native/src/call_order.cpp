@@ -76,8 +76,9 @@ std::optional<CallOrder::Circle> CallOrder::note(std::uint32_t number, std::int3
       std::vector<std::size_t> passed = circle_through(here, one, other, window);
       if (passed.empty()) continue;
       Circle circle{one, other, {}, passed};
-      std::sort(passed.begin(), passed.end(),
-                [&](std::size_t a, std::size_t b) { return number - differences_[a].last > number - differences_[b].last; });
+      std::sort(passed.begin(), passed.end(), [&](std::size_t a, std::size_t b) {
+        return number - differences_[a].last > number - differences_[b].last;
+      });
       for (const std::size_t each : passed) circle.sites.push_back(differences_[each].mine);
       return circle;
     }

@@ -76,8 +76,7 @@ bool Group::are_alike(const Operation& operation) const {
 void Group::compare_labels(Operation& operation) {
   std::vector<std::uint64_t> labels;
   for (std::size_t peer = 0; peer < world_size(); ++peer) labels.push_back(row(peer, operation.number).label);
-  operation.circle =
-      call_order_.note(operation.number, operation.request.root, labels, operation.request.site);
+  operation.circle = call_order_.note(operation.number, operation.request.root, labels, operation.request.site);
   if (!operation.circle) return;
   const Verdict verdict = settings_.judge(operation.circle->sites);
   Row& mine = row(rank_, operation.number);
@@ -102,7 +101,8 @@ std::string Group::sentence_of_swap(const Operation& operation) const {
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     parts.add(peer, settings_.name_of(peer), row(peer, operation.number).where);
   }
-  return "The ranks make the same calls in different orders, so each of these operations put unlike tensors together: " +
+  return "The ranks make the same calls in different orders, so each of these operations put unlike tensors "
+         "together: " +
          parts.text() + " (the last one is " + text_of(row(rank_, operation.number).description) +
          "). Every rank must make the same calls in the same order.";
 }
@@ -118,7 +118,8 @@ void Group::check_expected(const Operation& operation, std::size_t from, std::si
   const std::byte* const table = row(to, operation.number).payload + (world_size() + from) * sizeof(expected);
   std::memcpy(&expected, table, sizeof(expected));
   if (expected == sent) return;
-  const std::string receiver = from == to ? "itself and" : "rank " + settings_.name_of(to) + line_of(to, operation) + ", which";
+  const std::string receiver =
+      from == to ? "itself and" : "rank " + settings_.name_of(to) + line_of(to, operation) + ", which";
   throw GroupError(Trouble::disagreement, "In all_to_all rank " + settings_.name_of(from) + line_of(from, operation) +
                                               " sends " + std::to_string(sent) + " elements to " + receiver +
                                               " expects " + std::to_string(expected) + ".");
@@ -141,8 +142,10 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
       if (has_told() && blocks_[peer].text[0] != 0) line = std::string(" at ") + blocks_[peer].text;
     }
     std::string place = text_of(theirs);
-    // The same kind with other arguments, or added up in another order: that alone would not show. Nor would a long shape.
-    if (theirs.kind == first.kind && theirs.program_hash != first.program_hash) place += " with other arguments than on rank 0";
+    // The same kind with other arguments, or added up in another order: that alone would not show. Nor would a long
+    // shape.
+    if (theirs.kind == first.kind && theirs.program_hash != first.program_hash)
+      place += " with other arguments than on rank 0";
     if (theirs.shape != first.shape && place == text_of(first)) place += " in another shape than on rank 0";
     parts.add(peer, settings_.name_of(peer), place + line);
   }

@@ -129,7 +129,8 @@ std::string Group::sentence_of_lateness(const Pending& pending, std::size_t late
   const auto* message = dynamic_cast<const Message*>(&pending);
   if (message != nullptr) late = message->peer;
   const std::string who = late == world_size() ? "A message" : "Rank " + settings_.name_of(late);
-  const std::string start = who + " did not come within the timeout of " + lockstep::text_of(patience) + "; rank " + settings_.name_of(rank_);
+  const std::string start =
+      who + " did not come within the timeout of " + lockstep::text_of(patience) + "; rank " + settings_.name_of(rank_);
   if (message == nullptr) return start + " waits in " + text_of(static_cast<const Operation&>(pending)) + ".";
   return start + (message->incoming ? " waits for " : " sends ") + text_of(*message) + ".";
 }

@@ -173,16 +173,15 @@ void Messages::accept(Message& message, std::size_t peer, const Envelope& envelo
   message.peer = peer;
   const auto dtype = static_cast<Dtype>(envelope.dtype);
   // A row of numbers may stand for any shape of as many.
-  const bool is_alike =
-      message.about.shape == envelope.shape || message.about.shape == 0 || envelope.shape == 0;
+  const bool is_alike = message.about.shape == envelope.shape || message.about.shape == 0 || envelope.shape == 0;
   if (message.bytes == envelope.bytes && message.dtype == dtype && is_alike) return;
   const std::string mine = amount(message.about.shape, message.bytes, message.dtype);
   const std::string theirs = amount(envelope.shape, envelope.bytes, dtype);
-  throw GroupError(Trouble::disagreement,
-                   "Rank " + name_of(peer) + " sends " + theirs + " with tag " + std::to_string(envelope.tag) +
-                       at(envelope.where) + ", but rank " + name_of(rank_) + " receives " + mine +
-                       (mine == theirs ? " in another shape" : "") +
-                       at(message.about.site == nullptr ? "" : message.about.site->where) + ".");
+  throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + theirs + " with tag " +
+                                              std::to_string(envelope.tag) + at(envelope.where) + ", but rank " +
+                                              name_of(rank_) + " receives " + mine +
+                                              (mine == theirs ? " in another shape" : "") +
+                                              at(message.about.site == nullptr ? "" : message.about.site->where) + ".");
 }
 
 std::shared_ptr<Message> Messages::matching(std::size_t peer, const Envelope& envelope) {
@@ -215,8 +214,8 @@ bool Messages::serve_from_aside(Message& message) {
 
 std::string Messages::text_of(const Message& message) const {
   const std::string who = message.peer == layout_.world_size ? "any rank" : "rank " + name_of(message.peer);
-  return "a message of " + amount(message.about.shape, message.bytes, message.dtype) + " with tag " + std::to_string(message.tag) +
-         (message.incoming ? " from " : " to ") + who;
+  return "a message of " + amount(message.about.shape, message.bytes, message.dtype) + " with tag " +
+         std::to_string(message.tag) + (message.incoming ? " from " : " to ") + who;
 }
 
 void Messages::fail_all(const std::exception_ptr& error) {

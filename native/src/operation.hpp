@@ -91,7 +91,7 @@ struct Operation : Pending {
       false;  // memory that an operation up to `after` uses too: it is published when those are finished
   std::uint32_t after = 0;
   bool published = false;
-  bool compared = false;  // all ranks describe it alike
+  bool compared = false;                    // all ranks describe it alike
   std::optional<CallOrder::Circle> circle;  // but it may have been swapped with another one; the ranks judge
   bool started = false;
   bool has_worked = false;  // this rank's part is done; others may still be reading
@@ -100,7 +100,7 @@ struct Operation : Pending {
   // Where outputs that lie over each other go meanwhile; at the end to `targets`, one after the other.
   std::vector<std::vector<std::byte>> results;
   std::vector<void*> targets;
-  std::shared_ptr<void> kept;                  // what the task refers to
+  std::shared_ptr<void> kept;  // what the task refers to
   Task task;
 };
 

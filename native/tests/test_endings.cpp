@@ -190,7 +190,8 @@ void a_late_message_is_named_with_its_tag_and_peer() {
       error = error_of([&] { group.wait(*message, std::chrono::milliseconds(1)); });
       scene.stage = 1;
     });
-    const std::string what = " did not come within the timeout of 0.001 s; rank 0 waits for a message of 1 float32 with tag 7 from ";
+    const std::string what =
+        " did not come within the timeout of 0.001 s; rank 0 waits for a message of 1 float32 with tag 7 from ";
     CHECK(error ==
           (anybody ? "A message" + what + "any rank (train.py:5)." : "Rank 1" + what + "rank 1 (train.py:5)."));
   }
@@ -209,7 +210,9 @@ void a_late_rank_is_late_for_the_operation_that_is_waited_for() {
     error = error_of([&] { group.wait(*sum, std::chrono::milliseconds(1)); });
     scene.stage = 1;
   });
-  CHECK(error == "Rank 1 did not come within the timeout of 0.001 s; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
+  CHECK(
+      error ==
+      "Rank 1 did not come within the timeout of 0.001 s; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
 }
 
 // Who is interrupted while the group is made is not waited for.
@@ -344,8 +347,9 @@ void an_operation_that_was_given_up_writes_nothing_any_more() {
     scene.reach(1);
     data.assign(100000, 2);
     const auto operation = group.begin(sum_of(data));
-    CHECK(error_of([&] { group.wait(*operation, std::chrono::milliseconds(1)); }).find("did not come within the timeout of") !=
-          std::string::npos);
+    CHECK(error_of([&] {
+            group.wait(*operation, std::chrono::milliseconds(1));
+          }).find("did not come within the timeout of") != std::string::npos);
     std::fill(data.begin(), data.end(), 7.0f);
     scene.stage = 2;
     scene.reach(3);

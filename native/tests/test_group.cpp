@@ -312,8 +312,7 @@ void a_message_that_does_not_fit_raises() {
       group.wait(*group.receive(data, 80, Dtype::float32, 0, 5));
     }
   });
-  CHECK(errors[1].find("Rank 0 sends 10 float32 with tag 5, but rank 1 receives 20 float32") !=
-        std::string::npos);
+  CHECK(errors[1].find("Rank 0 sends 10 float32 with tag 5, but rank 1 receives 20 float32") != std::string::npos);
 }
 
 bool is_utf8(const std::string& text) {

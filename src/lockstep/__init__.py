@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lockstep.run.run import Run
     from lockstep.run.start import finish, init
 
-__version__ = "0.1.0"
+    __version__: str
 
 _PLACES = {
     "Agreed": "lockstep.run.loop.agreed",
@@ -72,4 +72,6 @@ def __getattr__(name: str) -> Any:
     """Import a name of the facade when it is first used, so that `import lockstep` alone does not import torch."""
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
+    if name == "__version__":
+        return importlib.import_module("lockstep.cli.version").version()
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

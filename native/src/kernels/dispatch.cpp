@@ -29,16 +29,28 @@ constexpr std::array<kernels::Stream, 1> streams = {kernels::stream_portable};
 // on an L3 of 32 MiB: less time from here on even if the result is read right afterwards; at a quarter, a copy lost so.
 constexpr std::size_t streamed_from_bytes = std::size_t{32} << 20;
 
-// Each asks for what CMake compiles its variant for.
+#ifdef LOCKSTEP_X86_VARIANTS
+// Which registers the system keeps for a process when another one has its turn; a bit for each kind.
+unsigned kept_registers() {
+  unsigned low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+#endif
+
+// Each asks for what CMake compiles its variant for. __builtin_cpu_supports would do, but not in the wheels: zig, which
+// compiles them, has its table and nobody who fills it in.
 std::size_t count_supported() {
 #ifdef LOCKSTEP_X86_VARIANTS
+  // Bits of ecx in leaf 1; of ebx in leaf 7, for AVX512 F, DQ, BW and VL; of the kept registers.
+  constexpr unsigned osxsave = 1u << 27, f16c = 1u << 29;
+  constexpr unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+  constexpr unsigned kept_avx = 0x06, kept_avx512 = 0xe6;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  // Not every compiler's __builtin_cpu_supports knows F16C. That the system keeps the registers is checked with AVX2.
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-  if (!f16c || !__builtin_cpu_supports("avx2")) return 1;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? 3 : 2;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & osxsave) == 0 || (c & f16c) == 0) return 1;
+  const unsigned kept = kept_registers();
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (b & avx2) == 0 || (kept & kept_avx) != kept_avx) return 1;
+  return (b & avx512) == avx512 && (kept & kept_avx512) == kept_avx512 ? 3 : 2;
 #else
   return 1;
 #endif

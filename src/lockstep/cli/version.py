@@ -1,4 +1,4 @@
-"""The version of the installed package."""
+"""The version of the installed package, which pyproject.toml alone says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    """`0.1.0`, or that it is not installed."""
+    """Three numbers with dots, or that it is not installed."""
     try:
         return metadata.version("lockstep-train")
     except metadata.PackageNotFoundError:

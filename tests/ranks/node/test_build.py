@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 IMPORT = "import site; site.addsitedir({site!r}); import lockstep.node.native as n; print(n.__file__, n.why_not())"
 
@@ -91,7 +93,7 @@ def test_with_a_compiler_the_wheel_has_the_module_and_no_sources_of_it(sources, 
     names = zipfile.ZipFile(wheel).namelist()
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert not [name for name in names if name.endswith((".cpp", ".hpp", ".a", "CMakeLists.txt"))]
-    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/lockstep/transport/native.py")]
+    assert imported(wheel, tmp_path).split() == [str(tmp_path / "site/lockstep/node/native.py")]
 
 
 @pytest.mark.thorough
@@ -100,7 +102,7 @@ def test_an_editable_install_is_a_path_and_no_import_hook(sources, tmp_path):
     wheel, _ = build(sources, "build_editable", {})
     assert imported(wheel, tmp_path).split() == [str(sources / "src/lockstep/node/native.py")]
     left = {path.name for path in (tmp_path / "site").iterdir()}
-    assert left == {"_lockstep_train.pth", "lockstep_train-0.1.0.dist-info"}
+    assert left == {"_lockstep_train.pth", f"lockstep_train-{VERSION}.dist-info"}
     assert not any(path.name.startswith("CMake") and path.name != "CMakeLists.txt" for path in sources.rglob("*"))
 
 

@@ -114,7 +114,7 @@ def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | No
         file: the file, for messages.
 
     Raises:
-        UsageError: when there is not such part, no tensor at all, or several parts fit and none has a usual name.
+        UsageError: when there is no such part, no tensor at all, or several parts fit and none has a usual name.
     """
     if not parts:
         raise UsageError(f"{file} holds no tensors by name. Save model.state_dict() and load that.")

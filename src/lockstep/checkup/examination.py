@@ -6,44 +6,28 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lockstep.checkup.backends import backend_row, compiled_row
-from lockstep.checkup.cores import core_rows
-from lockstep.checkup.devices import device_row
-from lockstep.checkup.driver import driver_row, read_driver
-from lockstep.checkup.leftovers import leftover_row
-from lockstep.checkup.limits import open_files_row
-from lockstep.checkup.places import folder_row, loopback_row, read_folder, try_loopback
-from lockstep.checkup.private_files import private_files_row, try_view
-from lockstep.checkup.row import Row, State
-from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row
-from lockstep.checkup.torch_facts import TorchFacts, ask_torch
-from lockstep.checkup.versions import names_row, version_rows
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, read_driver
+from lockstep.checkup.report import Report
+from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
+from lockstep.checkup.surroundings import (
+    folder_row,
+    leftover_row,
+    loopback_row,
+    private_files_row,
+    read_folder,
+    read_shared_memory,
+    shared_memory_row,
+    try_loopback,
+    try_view,
+)
+from lockstep.checkup.torch_facts import ask_torch
 from lockstep.launch.folder import DEFAULT_BASE
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import count_gpus
 from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
-
-
-@dataclass(frozen=True)
-class Report:
-    """All rows, and what torch said."""
-
-    rows: tuple[Row, ...]
-    facts: TorchFacts
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing would keep a run from working."""
-        return all(row.state is not State.PROBLEM for row in self.rows)
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return {"ok": self.healthy, "rows": [asdict(row) for row in self.rows], "torch": asdict(self.facts)}
 
 
 def examine(variables: Mapping[str, str], version: str) -> Report:

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.checkup.examination import Report
-from lockstep.checkup.row import Row, State
+from lockstep.checkup.report import Report, Row, State
 
 STYLES = {State.OK: "green", State.NOTE: "yellow", State.PROBLEM: "bold red"}
 

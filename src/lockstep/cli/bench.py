@@ -18,13 +18,11 @@ from lockstep.bench.plan import Amount, Bench, parse_strategies, with_all_thread
 from lockstep.bench.reasons import sentences
 from lockstep.bench.report import show
 from lockstep.bench.results import Results
-from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.files_options import accept_in_place
-from lockstep.cli.machine import machine_for
-from lockstep.cli.options_around_script import OptionsAroundScript
-from lockstep.cli.program import check_program
-from lockstep.cli.program_options import program_from
+from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
+from lockstep.cli.script_words import OptionsAroundScript
+from lockstep.cli.shared_options import accept_arithmetic_options
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named

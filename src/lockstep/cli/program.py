@@ -1,18 +1,27 @@
-"""The program that a command is to run: a script's path or a module's name, checked before anything starts."""
+"""The program that a command is to run, checked before anything starts; and the machine that it is to run on."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
+from lockstep.launch.sizing import Machine, Wish, size
+from lockstep.layout.mesh import Form
+from lockstep.machine.cores import usable_cores
+from lockstep.machine.gpus import count_gpus, torch_speaks_cuda
+from lockstep.machine.processes import open_file_limit
 from lockstep.regular_file import other_kind
+from lockstep.trials.trials import Program
 from lockstep.visible import visible
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:
-    """Raise `UsageError` when there is not such script or module; `command` is named in the fix."""
+    """Raise `UsageError` when there is no such script or module; `command` is named in the fix."""
     try:
         if is_module:
             _check_module(script)
@@ -49,3 +58,29 @@ def _is_module(name: str) -> bool:
         return False
     here = Path(top)
     return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(top) is not None
+
+
+def machine_for(device: str) -> Machine:
+    """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS."""
+    gpus = count_gpus(os.environ) if device != "cpu" else 0
+    usable = gpus if gpus and torch_speaks_cuda() else 0
+    return Machine(usable_cores(), usable, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
+
+
+def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:
+    """The program, with one number of threads for all runs: what `most_ranks` ranks get.
+
+    Raises:
+        UsageError: when the options cannot be true on this machine.
+    """
+    sized = size(Wish(str(most_ranks), options["device"], None, options["threads"]), machine)
+    return Program(
+        script=None if options["module"] else Path(options["script"]),
+        module=options["script"] if options["module"] else None,
+        args=tuple(options["args"]),
+        threads=sized.threads,
+        threads_given=options["threads"] is not None,
+        device=sized.device,
+        form=form or Form(),
+        arithmetic=arithmetic_from(options),
+    )

@@ -12,12 +12,16 @@ from typing import Any
 
 import click
 
-from lockstep.cli.arithmetic_options import accept_arithmetic_options, arithmetic_from
-from lockstep.cli.form_options import accept_form_options, check_form, form_from
-from lockstep.cli.machine import machine_for
-from lockstep.cli.program import check_program
+from lockstep.cli.program import check_program, machine_for
+from lockstep.cli.script_words import strays
+from lockstep.cli.shared_options import (
+    accept_arithmetic_options,
+    accept_form_options,
+    arithmetic_from,
+    check_form,
+    form_from,
+)
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
-from lockstep.cli.words import strays
 from lockstep.errors import UsageError
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend

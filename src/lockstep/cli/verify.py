@@ -13,14 +13,11 @@ from typing import Any
 
 import click
 
-from lockstep.cli.arithmetic_options import accept_arithmetic_options
 from lockstep.cli.files_options import accept_in_place, note
-from lockstep.cli.form_options import accept_form_options, check_form, form_from
-from lockstep.cli.machine import machine_for
-from lockstep.cli.options_around_script import OptionsAroundScript
-from lockstep.cli.program import check_program
-from lockstep.cli.program_options import program_from
+from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
+from lockstep.cli.script_words import OptionsAroundScript
+from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.findings import ACCEPTABLE, SCRIPT

@@ -163,7 +163,7 @@ def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
         yield f"  {explained.left}: {explained.values[0]}; {explained.right}: {explained.values[1]}{times}", ""
     for who, value in ((explained.left, difference.left_value), (explained.right, difference.right_value)):
         if value is None:
-            yield f"  With {who} there is not such item.", ""
+            yield f"  With {who} there is no such item.", ""
     if explained.deviation is not None:
         yield f"  {_deviation(explained.deviation)}", ""
     if explained.norms is not None:

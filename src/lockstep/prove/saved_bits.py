@@ -101,7 +101,7 @@ def read_saved(path: Path) -> SavedBits:
     """Read what `write_saved` wrote.
 
     Raises:
-        UsageError: when there is not such file, or it cannot be trusted.
+        UsageError: when there is no such file, or it cannot be trusted.
     """
     try:
         text = read_regular(path)

@@ -91,7 +91,7 @@ class LossScale:
         """Go on from `state_dict()`; every rank, with the same values.
 
         Raises:
-            UsageError: when it is not such a state.
+            UsageError: when it is no such a state.
         """
         try:
             value, good, skipped = float(state["scale"]), int(state["good_steps"]), int(state["skipped_in_a_row"])

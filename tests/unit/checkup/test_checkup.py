@@ -11,20 +11,22 @@ import pytest
 from rich.console import Console
 
 from lockstep import torch_versions
-from lockstep.checkup.backends import backend_row, compiled_row
-from lockstep.checkup.cores import core_rows
-from lockstep.checkup.devices import device_row
-from lockstep.checkup.driver import driver_row, parse_driver
-from lockstep.checkup.examination import Report
-from lockstep.checkup.leftovers import leftover_row
-from lockstep.checkup.limits import open_files_row
-from lockstep.checkup.places import folder_row, loopback_row, read_folder, try_loopback
-from lockstep.checkup.private_files import private_files_row
-from lockstep.checkup.row import Row, State, note, ok, problem
-from lockstep.checkup.shared_memory import read_shared_memory, shared_memory_row, size_text
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, parse_driver
+from lockstep.checkup.report import Report, Row, State, note, ok, problem
+from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
+from lockstep.checkup.surroundings import (
+    folder_row,
+    leftover_row,
+    loopback_row,
+    private_files_row,
+    read_folder,
+    read_shared_memory,
+    shared_memory_row,
+    size_text,
+    try_loopback,
+)
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
-from lockstep.checkup.versions import names_row, version_rows
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import Cores

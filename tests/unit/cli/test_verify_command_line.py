@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.cli.script_words import own_first, strays
 from lockstep.cli.verify import parse_ranks, proof_from
-from lockstep.cli.words import own_first, strays
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Form, on_ranks
 

@@ -42,7 +42,7 @@ def module_program(module: str, args: tuple[str, ...]) -> Program:
     """The same for a module or a package with `__main__`; its parent packages are imported here.
 
     Raises:
-        UsageError: when there is not such module, or it cannot be run.
+        UsageError: when there is no such module, or it cannot be run.
     """
     sys.path.insert(0, str(Path.cwd()))
     spec = _find(module)

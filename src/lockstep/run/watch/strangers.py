@@ -3,7 +3,7 @@
 A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is added
 up over the lanes of one rank and never reduced, so a class centre or a temperature with an optimizer of its own learns
 other values on every number of ranks. That an optimizer exists is known from its constructor; that lanes gave its
-tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is not such optimizer.
+tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is no such optimizer.
 """
 
 from __future__ import annotations

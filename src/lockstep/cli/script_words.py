@@ -6,6 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
+import click
+
+from lockstep.launch.legacy_local_rank import source_of
+
 
 def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
     """The words in the order: the command's options, the script, the script's words.
@@ -73,3 +77,24 @@ def _has_word(source: str, name: str) -> bool:
     """Whether the script has a variable or an option of this name, as some libraries make the one of the other."""
     spelt = "[-_]".join(map(re.escape, re.split("[-_]", name)))
     return re.search(rf"\b{spelt}\b", source) is not None
+
+
+class OptionsAroundScript(click.Command):
+    """Takes its options before SCRIPT and right behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        valued = {name for option in options if not option.is_flag for name in option.opts}
+        flags = {name for option in options if option.is_flag for name in option.opts}
+        rest = super().parse_args(ctx, own_first(args, valued, flags))
+        if "--" not in args and not ctx.resilient_parsing:
+            note_strays(self, ctx, ctx.params["args"])
+        return rest
+
+
+def note_strays(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
+    """Say on standard error which of the script's words look like options of `command`."""
+    names = [name for option in command.get_params(ctx) if isinstance(option, click.Option) for name in option.opts]
+    source = source_of(ctx.params["script"], bool(ctx.params["module"])) if words else None
+    for sentence in strays(words, names, source):
+        click.echo(f"note: {sentence}", err=True)

@@ -1,4 +1,4 @@
-"""The options that say how a model is laid on ranks, shared by the commands that start runs."""
+"""Options that the commands which start runs share: in which arithmetic to compute, and how a model is laid on ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,40 @@ from typing import Any
 
 import click
 
+from lockstep.handover.arithmetic import NUMERICS, PRECISIONS, Arithmetic
 from lockstep.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
+
+
+def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --precision and --numerics to a command."""
+    options = (
+        click.option(
+            "--precision",
+            default=None,
+            metavar="|".join(PRECISIONS),
+            help="In which dtype forward passes compute. [default: the script's, else 32]",
+        ),
+        click.option(
+            "--numerics",
+            default=None,
+            metavar="|".join(NUMERICS),
+            help="Fixed order and kernels, or the backend's. [default: the script's, else exact]",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def arithmetic_from(options: Mapping[str, Any]) -> Arithmetic:
+    """What the options say.
+
+    Raises:
+        UsageError: for a name that is none.
+    """
+    said = Arithmetic(options["precision"], options["numerics"])
+    said.decided()
+    return said
 
 
 def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:

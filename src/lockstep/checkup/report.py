@@ -1,9 +1,12 @@
-"""One line of the doctor's report."""
+"""The doctor's report, and one line of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
+
+from lockstep.checkup.torch_facts import TorchFacts
 
 
 class State(StrEnum):
@@ -39,3 +42,20 @@ def note(what: str, text: str, fix: str) -> Row:
 def problem(what: str, text: str, fix: str) -> Row:
     """Does not work."""
     return Row(what, State.PROBLEM, text, fix)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows, and what torch said."""
+
+    rows: tuple[Row, ...]
+    facts: TorchFacts
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing would keep a run from working."""
+        return all(row.state is not State.PROBLEM for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {"ok": self.healthy, "rows": [asdict(row) for row in self.rows], "torch": asdict(self.facts)}

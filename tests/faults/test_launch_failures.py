@@ -38,7 +38,14 @@ def _shown_log(folder: Path | None, rank: int) -> str:
 
 
 def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
-    ended = run_script(tmp_path, "raise KeyError('missing')", "-n", "2", "--fresh")
+    script = """
+        import os, pathlib, time
+        pathlib.Path("here-" + os.environ["RANK"]).touch()
+        while len(list(pathlib.Path().glob("here-*"))) < 2:  # else the first one may be noticed before the other is there
+            time.sleep(0.01)
+        raise KeyError('missing')
+    """
+    ended = run_script(tmp_path, script, "-n", "2", "--fresh")
     assert ended.code == 1
     assert ended.err.count("KeyError: 'missing'") == 2, "in the headline and at the end of the traceback"
     assert "the same on rank" in ended.err

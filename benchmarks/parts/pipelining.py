@@ -100,7 +100,9 @@ def race(micro_batches: int, rounds: int) -> None:
         run.barrier()
         began = time.perf_counter()
         act()
-        times.setdefault(name, []).append(max(run._parts.transport.all_gather_object(time.perf_counter() - began)))
+        times.setdefault(name, []).append(
+            max(run._run.machinery.transport.all_gather_object(time.perf_counter() - began))
+        )
 
     for step in run.steps(loader):
         step_of_ours = step
@@ -116,7 +118,7 @@ def race(micro_batches: int, rounds: int) -> None:
         clock("half of one rank", lambda: single(inputs, targets) if run.rank == 0 else None)
     times["half of one rank"] = [value / 2 for value in times["half of one rank"]]
     if run.is_main:
-        print(json.dumps({"layers": run._parts.strategy.report()["layers"], "times_s": times}))
+        print(json.dumps({"layers": run._run.machinery.strategy.report()["layers"], "times_s": times}))
 
 
 def main() -> None:

@@ -456,7 +456,7 @@ MISTAKES = {
     optimizer_in_lane: "optimizer.step() was called inside a step's lanes",
     zero_grad_in_lane: "Gradients were changed inside a step's lanes",
     clip_in_lane: "Gradients were changed inside a step's lanes",
-    collective_in_lane: "run.mean was called inside a step's lanes",
+    collective_in_lane: "run.mean was called inside the lane loop",
     barrier_in_evaluation: "run.barrier was called while iterating a prepared loader",
     backward_outside: "run.backward belongs inside a step's lanes",
     backward_after_lanes: "run.backward belongs inside a step's lanes",

@@ -195,7 +195,7 @@ MISTAKES = {
     needs_every_gradient: "must leave a parameter whose grad is None alone",
     keeps_a_state_without_a_gradient: "made a state for a parameter",
     state_on_one_rank: "The ranks are not at the same place",
-    state_in_a_lane: "optimizer.state_dict() was called inside a step's lanes",
+    state_in_a_lane: "optimizer.state_dict() was called inside the lane loop",
     state_of_one_parameter: "Call optimizer.state_dict() on every rank",
     state_asked_for: "Call optimizer.state_dict() on every rank",
     state_taken_out: "`del optimizer.state[parameter]`",

@@ -108,7 +108,7 @@ def test_every_rank_says_what_is_wrong(state, tmp_path):
         "its counter step is -3.": (("documents", "the run", "step"), -3),
         "its random numbers of NumPy are not a state.": (("documents", "random numbers", "numpy", "state", "pos"), 10**9),
         "AdamW refuses the options of a group (Invalid epsilon value: -1).": (("documents", "optimizer", "groups", 0, "options", "eps"), -1),
-        "scheduler.step is no state of a OneCycleLR.": (("documents", "scheduler", "state", "step"), 3),
+        "scheduler.step is not part of the state of a OneCycleLR.": (("documents", "scheduler", "state", "step"), 3),
         "the average does not take its state": (("documents", "average=", "value", "items", 0, 1), [1]),
         "it is not what lockstep writes (KeyError('documents')).": ((), {}),
         "it is not what lockstep writes (RecursionError": (("documents", "best=", "value"), "DEEP"),

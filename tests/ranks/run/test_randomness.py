@@ -64,11 +64,11 @@ def train(places):
 
 @pytest.mark.parametrize("draw", ["torch", "numpy", "random", "one more"])
 def test_a_rank_that_draws_alone_is_said_once(draw):
-    assert len(lines_with("drew other random numbers", train, 2, {"step": draw})) == 1
+    assert len(lines_with("drew different random numbers", train, 2, {"step": draw})) == 1
 
 
 def test_a_rank_that_draws_alone_between_epochs_is_said_once():
-    [line] = lines_with("drew other random numbers", train, 3, {"between": "torch"})
+    [line] = lines_with("drew different random numbers", train, 3, {"between": "torch"})
     assert "ranks 1, 2 drew" in line
     assert "before step 6" in line
 

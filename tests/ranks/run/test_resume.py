@@ -93,7 +93,7 @@ def train(kind, path, stop_after, *, load, strategy=None):
             draws(),
         ),
         "next draws": next_draws,
-        "model": state_hash(run._parts) if strategy in STAGED or run.world_size == 1 else "",
+        "model": state_hash(run._run) if strategy in STAGED or run.world_size == 1 else "",
         "steps": run._run.machinery.ledger.step,
         "seen": seen,
     }

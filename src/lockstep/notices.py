@@ -19,7 +19,8 @@ class _OnStandardError(logging.Handler):
 
 
 _LOGGER = logging.getLogger("lockstep")
-_LOGGER.setLevel(logging.INFO)
+if _LOGGER.level == logging.NOTSET:
+    _LOGGER.setLevel(logging.INFO)
 _LOGGER.propagate = False
 _LOGGER.addHandler(_OnStandardError())
 

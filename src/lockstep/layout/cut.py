@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -75,14 +76,19 @@ class Cut:
         return num_samples / -(-self.batch_size // self.num_lanes)
 
     def of_step(self, step: int, num_samples: int) -> StepCut:
-        """The cut of step `step`, counted from 1, with its weights."""
-        sizes = self.sizes(num_samples)
-        return StepCut(step, sizes, tuple(map(self.weight, sizes)))
+        """The cut of step `step`, counted from 1, with its weights. Full steps share them."""
+        return StepCut(step, *_sizes_and_weights(self, num_samples))
 
     def lanes_of(self, samples: Sequence[T]) -> list[Sequence[T]]:
         """The step's samples, lane by lane; concatenated they are `samples` again."""
         clipped = [min(bound, len(samples)) for bound in self.bounds]
         return [samples[start:end] for start, end in pairwise(clipped)]
+
+
+@lru_cache(maxsize=64)
+def _sizes_and_weights(cut: Cut, num_samples: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    sizes = cut.sizes(num_samples)
+    return sizes, tuple(map(cut.weight, sizes))
 
 
 def steps_of(order: Sequence[T], batch_size: int, drop_last: bool) -> Iterator[Sequence[T]]:

@@ -145,6 +145,8 @@ class Step:
             batch = self._fetch(position)
             lane = self._enter_lane(part, current)
             yield lane, batch
+            if self._current is not current:
+                raise UsageError(f"This step is over: its lanes cannot be gone on with.\n{RIGHT_FORM}")
             self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
@@ -260,14 +262,18 @@ class Step:
             if self._run.machinery.witness is not None:
                 self._run.machinery.witness.logged(self.number, means)
 
+    def close(self) -> None:
+        """The step is over. A pass whose iterator the script still holds is abandoned."""
+        self._closed = True
+        if self._current is not None:
+            self._abandon(self._current)
+
     def skip_rest(self) -> None:
         """Fetch what was not used, so that the next step gets its own samples; the step is over."""
         for _ in range(len(self._lanes) - len(self._batches)):
             self._batches.append(next(self._fetched))
         self._batches.clear()
-        self._closed = True
-        if self._current is not None:  # the script still holds its iterator
-            self._abandon(self._current)
+        self.close()
         if not self._passes:
             self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 

@@ -56,6 +56,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         try:
             yield step
         except GeneratorExit:
+            step.close()
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step is made
             testify_left(run.machinery)

@@ -6,7 +6,7 @@ but the forward is that of one rank. The bits are those that torch gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,8 +50,10 @@ class DataParallel(Around):
         current = self._inner.begin_pass(cut, where)
         if self._is_checked or not self._split or not isinstance(current, Pass):
             return current
+        return _FirstPass(current, list(self._split.values()), self._checked)
+
+    def _checked(self) -> None:
         self._is_checked = True
-        return _FirstPass(current, list(self._split.values()))
 
     def close(self) -> None:
         for forward in self._split.values():
@@ -63,13 +65,14 @@ class DataParallel(Around):
 class _FirstPass(Pass):
     """At its end it is known whether the script calls the model itself."""
 
-    def __init__(self, inner: Pass, split: Sequence[SplitForward]) -> None:
-        self._inner, self._split = inner, split
+    def __init__(self, inner: Pass, split: Sequence[SplitForward], checked: Callable[[], None]) -> None:
+        self._inner, self._split, self._checked = inner, split, checked
 
     def begin_lane(self, lane: int) -> OpenLane:
         return self._inner.begin_lane(lane)
 
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
+        self._checked()
         if not any(forward.num_calls for forward in self._split):
             say(
                 "dp splits model(...), but the first step called other methods of the model only, which run in "

@@ -249,8 +249,8 @@ class LanePass(Pass):
     def abandon(self) -> None:
         if self._is_over:
             return
-        self._is_over = True
         setting, laid, opened = self.setting, self.setting.laid, self._open
+        self.let_go()
         setting.precision.leave()
         self.restore_gradients()
         if opened is not None:
@@ -262,6 +262,10 @@ class LanePass(Pass):
         self._sums.give_up()
         if opened is not None and isinstance(opened.gradients, SlotLane):
             laid.pool.give_back(opened.gradients.slot)
+
+    def let_go(self) -> None:
+        """The pass is over, or goes on as another one: nothing of it is restored any more, and its lane is not kept alive."""
+        self._is_over, self._open = True, None
 
     def restore_gradients(self) -> None:
         """`p.grad` is what it was before the pass."""
@@ -339,8 +343,10 @@ class ReplicaLane(OpenLane, Listener):
         self.check()
         if takes_buffers:
             self._pass.take_buffers(self.gradients.number)
-        self._pass.take_lane(self.gradients, self.backwards)
-        self.end_range()
+        try:
+            self._pass.take_lane(self.gradients, self.backwards)
+        finally:
+            self.end_range()
 
     def end_range(self) -> None:
         """The lane is over in profiles too."""

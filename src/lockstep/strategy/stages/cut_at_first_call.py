@@ -172,6 +172,7 @@ class CutAtFirstCall:
         laid = self._replica.laid
         [(_, model)] = laid.models
         current.restore_gradients()
+        current.let_go()
         self.close()
         laid.stop_watching()
         self.is_done = True

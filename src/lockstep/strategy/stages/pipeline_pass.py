@@ -72,16 +72,18 @@ class PipelinePass(OrderedPass):
         opened.end()
 
     def _forward(self, lane: int, loss_of: Callable[[], Tensor], runner: StageRunner) -> None:
-        began, precision = time.monotonic(), self._staged.inner.setting.precision
+        began, setting = time.monotonic(), self._staged.inner.setting
+        for observer in setting.observers:
+            observer.begins(lane)
         runner.publishes, self._stages.is_in_lane = False, True
         loss: Tensor | None = None
-        precision.enter()
+        setting.precision.enter()
         try:
             loss = loss_of()
         except HandedOver:
             pass
         finally:
-            precision.leave()
+            setting.precision.leave()
             runner.publishes, self._stages.is_in_lane = True, False
         is_last = self._stages.links.stage == self._stages.num_stages - 1
         _check(len(runner.open_calls), loss, has_loss=is_last)

@@ -47,6 +47,9 @@ def failure(dataset, **options):
     return caught.value
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # torch's own __del__ meets the killed worker
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGCONT], ids=["killed", "stuck"])
 def test_it_names_the_sample(how):
     error = failure(Deadly(how), timeout=0 if how == signal.SIGKILL else 1)

@@ -129,7 +129,7 @@ def _say_once(position: Position, what: str) -> None:
     if position.rank == 0 and _said_in != {_meetings}:
         _said_in.clear()
         _said_in.add(_meetings)
-        say(f"{what}")
+        say(what)
 
 
 def _own_keys() -> Store:

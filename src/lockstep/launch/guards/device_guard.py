@@ -54,7 +54,7 @@ def _guard_models(module: ModuleType, position: Position) -> None:
         if device is not None and device.type == "cuda":
             note = crowded_device(device.index, position, sys.modules["torch"].cuda.device_count())
             if note is not None:
-                say(f"{note}")
+                say(note)
         original(self, model, *args, **kwargs)
 
     wrapper.__init__ = __init__

@@ -34,7 +34,7 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
         @functools.wraps(original)
         def start_processes(*args: Any, **kwargs: Any) -> Any:
             if position.world_size > 1 and position.rank == 0:
-                say(f"{sentence(position.world_size)}")
+                say(sentence(position.world_size))
             with _without(names):
                 return original(*args, **kwargs)
 

@@ -65,7 +65,7 @@ def say_shares(machinery: Machinery) -> None:
     """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
     for share in machinery.shares.take(num_exchanges()):
         if machinery.transport.rank == 0:
-            say(f"{sentence(share)}")
+            say(sentence(share))
 
 
 def _restore_buffers(run: RunState) -> None:

@@ -146,4 +146,4 @@ def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:
     """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
     for sentence in machinery.written.conclude(everyone) if machinery.written is not None else ():
         if machinery.transport.rank == 0:
-            say(f"{sentence}")
+            say(sentence)

@@ -105,8 +105,8 @@ class WholeBatch:
         mine = rows[transport.rank]
         if mine:
             padded[: sum(mine)] = torch.cat([lane.tensors[number].detach() for lane in self._lanes])
-        run = [part[: sum(count)] for part, count in zip(transport.all_gather(padded), rows, strict=True)]
-        whole = torch.cat(run)
+        pieces = [part[: sum(count)] for part, count in zip(transport.all_gather(padded), rows, strict=True)]
+        whole = torch.cat(pieces)
         if needs:  # small gradients of a loss vanish in 16 bits
             whole = whole.float() if dtype in HALVES else whole
             whole.requires_grad_()

@@ -160,7 +160,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     )
     prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.setup.environment.position.rank == 0:
-        say(f"{said}")
+        say(said)
     with run.machinery.streams.elsewhere():
         seed_process(run.setup.seed)
         mine = [len(loader.dataset), dataset_digest(loader.dataset)]  # type: ignore[arg-type]

@@ -466,7 +466,7 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
   if (!is_floating && request.scale != Scale::none) throw BadCall("only floating-point numbers can be scaled");
   if (request.dtype == Dtype::boolean && request.op == ReduceOp::average) throw BadCall("booleans have no average");
   if (is_floating && request.op >= ReduceOp::bit_and) {
-    throw BadCall(std::string(name_of(request.dtype)) + " has no bits to combine; use integers or booleans");
+    throw BadCall(std::string(name_of(request.dtype)) + " has no bits to combine");
   }
   std::size_t num_leaves = world_size;
   if (!request.leaves.empty()) {

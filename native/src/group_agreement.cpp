@@ -104,7 +104,7 @@ std::string Group::sentence_of_swap(const Operation& operation) const {
   return "The ranks make the same calls in different orders, so each of these operations put unlike tensors "
          "together: " +
          parts.text() + " (the last one is " + text_of(row(rank_, operation.number).description) +
-         "). Every rank must make the same calls in the same order.";
+         ").";
 }
 
 // The source line of a rank's call, as far as it is known.
@@ -149,8 +149,7 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
     if (theirs.shape != first.shape && place == text_of(first)) place += " in another shape than on rank 0";
     parts.add(peer, settings_.name_of(peer), place + line);
   }
-  return "The ranks call different operations. " + parts.text() +
-         ". Every rank must make the same calls in the same order.";
+  return "The ranks call different operations. " + parts.text() + ".";
 }
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 
 ```
 LockstepError
-├── UsageError      a mistake in the script, the options or the data: one sentence with the fix, exit code 2
+├── UsageError      a mistake in the script, the options or the data: the problem and the fix, exit code 2
 ├── WorldError      the world failed: a peer died, a disk is full, a port is taken
 │   └── PeerLost    another rank is gone; never the cause, always a consequence
 ├── RankFailed      in the caller of `lockstep.spawn`: what one of its ranks raised
@@ -13,7 +13,7 @@ A user's mistake, the world's failure and ours are different classes, because a 
 quote names and texts from elsewhere; control characters in them are shown, so that no traceback acts on a terminal.
 """
 
-from lockstep.visible import visible_lines
+from lockstep.visible import hung, visible_lines
 
 
 class LockstepError(Exception):
@@ -24,7 +24,20 @@ class LockstepError(Exception):
 
 
 class UsageError(LockstepError):
-    """The script, an option or the data asks for something that cannot be right; the message says the fix."""
+    """The script, an option or the data asks for something that cannot be right.
+
+    A terminal gets `error:` with the problem and `help:` with the fix; a traceback has them one after the other.
+    """
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        """What is wrong: whole sentences."""
+        self.fix = fix
+        """What to do about it: the first sentence is an imperative. Code may follow on lines of its own."""
+
+    def __str__(self) -> str:
+        return visible_lines(f"{self.problem} {self.fix}")
 
 
 class WorldError(LockstepError):
@@ -42,7 +55,7 @@ class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
     """
 
     def __init__(self, message: str, rank: int, traceback: str, exit_code: int) -> None:
-        super().__init__(message)
+        LockstepError.__init__(self, message)  # not the next class of RankMisused
         self.rank = rank
         self.traceback = traceback
         """The rank's own traceback as text; empty when a signal or `sys.exit` ended it."""
@@ -53,9 +66,18 @@ class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
 class RankMisused(RankFailed, UsageError):  # noqa: N818
     """A rank of a `lockstep.spawn` raised a UsageError."""
 
+    def __init__(self, problem: str, fix: str, rank: int, traceback: str, exit_code: int) -> None:
+        RankFailed.__init__(self, f"{problem} {fix}", rank, traceback, exit_code)
+        self.problem, self.fix = problem, fix
+
 
 class PromiseBroken(LockstepError):  # noqa: N818
     """An invariant of lockstep does not hold. This is a bug in lockstep."""
+
+
+def mistake_text(problem: str, fix: str) -> str:
+    """A mistake as a terminal gets it, like those of uv and rustc: the problem, and on a line of its own the fix."""
+    return f"error: {hung(problem)}\nhelp: {hung(fix)}"
 
 
 SAMPLE_NOTE = "lockstep: while fetching sample {index} of the data set"

@@ -69,8 +69,8 @@ def _learn(bench: Bench, runners: Runners, results: Results) -> list[Configurati
         return []
     if not trial.folder.decided.exists():
         raise UsageError(
-            "The script ended without run.prepare(...), so there is nothing to measure. `bench` needs a script that "
-            "calls lockstep.init(), run.prepare and run.steps."
+            "The script ended without run.prepare(...), so there is nothing to measure.",
+            "Give `bench` a script that calls lockstep.init(), run.prepare and run.steps.",
         )
     first = read_round(trial.folder, 1)
     _check_steps(trial, first, bench)
@@ -88,7 +88,8 @@ def _check_steps(trial: Trial, first: Round | None, bench: Bench) -> None:
     way = f"Use --steps {made - amount.warm_up}, or train" if made > amount.warm_up else "Train"
     raise UsageError(
         f"The script makes {made} steps, but {amount.steps_needed} are needed: {amount.warm_up} to warm up and "
-        f"{amount.steps} to measure. {way} for more epochs."
+        f"{amount.steps} to measure.",
+        f"{way} for more epochs.",
     )
 
 
@@ -139,7 +140,7 @@ def reason(trial: Trial) -> str:
     """Why a run failed, on one line."""
     failure = trial.outcome.failure
     if failure is not None and failure.kind is FailureKind.USAGE:
-        return failure.error.removeprefix("UsageError: ").splitlines()[0]
+        return " ".join(failure.mistake).splitlines()[0]
     if failure is not None and failure.error:
         return f"rank {failure.rank}: {' '.join(failure.error.split())}"
     lines = [line.strip() for line in trial.outcome.block.splitlines() if line.strip()]

@@ -87,7 +87,7 @@ class Bench:
     def __post_init__(self) -> None:
         wide = [name for name in self.strategies if name not in ("single", "ddp")]
         if wide and max(self.ranks) == 1:
-            raise UsageError(f"{wide[0]} needs several ranks, but --ranks is 1. Bench with --ranks 2.")
+            raise UsageError(f"{wide[0]} needs several ranks, but --ranks is 1.", "Bench with --ranks 2.")
         if self.lanes is not None:
             self._check_lanes(self.lanes)
 
@@ -97,8 +97,8 @@ class Bench:
                 mesh = _mesh(strategy, ranks)
                 if lanes < mesh.replicas:
                     raise UsageError(
-                        f"Each rank needs a lane, but --lanes {lanes} is less than {ranks} ranks. "
-                        f"Bench with --lanes {ranks}, or with fewer --ranks."
+                        f"Each rank needs a lane, but --lanes {lanes} is less than {ranks} ranks.",
+                        f"Bench with --lanes {ranks}, or with fewer --ranks.",
                     )
                 mesh.check_lanes(lanes)
 

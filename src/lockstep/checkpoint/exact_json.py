@@ -74,7 +74,10 @@ def encode(value: Any, path: str, keep: Keep) -> Any:
     try:
         return _Encoding(keep).of(value, path)
     except RecursionError:
-        raise UsageError(f"{path} is nested too deeply to be saved.") from None
+        raise UsageError(
+            f"{path} is nested too deeply to be saved.",
+            "Save it as a flat dictionary, or as an object with state_dict and load_state_dict.",
+        ) from None
 
 
 class _Encoding:
@@ -95,7 +98,9 @@ class _Encoding:
         if (simple := _simple(value)) is not None:
             return simple
         if id(value) in self._above:
-            raise UsageError(f"{path} contains itself, which cannot be saved.")
+            raise UsageError(
+                f"{path} contains itself, which cannot be saved.", "Save a copy without the reference to itself."
+            )
         self._above.add(id(value))
         try:
             return self._container(value, path)
@@ -122,14 +127,15 @@ class _Encoding:
             tensor = torch.from_numpy(np.array(value, order="C"))
             return {TAG: "ndarray", "name": self._keep(path, tensor)}
         raise UsageError(
-            f"{path} is {_described(value)}, which cannot be saved without pickle. Save what it is made of (numbers, strings, "
-            f"lists, dictionaries, tensors), or an object with state_dict and load_state_dict."
+            f"{path} is {_described(value)}, which cannot be saved without pickle.",
+            "Save what it is made of (numbers, strings, lists, dictionaries, tensors), or an object with state_dict "
+            "and load_state_dict.",
         )
 
 
 def _numpy(value: np.generic, path: str) -> Any:
     if value.dtype.kind not in "biufc":
-        raise UsageError(f"{path} is {_described(value)}, which cannot be saved without pickle. Save a number.")
+        raise UsageError(f"{path} is {_described(value)}, which cannot be saved without pickle.", "Save a number.")
     return {TAG: "numpy", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
 
 
@@ -172,7 +178,8 @@ def decode(value: Any, take: Take) -> Any:
         return _decode(value, take)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error, RuntimeError) as error:
         raise UsageError(
-            f"The saved state holds {_beginning(value)!r}, which lockstep does not write ({error})."
+            f"The saved state holds {_beginning(value)!r}, which lockstep does not write ({error}).",
+            "Load a state that run.save_state wrote, and that nothing has changed since.",
         ) from None
 
 

@@ -73,8 +73,8 @@ class StateFolder:
                 continue
         return None
 
-    def refusal(self) -> str:
-        """Why nothing may be written here; empty when it may."""
+    def refusal(self) -> UsageError | None:
+        """Why nothing may be written here; None when it may."""
         for _ in range(TRIES):
             try:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -83,24 +83,28 @@ class StateFolder:
             except FileNotFoundError:  # another program has just replaced what was looked at
                 continue
             except (OSError, ValueError) as error:
-                return f"A state cannot be saved to {str(self.target)!r}: {error}."
-        return _another(self.target)
+                return UsageError(
+                    f"A state cannot be saved to {str(self.target)!r}: {error}.", "Save to another folder."
+                )
+        return UsageError(*_another(self.target))
 
-    def _refusal(self) -> str:
+    def _refusal(self) -> UsageError | None:
         if not self.target.name:
-            return "A state needs a folder of its own, not the root of the file system."
+            return UsageError("A state cannot be saved to the root of the file system.", "Give it a folder of its own.")
         if self.target.is_symlink():
-            return f"{self.target} is a link. Save to the folder that it points to."
+            return UsageError(f"{self.target} is a link.", "Save to the folder that it points to.")
         if self.target.exists() and not self.target.is_dir():
-            return f"{self.target} is a file; a state is a folder. Save it under another name."
+            return UsageError(f"{self.target} is a file; a state is a folder.", "Save it under another name.")
         if self.target.is_dir() and not is_ours(self.target):
-            return f"{self.target} is a folder with other things in it. Save the state to a folder of its own below it."
+            problem = f"{self.target} is a folder with other things in it."
+            return UsageError(problem, "Save the state to a folder of its own below it.")
         if os.path.lexists(self.stage) and not is_ours(self.stage):
-            return (
+            return UsageError(
                 f"{self.stage}, where a state is written before it becomes {self.target}, is there and was not made by "
-                f"lockstep. Move it away, or save under another name."
+                "lockstep.",
+                "Move it away, or save under another name.",
             )
-        return ""
+        return None
 
     def begin(self) -> None:
         """Make an empty stage. Raises `WorldError` when another program is saving here."""
@@ -119,13 +123,13 @@ class StateFolder:
 
     def _require_own(self) -> None:
         if problem := self._refusal():
-            raise WorldError(problem)
+            raise WorldError(str(problem))
 
     def _lock_existing_target(self) -> None:
         for _ in range(TRIES):
             if not self.target.is_dir() or self._lock(self.target):
                 return
-        raise WorldError(_another(self.target))
+        raise WorldError(" ".join(_another(self.target)))
 
     def _lock_new_stage(self) -> None:
         for _ in range(TRIES):
@@ -133,7 +137,7 @@ class StateFolder:
                 self.stage.mkdir(parents=True)
             if self._lock(self.stage):
                 return
-        raise WorldError(_another(self.target))
+        raise WorldError(" ".join(_another(self.target)))
 
     def _lock(self, folder: Path) -> bool:
         """Lock it; False when another folder is there by now. Raises `WorldError` when another program has locked it."""
@@ -227,7 +231,8 @@ class StateFolder:
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
             what = "a folder without manifest.json" if self.target.is_dir() else "a file"
             raise UsageError(
-                f"{self.target} is {what}, not a state that run.save_state wrote. For weights use lockstep.load_weights."
+                f"{self.target} is {what}, not a state that run.save_state wrote.",
+                "Use lockstep.load_weights for weights.",
             )
         return None
 
@@ -258,8 +263,8 @@ def left_between(target: Path, loaded: Path) -> str:
     return f"{target} is missing, because a program ended while it replaced it; loaded {loaded}, which is complete."
 
 
-def _another(target: Path) -> str:
-    return f"Another program is saving to {target}. Give each run a folder of its own."
+def _another(target: Path) -> tuple[str, str]:
+    return f"Another program is saving to {target}.", "Give each run a folder of its own."
 
 
 def _is_at(descriptor: int, place: Path) -> bool:

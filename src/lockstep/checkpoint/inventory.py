@@ -52,13 +52,18 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
         having = {rank: one[name] for rank, one in enumerate(told) if name in one}
         described = {Described(code, tuple(shape)) for code, shape, _, _ in having.values()}
         if len(described) > 1:
-            raise UsageError(f"{name} has another shape or dtype on other ranks, so the ranks hold different models.")
+            raise UsageError(
+                f"{name} has another shape or dtype on other ranks, so the ranks hold different models.",
+                "Build the same model on every rank.",
+            )
         holders = {holder for _, _, _, holder in having.values() if holder is not None}
         present = [
             rank for rank, (_, _, is_there, _) in having.items() if is_there and (not holders or rank in holders)
         ]
         if not present:
-            raise UsageError(f"{name} is on the meta device on every rank that should hold it. Give it values first.")
+            raise UsageError(
+                f"{name} is on the meta device on every rank that should hold it.", "Give it values first."
+            )
         found[name] = Source(min(present), described.pop())
     return found
 

@@ -20,6 +20,7 @@ from lockstep.regular_file import open_regular
 NAME = "manifest.json"
 FORMAT = "lockstep-state"
 VERSION = 1
+OLDER = "Use an older state."
 MOST_BYTES = 1 << 28
 """A manifest of a million tensors has a third of that."""
 _CHECKSUM = "sha256_of_the_rest"
@@ -65,23 +66,27 @@ class Manifest:
         Raises:
             UsageError: when the text is damaged, of another format, or of a newer version.
         """
-        damaged = f"{folder / NAME} is damaged; the state in this folder cannot be trusted. Use an older one."
+        damaged = UsageError(f"{folder / NAME} is damaged; the state in this folder cannot be trusted.", OLDER)
         try:
             body = json.loads(text)
             checksum = body.pop(_CHECKSUM)
             if body.pop("format") != FORMAT or checksum != _checksum({"format": FORMAT, **body}):
-                raise UsageError(damaged)
+                raise damaged
             version = _whole(body.pop("version"))
             if version > VERSION:
                 raise UsageError(
-                    f"{folder} was written by a newer lockstep ({body.get('lockstep')}, format {version}; this one reads "
-                    f"format {VERSION}). Install that version."
+                    f"{folder} was written by a newer lockstep ({body.get('lockstep')}, format {version}; this one "
+                    f"reads format {VERSION}).",
+                    "Install that version.",
                 )
             files = {name: _saved_file(one) for name, one in body.pop("files").items()}
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            raise UsageError(damaged) from None
+            raise damaged from None
         if strange := [name for name in files if not _PLAIN_NAME.fullmatch(name)]:
-            raise UsageError(f"{folder / NAME} names the file {strange[0]!r}, which lockstep does not write.")
+            raise UsageError(
+                f"{folder / NAME} names the file {strange[0]!r}, which lockstep does not write.",
+                "Use a state that nothing has changed since run.save_state wrote it.",
+            )
         return cls(files, body)
 
 
@@ -107,20 +112,20 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def damage(folder: Path, manifest: Manifest) -> str:
-    """A sentence that names the first file that is missing, of another size or of other content; empty when none is."""
-    return next(filter(None, (damage_of(folder / name, file) for name, file in manifest.files.items())), "")
+def damage(folder: Path, manifest: Manifest) -> UsageError | None:
+    """The first file that is missing, of another size or of other content; None when none is."""
+    return next(filter(None, (damage_of(folder / name, file) for name, file in manifest.files.items())), None)
 
 
-def damage_of(path: Path, expected: SavedFile) -> str:
+def damage_of(path: Path, expected: SavedFile) -> UsageError | None:
     """The same for one file, every byte of which is read."""
     try:
         with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
-                return f"{path} is damaged: it has {size} bytes instead of {expected.size}. Use an older state."
+                return UsageError(f"{path} is damaged: it has {size} bytes instead of {expected.size}.", OLDER)
             if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
-                return f"{path} is damaged: its content is not what was written (SHA-256). Use an older state."
+                return UsageError(f"{path} is damaged: its content is not what was written (SHA-256).", OLDER)
     except OSError as error:
-        return f"{path} cannot be read ({error.strerror}). Use an older state."
-    return ""
+        return UsageError(f"{path} cannot be read ({error.strerror}).", OLDER)
+    return None

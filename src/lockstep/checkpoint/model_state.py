@@ -55,7 +55,10 @@ class ModelState:
     def of(cls, model: nn.Module) -> ModelState:
         """Raises `UsageError` for what is no module: a `state_dict`, or arguments in another order."""
         if not isinstance(model, nn.Module):
-            raise UsageError(f"The model must be an nn.Module, but is of type {type(model).__name__}.")
+            raise UsageError(
+                f"The model must be an nn.Module, but is of type {type(model).__name__}.",
+                "Pass the model itself: its state_dict() is not enough.",
+            )
         inner = unwrapped(model)
         state = inner.state_dict(keep_vars=True)
         names = {single_device_name(name): name for name in state}
@@ -95,7 +98,9 @@ class ModelState:
             self._load({**given, **(others or {})})
         except Exception as error:
             self._load(before)
-            raise UsageError(f"{type(self.model).__name__}.load_state_dict refused: {error}") from error
+            raise UsageError(
+                f"{type(self.model).__name__}.load_state_dict refused: {error}", "Prepare the model that was saved."
+            ) from error
 
     def _load(self, values: Mapping[str, Any]) -> None:
         self.model.load_state_dict({self.names[name]: value for name, value in values.items()}, strict=False)

@@ -83,7 +83,8 @@ def _name(parameter: Tensor, names: Mapping[int, str], optimizer: Optimizer) -> 
     if id(parameter) not in names:
         raise UsageError(
             f"{type(optimizer).__name__} updates a parameter that no prepared model has any more, so its state has no "
-            f"name. Give the optimizer the parameters of the prepared model."
+            "name.",
+            "Give the optimizer the parameters of the prepared model.",
         )
     return names[id(parameter)]
 
@@ -110,12 +111,15 @@ class OptimizerPlan:
         ]
         if document["class"] != type(optimizer).__name__:
             raise UsageError(
-                f"The state is that of {document['class']}, but the run prepared {type(optimizer).__name__}."
+                f"The state is that of {document['class']}, but the run prepared {type(optimizer).__name__}.",
+                "Prepare the same optimizer, or load the weights alone with lockstep.load_weights.",
             )
         self._groups = [self._saved_group(number) for number in range(len(self._names))]
         if len(document["groups"]) != len(self._names):
             raise UsageError(
-                f"The state has {len(document['groups'])} parameter groups, {type(optimizer).__name__} has {len(self._names)}."
+                f"The state has {len(document['groups'])} parameter groups, {type(optimizer).__name__} has "
+                f"{len(self._names)}.",
+                "Make the same groups, in the same order.",
             )
 
     def _saved_group(self, number: int) -> Mapping[str, Any]:
@@ -125,7 +129,10 @@ class OptimizerPlan:
             saved = {name for group in self._document["groups"] for name in group["params"]}
             strange = [name for name in mine if name not in saved]
             what = f"{strange[0]} is not in the state" if strange else "the groups are cut in another way"
-            raise UsageError(f"Group {number} of {type(self._optimizer).__name__} holds other parameters: {what}.")
+            raise UsageError(
+                f"Group {number} of {type(self._optimizer).__name__} holds other parameters: {what}.",
+                "Put the same parameters into the same groups.",
+            )
         group: Mapping[str, Any] = same[0]
         return group
 
@@ -150,9 +157,9 @@ class OptimizerPlan:
                     type(self._optimizer), options
                 )
             if problem:
-                raise UsageError(f"{problem}.")
+                raise UsageError(f"{problem}.", "Make the optimizer with the same options.")
         if any(isinstance(key, int) for key in decode(self._document["others"], take)):
-            raise UsageError("it holds a state of a parameter that has no name.")
+            raise UsageError("it holds a state of a parameter that has no name.", "Save it again with run.save_state.")
 
     def carry_out(self, take: Take) -> None:
         """Load; parameters on the meta device get no state. `take` gives the tensors by name."""

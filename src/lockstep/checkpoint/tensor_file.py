@@ -59,9 +59,9 @@ class Described:
         """Raises `UsageError`, with `name`, for what safetensors cannot hold."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in CODES:
             what = "quantised" if tensor.is_quantized else f"{tensor.layout}, {tensor.dtype}".replace("torch.", "")
-            raise UsageError(f"{name} is a tensor that safetensors cannot hold ({what}). Save a dense one.")
+            raise UsageError(f"{name} is a tensor that safetensors cannot hold ({what}).", "Save a dense one.")
         if name == METADATA or name.encode(errors="ignore").decode() != name:
-            raise UsageError(f"{name!a} cannot be the name of a tensor in a safetensors file. Choose another one.")
+            raise UsageError(f"{name!a} cannot be the name of a tensor in a safetensors file.", "Choose another one.")
         return cls(CODES[tensor.dtype], tuple(tensor.shape))
 
     @property
@@ -101,7 +101,10 @@ class TensorFileWriter:
         """Write the next tensor; on any device, of any strides."""
         expected = self._described[name := self._left.pop(0)]
         if Described.of(tensor, name) != expected:
-            raise UsageError(f"{name} changed its shape or dtype while it was saved.")
+            raise UsageError(
+                f"{name} changed its shape or dtype while it was saved.",
+                "Let nothing write to it until run.save_state or run.save_weights has returned.",
+            )
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
             self._write(flat.view(torch.uint8).numpy().data)
@@ -137,10 +140,16 @@ class TensorFile:
             slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - no mapping
             self.described = {name: Described(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
         except (SafetensorError, OSError, ValueError) as error:
-            raise UsageError(f"{os.fspath(path)} is not a readable safetensors file ({error}).") from None
+            raise UsageError(
+                f"{os.fspath(path)} is not a readable safetensors file ({error}).",
+                "Copy it again, or name another file.",
+            ) from None
         unknown = {one.code for one in self.described.values()} - set(_DTYPES)
         if unknown:
-            raise UsageError(f"{os.fspath(path)} holds tensors of types that torch does not have: {sorted(unknown)}.")
+            raise UsageError(
+                f"{os.fspath(path)} holds tensors of types that torch does not have: {sorted(unknown)}.",
+                "Convert them with the library that wrote the file.",
+            )
 
     def get(self, name: str) -> Tensor:
         """The tensor of that name, on the CPU. Raises KeyError."""

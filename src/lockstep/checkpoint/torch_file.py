@@ -28,19 +28,22 @@ HEAD_BYTES = 512
 class Kind(Enum):
     """What a file is, and what to do when it cannot be read."""
 
-    SAFETENSORS = "safetensors"
-    ZIP = "a zip archive"
-    PICKLE = "a pickle"
-    EMPTY = "empty. Copy it again."
-    HTML = "a web page and no weight file: the download was answered with an error or a login page. Download it again."
-    LFS = "the pointer of a Git LFS file, not the file itself. Fetch it with `git lfs pull`."
-    GZIP = "compressed with gzip. Unpack it first: gunzip, or tar -xzf."
-    TAR = "a tar archive. Unpack it with tar -xf and load the file inside."
-    HDF5 = "an HDF5 (Keras) file. Convert its weights to safetensors first."
-    GGUF = "a GGUF file (llama.cpp). Load the safetensors that it was made from."
-    NUMPY = "a NumPy file. Convert it: save_file({name: torch.from_numpy(array)}, path) of safetensors.torch."
-    JSON = "a JSON file; for a sharded model it lists the files. Load the weight files that it names."
-    UNKNOWN = "no weight file that lockstep knows. It reads safetensors and files of torch.save."
+    SAFETENSORS = "a safetensors file", ""
+    ZIP = "a zip archive", ""
+    PICKLE = "a pickle", ""
+    EMPTY = "empty", "Copy it again."
+    HTML = (
+        "a web page and no weight file: the download was answered with an error or a login page",
+        "Download it again.",
+    )
+    LFS = "the pointer of a Git LFS file, not the file itself", "Fetch it with `git lfs pull`."
+    GZIP = "compressed with gzip", "Unpack it first: gunzip, or tar -xzf."
+    TAR = "a tar archive", "Unpack it with tar -xf and load the file inside."
+    HDF5 = "an HDF5 (Keras) file", "Convert its weights to safetensors first."
+    GGUF = "a GGUF file (llama.cpp)", "Load the safetensors that it was made from."
+    NUMPY = "a NumPy file", "Convert it: save_file({name: torch.from_numpy(array)}, path) of safetensors.torch."
+    JSON = "a JSON file; for a sharded model it lists the files", "Load the weight files that it names."
+    UNKNOWN = "no weight file that lockstep knows", "Give it a file of safetensors or of torch.save."
 
 
 _MAGIC = (
@@ -82,25 +85,27 @@ def read_weight_file(path: Path) -> Any:
             return _read_pickle(path, mmap=False)
         case Kind.UNKNOWN if path.suffix == ".safetensors":
             raise UsageError(
-                f"{path} is not a readable safetensors file. The file is corrupt, or not a safetensors file at all."
+                f"{path} is not a readable safetensors file.",
+                "Copy it again: it is corrupt, or not a safetensors file at all.",
             )
         case kind:
-            raise UsageError(f"{path} is {kind.value}")
+            what, fix = kind.value
+            raise UsageError(f"{path} is {what}.", fix)
 
 
 def _head_of(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise UsageError(f"{path} is a folder. Name the weight file inside it.")
+            raise UsageError(f"{path} is a folder.", "Name the weight file inside it.")
         if not stat.S_ISREG(mode):
-            raise UsageError(f"{path} is not a regular file. Copy its contents into one first.")
+            raise UsageError(f"{path} is not a regular file.", "Copy its contents into one first.")
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
     except FileNotFoundError:
-        raise UsageError(f"There is no file {path}.") from None
+        raise UsageError(f"There is no file {path}.", "Check the path.") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}).") from None
+        raise UsageError(f"{path} cannot be read ({error}).", "Check its permissions.") from None
 
 
 def _check_archive(path: Path) -> None:
@@ -109,20 +114,23 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise UsageError(f"{path} is damaged or incomplete ({error}). Copy it again.") from None
+        raise UsageError(f"{path} is damaged or incomplete ({error}).", "Copy it again.") from None
     names = [record.filename.partition("/")[2] for record in records]
     if "data.pkl" not in names:
-        raise UsageError(f"{path} is a zip archive that torch.save did not write. Unpack it and load the file inside.")
+        raise UsageError(
+            f"{path} is a zip archive that torch.save did not write.", "Unpack it and load the file inside."
+        )
     if "constants.pkl" in names:
         raise UsageError(
-            f"{path} is a TorchScript program, which runs code. Where you trust it, save its weights: "
-            f"torch.save(torch.jit.load(path).state_dict(), other)."
+            f"{path} is a TorchScript program, which runs code.",
+            "Where you trust it, save its weights: torch.save(torch.jit.load(path).state_dict(), other).",
         )
     too_large = sum(record.file_size for record in records) > path.stat().st_size
     if too_large or any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise UsageError(
             f"{path} is a compressed archive, which torch.save does not write and which may unpack to any size. "
-            f"Nothing was read. Where you trust it, unpack it and zip it again with `zip -0`."
+            "Nothing was read.",
+            "Where you trust it, unpack it and zip it again with `zip -0`.",
         )
 
 
@@ -132,21 +140,23 @@ def _read_pickle(path: Path, *, mmap: bool) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        raise UsageError(_refused(path, str(error))) from None
+        raise _refused(path, str(error)) from None
     except MemoryError:
-        raise UsageError(f"{path} is damaged: it asks for more memory than there is. Copy it again.") from None
+        raise UsageError(f"{path} is damaged: it asks for more memory than there is.", "Copy it again.") from None
     except Exception as error:  # noqa: BLE001 - what a damaged file raises inside torch has many types
         said = str(error).strip().partition("\n")[0][:120]
-        raise UsageError(f"{path} is damaged or incomplete ({said}). Copy it again.") from None
+        raise UsageError(f"{path} is damaged or incomplete ({said}).", "Copy it again.") from None
 
 
-def _refused(path: Path, said: str) -> str:
-    """The sentence for a pickle that holds more than tensors in plain containers."""
+def _refused(path: Path, said: str) -> UsageError:
+    """That a pickle holds more than tensors in plain containers."""
     found = re.search(r"GLOBAL ([\w.]+)", said)
     if found is None:
-        return f"{path} is a pickle that torch.save did not write, or a damaged one. Save its tensors with safetensors."
-    return (
-        f"{path} holds more than tensors (`{found.group(1)}`): reading that could run code of whoever made the file, so "
-        f"nothing was read. Where you trust it, take the tensors out once: torch.load(path, weights_only=False), then "
-        f"safetensors.torch.save_file(state_dict, other)."
+        problem = f"{path} is a pickle that torch.save did not write, or a damaged one."
+        return UsageError(problem, "Save its tensors with safetensors.")
+    return UsageError(
+        f"{path} holds more than tensors (`{found.group(1)}`): reading that could run code of the file's author, so "
+        "nothing was read.",
+        "Where you trust it, take the tensors out once: torch.load(path, weights_only=False), then "
+        "safetensors.torch.save_file(state_dict, other).",
     )

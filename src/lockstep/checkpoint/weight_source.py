@@ -55,7 +55,7 @@ def _checked(path: Path) -> Path:
     name = name or _model_of(folder, manifest)
     expected = manifest.files.get(name)
     if expected is not None and (problem := damage_of(folder / name, expected)):
-        raise UsageError(problem)
+        raise problem
     return folder / name
 
 
@@ -71,7 +71,7 @@ def _model_of(folder: Path, manifest: Manifest) -> str:
     names = [name for name in manifest.files if MODEL_FILE.fullmatch(name)]
     if len(names) == 1:
         return names[0]
+    if not names:
+        raise UsageError(f"{folder} has no model.", "Name a file of weights.")
     which = ", ".join(str(folder / name) for name in names)
-    raise UsageError(
-        f"{folder} holds {len(names)} models. Name one of them: {which}." if names else f"{folder} has no model."
-    )
+    raise UsageError(f"{folder} holds {len(names)} models.", f"Name one of them: {which}.")

@@ -57,12 +57,15 @@ def load_weights(
     file = checked_source(found_at(path))
     state = ModelState.of(model)
     if state.tensors and all(tensor.is_meta for tensor in state.tensors.values()):
-        raise UsageError("The model is on the meta device. Call model.to_empty(device=...) before load_weights.")
+        raise UsageError("The model is on the meta device.", "Call model.to_empty(device=...) before load_weights.")
     wanted = Wanted(state.tensors, state.others, state.tied())
     fit = choose(parts_of(read_weight_file(file)), wanted, key, str(file))
     if problems := differences(fit, wanted, strict=strict):
         under = f" (under {fit.key!r})" if fit.key else ""
-        raise UsageError(f"{file}{under} holds the weights of another model: {problems}.")
+        raise UsageError(
+            f"{file}{under} holds the weights of another model: {problems}.",
+            "Load it into the model that it was saved from, or name the part to load with key=.",
+        )
     values = {name: fit.values[name] for name in wanted.tensors if name in fit.values}
     cast = _check_values(values, wanted, str(file))
     state.place(values, {name: fit.values[name] for name in wanted.others if name in fit.values})
@@ -75,12 +78,16 @@ def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[
         for name in group[1:]:
             if name in values and not _same(values[name], values[group[0]]):
                 raise UsageError(
-                    f"{file} has other values for {name} than for {group[0]}, which are one tensor in this model."
+                    f"{file} has other values for {name} than for {group[0]}, which are one tensor in this model.",
+                    "Load a file of a model in which they are tied too, or untie them here.",
                 )
     cast = []
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_quantized or value.is_meta:
-            raise UsageError(f"{name} in {file} is not a plain tensor (sparse, quantised or without values).")
+            raise UsageError(
+                f"{name} in {file} is not a plain tensor (sparse, quantised or without values).",
+                "Save a dense tensor in its place.",
+            )
         target = wanted.tensors[name]
         if value.dtype != target.dtype:
             _check_cast(name, value, target, file)
@@ -101,12 +108,12 @@ def _check_cast(name: str, value: Tensor, target: Tensor, file: str) -> None:
     said = f"{name} is {value.dtype} in {file} and {target.dtype} in the model".replace("torch.", "")
     if value.is_complex() != target.is_complex() or value.is_floating_point() != target.is_floating_point():
         raise UsageError(
-            f"{said}, which is not the same kind of dtype (float, integer, complex). Convert the file first."
+            f"{said}, which is not the same kind of dtype (float, integer, complex).", "Convert the file first."
         )
     if value.is_floating_point():
         if torch.finfo(target.dtype).max < torch.finfo(value.dtype).max:
             fits = bool((value.isfinite() == value.to(target.dtype).isfinite()).all())
             if not fits:
-                raise UsageError(f"{said}, where some values are too large. Load into float32 or bfloat16.")
+                raise UsageError(f"{said}, where some values are too large.", "Load into float32 or bfloat16.")
     elif not value.is_complex() and not torch.equal(value.to(target.dtype).to(value.dtype), value):
-        raise UsageError(f"{said}, where some values do not fit.")
+        raise UsageError(f"{said}, where some values do not fit.", "Convert the file first.")

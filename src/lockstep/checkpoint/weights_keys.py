@@ -117,11 +117,11 @@ def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | No
         UsageError: when there is no such part, no tensor at all, or several parts fit and none has a usual name.
     """
     if not parts:
-        raise UsageError(f"{file} holds no tensors by name. Save model.state_dict() and load that.")
+        raise UsageError(f"{file} holds no tensors by name.", "Save model.state_dict() and load that.")
     known = ", ".join(f'key="{name}"' for name in parts)
     if key is not None:
         if key not in parts:
-            raise UsageError(f"{file} has no weights under {key!r}. It has: {known}.")
+            raise UsageError(f"{file} has no weights under {key!r}.", f"It has: {known}.")
         return fit_of(key, parts[key], wanted)
     fits = [fit_of(name, values, wanted) for name, values in parts.items()]
     best = max((fit.is_exact, fit.num_common) for fit in fits)
@@ -133,7 +133,7 @@ def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | No
     if not best[1]:
         return fits[0]
     keys = ", ".join(f'key="{fit.key}"' for fit in fits)
-    raise UsageError(f"{file} holds several sets of weights that fit this model. Say which with one of: {keys}.")
+    raise UsageError(f"{file} holds several sets of weights that fit this model.", f"Say which with one of: {keys}.")
 
 
 def differences(fit: Fit, wanted: Wanted, *, strict: bool) -> str:

@@ -124,7 +124,7 @@ def bench_from(options: dict[str, Any]) -> Bench:
     """
     for name in ("steps", "rounds", "lanes"):
         if options[name] is not None and options[name] < 1:
-            raise UsageError(f"--{name} must be at least 1, but is {options[name]}. Leave it out for the default.")
+            raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
     strategies = parse_strategies([strategy_named(name.strip()) for name in options["strategies"].split(",")])
     check_program(options["script"], options["module"], "bench")
     machine = machine_for(options["device"])
@@ -147,7 +147,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) >= 1 for word in words):
         raise UsageError(
-            f"--ranks must be numbers of at least 1, with commas between, but is {text!r}. Try --ranks 1,2."
+            f"--ranks must be numbers of at least 1, with commas between, but is {text!r}.", "Try --ranks 1,2."
         )
     return tuple(dict.fromkeys(map(int, words)))
 
@@ -165,12 +165,15 @@ def check_plot(text: str | None) -> Path | None:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise UsageError(
-            f"--plot draws with matplotlib, which cannot be imported ({error}): pip install 'lockstep-train[plot]'."
+            f"--plot draws with matplotlib, which cannot be imported ({error}).",
+            "Install it: pip install 'lockstep-train[plot]'.",
         ) from None
     if path.suffix not in FORMATS:
-        raise UsageError(f"--plot {text}: the file's name must end in {', '.join(FORMATS)}.")
+        raise UsageError(
+            f"--plot {text} has a name that matplotlib cannot draw to.", f"Let it end in {', '.join(FORMATS)}."
+        )
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
-        raise UsageError(f"--plot {text} cannot be written. Choose a file in a folder that exists and is yours.")
+        raise UsageError(f"--plot {text} cannot be written.", "Choose a file in a folder that exists and is yours.")
     return path
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 import click
 
 from lockstep.cli.version import version
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, UsageError, mistake_text
 from lockstep.visible import hung
 
 COMMANDS = {
@@ -90,10 +90,10 @@ def _run() -> int:
 
 
 def _say(error: click.ClickException | LockstepError | OSError) -> int:
-    """One sentence on standard error; the exit code. A reader of the output that has gone away wants to hear nothing."""
+    """What is wrong, on standard error; the exit code. A reader of the output that has gone away wants to hear nothing."""
     if not isinstance(error, BrokenPipeError):
         with suppress(OSError):  # where standard error cannot be written, the exit code has to say it
-            click.echo(f"error: {hung(_sentence(error))}", err=True)
+            click.echo(_text(error), err=True)
     if isinstance(error, OSError):
         with suppress(OSError, ValueError):  # the interpreter would try again to write what is left, and say so
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,18 +101,22 @@ def _say(error: click.ClickException | LockstepError | OSError) -> int:
     return 2 if too_many_files or isinstance(error, (click.ClickException, UsageError)) else 1
 
 
-def _sentence(error: click.ClickException | LockstepError | OSError) -> str:
+def _text(error: click.ClickException | LockstepError | OSError) -> str:
     """Click's message, with the way to the options if it has none; ours as it is; the system's with its object."""
+    if isinstance(error, UsageError):
+        return mistake_text(error.problem, error.fix)
     if isinstance(error, LockstepError):
-        return str(error)
+        return f"error: {hung(error)}"
     if isinstance(error, OSError):
         if error.errno == errno.EMFILE:
-            return "This takes more open files than a process may have here. Raise the limit with `ulimit -n 1024`."
+            problem = "This takes more open files than a process may have here."
+            return mistake_text(problem, "Raise the limit with `ulimit -n 1024`.")
         what = repr(error.filename) if error.filename else "the output"
-        return f"{what} cannot be used: {error.strerror}."
-    message = error.format_message()
+        return f"error: {hung(f'{what} cannot be used: {error.strerror}.')}"
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{message} See `{context.command_path} --help`." if context is not None else message
+    if context is None:
+        return f"error: {hung(error.format_message())}"
+    return mistake_text(error.format_message(), f"See `{context.command_path} --help`.")
 
 
 if __name__ == "__main__":

@@ -28,27 +28,27 @@ def check_program(script: str, is_module: bool, command: str) -> None:
         else:
             _check_script(script, command)
     except OSError as error:  # a name that no file can have, a folder that may not be looked into
-        raise UsageError(f"{visible(script)} cannot be read: {error.strerror}. Check the path.") from None
+        raise UsageError(f"{visible(script)} cannot be read: {error.strerror}.", "Check the path.") from None
 
 
 def _check_script(script: str, command: str) -> None:
     path, kind, name = Path(script), other_kind(script), visible(script)
     if kind == "a folder":
-        raise UsageError(f"{name} is a folder. Give the script in it, or -m for a package.")
+        raise UsageError(f"{name} is a folder.", "Give the script in it, or -m for a package.")
     if kind:
-        raise UsageError(f"{name} is {kind} and no script. Every rank reads the script: write it to a file.")
+        raise UsageError(f"{name} is {kind} and no script, which every rank reads.", "Write it to a file.")
     if not path.is_file():
-        hint = f" A module needs -m: lockstep {command} -m {name}." if _is_module(script) else " Check the path."
-        raise UsageError(f"There is no script {name}.{hint}")
+        fix = f"Put -m before a module: lockstep {command} -m {name}." if _is_module(script) else "Check the path."
+        raise UsageError(f"There is no script {name}.", fix)
     if not os.access(path, os.R_OK):
-        raise UsageError(f"The script {name} cannot be read. Check its permissions.")
+        raise UsageError(f"The script {name} cannot be read.", "Check its permissions.")
 
 
 def _check_module(module: str) -> None:
     if module.endswith(".py") and Path(module).is_file():
-        raise UsageError(f"{module} is a script, but -m wants a module. Give one of them: leave out -m.")
+        raise UsageError(f"{module} is a script, but -m wants a module.", "Give one of them: leave out -m.")
     if not _is_module(module):
-        raise UsageError(f"There is no module {module} here. Check the name, or the working directory.")
+        raise UsageError(f"There is no module {module} here.", "Check the name, or the working directory.")
 
 
 def _is_module(name: str) -> bool:

@@ -118,7 +118,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_nodes(own["nnodes"])
     ignored = without_meaning(options)
     if own["quiet"] and own["verbose"]:
-        raise UsageError("-q and -v contradict each other. Give one of them.")
+        raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
     decided = _size(own, form)
     ranks, form = launched(form, decided.ranks)
@@ -179,7 +179,7 @@ OWN_OPTIONS = (
 
 def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
-        raise UsageError("-n and --nproc-per-node are the same option. Give one of them.")
+        raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
     ranks = own["ranks"] or own["nproc_per_node"] or os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
     return size(wish, machine_for(own["device"]))

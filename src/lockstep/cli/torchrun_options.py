@@ -40,13 +40,16 @@ WITH_VALUE = (
 SWITCHES = ("--standalone", "--run-path", "--virtual-local-rank")
 SHORT = {"--redirects": "-r", "--tee": "-t"}
 REFUSED = {
-    "--no_python": "--no-python starts programs that are not Python, which this version cannot. Give the Python script.",
+    "--no_python": (
+        "--no-python starts programs that are not Python, which this version cannot.",
+        "Give the Python script.",
+    ),
     "--virtual_local_rank": (
-        "--virtual-local-rank hides the other GPUs from a rank, which this version does not do. "
-        "Leave it out: each rank gets cuda:LOCAL_RANK."
+        "--virtual-local-rank hides the other GPUs from a rank, which this version does not do.",
+        "Leave it out: each rank gets cuda:LOCAL_RANK.",
     ),
 }
-"""Options whose silent neglect would change what the script does."""
+"""Options whose silent neglect would change what the script does, with the problem and the fix."""
 
 
 def spellings(option: str) -> tuple[str, ...]:
@@ -77,7 +80,9 @@ def check_nodes(nnodes: str | None) -> None:
         UsageError: for anything but 1 and 1:1.
     """
     if nnodes not in (None, "1", "1:1"):
-        raise UsageError(f"--nnodes {nnodes} asks for several nodes, which this version does not have. Leave it out.")
+        raise UsageError(
+            f"--nnodes {nnodes} asks for several nodes, which this version does not have.", "Leave it out."
+        )
 
 
 def without_meaning(given: Mapping[str, Any]) -> list[str]:
@@ -89,10 +94,11 @@ def without_meaning(given: Mapping[str, Any]) -> list[str]:
     names = [name for name, value in given.items() if value not in (None, False)]
     for name in names:
         if f"--{name}" in REFUSED:
-            raise UsageError(REFUSED[f"--{name}"])
+            raise UsageError(*REFUSED[f"--{name}"])
     if (specs := given.get("logs_specs")) not in (None, "", "default"):
         raise UsageError(
-            f"--logs-specs {specs} asks for a plugin of torchrun that decides about its logs, which this version does not load. "
-            f"Leave it out: each rank's log is in the run folder, under logs/."
+            f"--logs-specs {specs} asks for a plugin of torchrun that decides about its logs, which this version does "
+            "not load.",
+            "Leave it out: each rank's log is in the run folder, under logs/.",
         )
     return [f"--{name.replace('_', '-')}" for name in names]

@@ -110,7 +110,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     ranks = parse_ranks(options["ranks"], alone=bool(options["save"] or options["against"]))
     for name in ("steps", "lanes"):
         if options[name] is not None and options[name] < 1:
-            raise UsageError(f"--{name} must be at least 1, but is {options[name]}. Leave it out for the default.")
+            raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
     check_program(options["script"], options["module"], "verify")
     program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
     save, against = bits_files(options["save"], options["against"])
@@ -119,7 +119,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     steps = options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS)
     accepted = accepted_from(options["accept"])
     if SCRIPT in accepted and against is None:
-        raise UsageError(f"--accept {SCRIPT} is about the file of --against. Give one, or leave it out.")
+        raise UsageError(f"--accept {SCRIPT} is about the file of --against.", "Give one, or leave it out.")
     proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against)
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
@@ -137,7 +137,7 @@ def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in ACCEPTABLE:
             raise UsageError(
-                f"--accept {name}: there is nothing of this name to accept. Try --accept {' or '.join(ACCEPTABLE)}."
+                f"--accept {name}: there is nothing of this name to accept.", f"Try --accept {' or '.join(ACCEPTABLE)}."
             )
     return names
 
@@ -151,10 +151,10 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
     if save is not None:
         path = Path(save)
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
-            raise UsageError(f"--save {save} cannot be written. Choose a file in a folder that exists and is yours.")
+            raise UsageError(f"--save {save} cannot be written.", "Choose a file in a folder that exists and is yours.")
         if against is not None and path.resolve() == Path(against).resolve():
             raise UsageError(
-                f"--save and --against name the same file {save}, which would hide a difference. Name two."
+                f"--save and --against name the same file {save}, which would hide a difference.", "Name two."
             )
     read = (Path(against), read_saved(Path(against))) if against is not None else None
     return (Path(save) if save is not None else None), read
@@ -170,14 +170,14 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
         ranks = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(
-            f"--ranks must be numbers with commas between them, but is {text!r}. Try --ranks 1,2."
+            f"--ranks must be numbers with commas between them, but is {text!r}.", "Try --ranks 1,2."
         ) from None
     if min(ranks) < 1:
-        raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}. Try --ranks 1,2.")
+        raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}.", "Try --ranks 1,2.")
     if len(set(ranks)) == 1 and not alone:
         raise UsageError(
-            f"--ranks {text} leaves nothing to compare. Give at least two numbers (--ranks 1,2), or a file (--save, "
-            f"--against)."
+            f"--ranks {text} leaves nothing to compare.",
+            "Give at least two numbers (--ranks 1,2), or a file (--save, --against).",
         )
     return ranks
 

@@ -15,24 +15,25 @@ def refuse_unsupported(loader: DataLoader[Any]) -> None:
     """Raise `UsageError` for a loader that cannot be cut into lanes, with the fix."""
     if isinstance(loader.dataset, IterableDataset) or not isinstance(loader.dataset, Sized):
         raise UsageError(
-            f"The data set {type(loader.dataset).__name__} has no length, so it cannot be cut into lanes. Use a data "
-            f"set with __len__ and __getitem__; for a stream, load an epoch's samples into a list first."
+            f"The data set {type(loader.dataset).__name__} has no length, so it cannot be cut into lanes.",
+            "Use a data set with __len__ and __getitem__; for a stream, load an epoch's samples into a list first.",
         )
     if loader.batch_sampler is None:
         raise UsageError(
-            "The DataLoader has batch_size=None, so lockstep cannot see its samples. Give the DataLoader batch_size= "
-            "(the global batch) or batch_sampler=, and let the data set return single samples."
+            "The DataLoader has batch_size=None, so lockstep cannot see its samples.",
+            "Give the DataLoader batch_size= (the global batch) or batch_sampler=, and let the data set return single "
+            "samples.",
         )
     own = [
         name for name in ("__iter__", "_get_iterator") if getattr(type(loader), name) is not getattr(DataLoader, name)
     ]
     if own:
         raise UsageError(
-            f"{type(loader).__name__} iterates in its own way ({own[0]}), which lockstep cannot cut into lanes. Pass "
-            f"run.prepare a plain DataLoader over its data set, and move the rest into collate_fn."
+            f"{type(loader).__name__} iterates in its own way ({own[0]}), which lockstep cannot cut into lanes.",
+            "Pass run.prepare a plain DataLoader over its data set, and move the rest into collate_fn.",
         )
     if len(loader.dataset) == 0:
-        raise UsageError("The data set is empty. Check the path or the filter that it was made with.")
+        raise UsageError("The data set is empty.", "Check the path or the filter that it was made with.")
 
 
 def leftover_of(loader: DataLoader[Any]) -> str | None:

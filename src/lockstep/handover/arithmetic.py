@@ -71,8 +71,8 @@ def precision_named(name: object) -> str:
         if spelled in spellings:
             return precision
     if spelled in ELSEWHERE:
-        raise UsageError(f"There is no precision {name!r} here. Use {ELSEWHERE[spelled]}.")
-    raise UsageError(f"There is no precision {name!r}. Known precisions: {', '.join(PRECISIONS)}.")
+        raise UsageError(f"There is no precision {name!r} here.", f"Use {ELSEWHERE[spelled]}.")
+    raise UsageError(f"There is no precision {name!r}.", f"Known precisions: {', '.join(PRECISIONS)}.")
 
 
 def numerics_named(name: object) -> str:
@@ -83,7 +83,7 @@ def numerics_named(name: object) -> str:
     """
     if str(name).lower() in NUMERICS:
         return str(name).lower()
-    raise UsageError(f'`numerics` must be "exact" or "fast", but is {name!r}.')
+    raise UsageError(f'`numerics` must be "exact" or "fast", but is {name!r}.', "Leave it out for exact numerics.")
 
 
 def arithmetic_text(decided: Mapping[str, Any]) -> str:

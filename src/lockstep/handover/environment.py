@@ -151,11 +151,15 @@ def _position(variables: Mapping[str, str]) -> Position:
         if missing not in variables:
             raise UsageError(
                 f"{present}={variables[present]} is set but {missing} is not, so this process does not know whether it "
-                f"is one of several. Set both, unset both, or start with `lockstep run -n N SCRIPT`."
+                "is one of several.",
+                "Set both, unset both, or start with `lockstep run -n N SCRIPT`.",
             )
     rank, world_size = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
     if not 0 <= rank < world_size:
-        raise UsageError(f"RANK={rank} does not fit WORLD_SIZE={world_size}; ranks count from 0 to {world_size - 1}.")
+        raise UsageError(
+            f"RANK={rank} does not fit WORLD_SIZE={world_size}: ranks count from 0 to {world_size - 1}.",
+            f"Set both, unset both, or start with `lockstep run -n {world_size} SCRIPT`.",
+        )
     local_world_size = _number(variables, "LOCAL_WORLD_SIZE", world_size)
     local_rank = _number(variables, "LOCAL_RANK", rank % max(local_world_size, 1))
     return Position(rank, local_rank, world_size, local_world_size)
@@ -168,7 +172,7 @@ def _number(variables: Mapping[str, str], name: str, default: int | None = None)
     try:
         return int(value or "")
     except ValueError:
-        raise UsageError(f"{name} must be a whole number, but is {value!r}.") from None
+        raise UsageError(f"{name} must be a whole number, but is {value!r}.", "Set it to one, or unset it.") from None
 
 
 def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
@@ -176,6 +180,7 @@ def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
         tasks = variables.get(size, "1")
         if rank in variables and tasks.isdigit() and int(tasks) > 1:
             raise UsageError(
-                f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone. On one "
-                f"node use `lockstep run -n {tasks} SCRIPT`; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."
+                f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone.",
+                f"On one node use `lockstep run -n {tasks} SCRIPT`; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, "
+                "MASTER_PORT.",
             )

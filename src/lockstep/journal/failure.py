@@ -19,6 +19,7 @@ from typing import Any
 from lockstep.errors import SAMPLE_NOTE, PeerLost, UsageError
 from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
+from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
@@ -46,7 +47,7 @@ class Failure:
     rank: int
     kind: FailureKind
     error: str
-    """The exception's type and message on one line, as Python prints them; a UsageError whole, with its lines of code."""
+    """The exception's type and message on one line, as Python prints them; of a UsageError the whole problem."""
     traceback: str
     """The traceback without the frames of the launcher and of runpy."""
     file: str
@@ -56,6 +57,13 @@ class Failure:
     """The data-set index whose fetching raised."""
     time_ns: int
     """time.monotonic_ns() when it was caught."""
+    fix: str = ""
+    """Of a UsageError, whose problem is `error`; empty for others."""
+
+    @property
+    def mistake(self) -> tuple[str, str]:
+        """Problem and fix of a UsageError."""
+        return self.error.removeprefix("UsageError: "), self.fix
 
 
 def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, ...]) -> Failure:
@@ -81,7 +89,8 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
     return Failure(
         rank=rank,
         kind=kind_of(error),
-        error=f"UsageError: {error}" if isinstance(error, UsageError) else summary[0],
+        error=f"UsageError: {visible_lines(error.problem)}" if isinstance(error, UsageError) else summary[0],
+        fix=visible_lines(error.fix) if isinstance(error, UsageError) else "",
         traceback=text,
         file=file,
         line=line,
@@ -136,6 +145,8 @@ def shortened(failure: Failure, most_bytes: int) -> Failure:
     """The record with its texts cut, so that its JSON has about `most_bytes` bytes at most: the ends of traceback and error."""
     size = most_bytes // 2
     while len(json.dumps(asdict(failure))) > most_bytes and size > 1:
-        failure = replace(failure, traceback=failure.traceback[-size:], error=failure.error[:size])
+        failure = replace(
+            failure, traceback=failure.traceback[-size:], error=failure.error[:size], fix=failure.fix[:size]
+        )
         size = size * 3 // 4
     return failure

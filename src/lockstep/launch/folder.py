@@ -34,7 +34,8 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
     """
     if name is not None and (name in ("", ".", "..") or "/" in name or visible(name) != name):
         raise UsageError(
-            f"--name must be a folder's name without a slash or a control character, but is {name!r}. Try --name first-run."
+            f"--name must be a folder's name without a slash or a control character, but is {name!r}.",
+            "Try --name first-run.",
         )
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -43,8 +44,10 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
                 path.mkdir(mode=0o700)
                 return path
     except OSError as error:
-        raise UsageError(f"No run folder can be made in {base}: {error.strerror}. Choose another --log-dir.") from None
-    raise UsageError(f"There is a run named {name} already ({base / str(name)}). Choose another --name.")
+        raise UsageError(
+            f"No run folder can be made in {base}: {error.strerror}.", "Choose another --log-dir."
+        ) from None
+    raise UsageError(f"There is a run named {name} already ({base / str(name)}).", "Choose another --name.")
 
 
 def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:

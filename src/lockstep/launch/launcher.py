@@ -51,7 +51,10 @@ def launch(
     began_ns = time.monotonic_ns()
     _open_standard_streams()
     if nursery is not None and nursery.threads != request.threads:
-        raise UsageError(f"The nursery was started for {nursery.threads} thread per rank, not {request.threads}.")
+        raise UsageError(
+            f"The nursery was started for {nursery.threads} thread per rank, not {request.threads}.",
+            "Start a nursery for each number of threads.",
+        )
     saying = Saying(terminal)
     if request.verbosity is not Verbosity.QUIET:
         saying.line(ranks_line(request))

@@ -74,13 +74,13 @@ def size(wish: Wish, machine: Machine) -> Size:
     ranks, why_ranks = _ranks(wish, machine, device)
     if device == "cuda" and ranks > machine.gpus:
         raise UsageError(
-            f"{ranks} ranks need {ranks} GPUs, but {_gpus(machine.gpus)} here. "
-            f"Start with -n {machine.gpus}, or with --device cpu."
+            f"{ranks} ranks need {ranks} GPUs, but {_gpus(machine.gpus)} here.",
+            f"Start with -n {machine.gpus}, or with --device cpu.",
         )
     if wish.lanes is not None and wish.lanes < ranks and not wish.replicas_of_one_rank:
         raise UsageError(
-            f"`lanes` must be at least the number of ranks, but is {wish.lanes} with {ranks} ranks. "
-            f"Start with -n {wish.lanes}, or set lanes={ranks}."
+            f"`lanes` must be at least the number of ranks, but is {wish.lanes} with {ranks} ranks.",
+            f"Start with -n {wish.lanes}, or set lanes={ranks}.",
         )
     _check_room(ranks, machine)
     threads, why_threads = _threads(wish, machine, ranks)
@@ -99,18 +99,19 @@ def _crowded(ranks: int, threads: int, machine: Machine) -> str:
 
 def _check_room(ranks: int, machine: Machine) -> None:
     if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks are too many: one node takes {MOST_RANKS}. Start with -n auto.")
+        raise UsageError(f"{ranks} ranks are too many: one node takes {MOST_RANKS}.", "Start with -n auto.")
     files = OWN_FILES + ranks * FILES_PER_RANK
     if 0 <= machine.open_files < files:
         raise UsageError(
-            f"{f'{ranks} ranks need' if ranks > 1 else 'A rank needs'} {files} open files, but a process may have {machine.open_files} here. "
-            f"Raise the limit with `ulimit -n {max(files, 1024)}`."
+            f"{f'{ranks} ranks need' if ranks > 1 else 'A rank needs'} {files} open files, but a process may have "
+            f"{machine.open_files} here.",
+            f"Raise the limit with `ulimit -n {max(files, 1024)}`.",
         )
 
 
 def _check_at_least_one(option: str, value: int | None) -> None:
     if value is not None and value < 1:
-        raise UsageError(f"{option} must be at least 1, but is {value}. Leave it out to let lockstep choose.")
+        raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let lockstep choose.")
 
 
 def _device(wish: Wish, machine: Machine) -> Device:
@@ -123,7 +124,7 @@ def _device(wish: Wish, machine: Machine) -> Device:
 
 def _cuda(machine: Machine) -> Device:
     if not machine.gpus:
-        raise UsageError("No GPU that the installed torch can use was found here. Start with --device cpu.")
+        raise UsageError("No GPU that the installed torch can use was found here.", "Start with --device cpu.")
     return "cuda"
 
 
@@ -144,9 +145,9 @@ def _number(text: str) -> int:
     try:
         ranks = int(text)
     except ValueError:
-        raise UsageError(f"-n must be a number of ranks or `auto`, but is {text!r}. Start with -n 2.") from None
+        raise UsageError(f"-n must be a number of ranks or `auto`, but is {text!r}.", "Start with -n 2.") from None
     if ranks < 1:
-        raise UsageError(f"-n must be at least 1, but is {ranks}. Start with -n 1, or -n auto.")
+        raise UsageError(f"-n must be at least 1, but is {ranks}.", "Start with -n 1, or -n auto.")
     return ranks
 
 

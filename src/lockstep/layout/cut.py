@@ -49,9 +49,14 @@ class Cut:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UsageError(f"`batch_size` must be at least 1, but is {self.batch_size}.")
+            raise UsageError(
+                f"`batch_size` must be at least 1, but is {self.batch_size}.",
+                "Give the DataLoader a batch of at least one sample.",
+            )
         if self.num_lanes < 1:
-            raise UsageError(f"`lanes` must be at least 1, but is {self.num_lanes}.")
+            raise UsageError(
+                f"`lanes` must be at least 1, but is {self.num_lanes}.", "Leave it out to let lockstep choose."
+            )
 
     @property
     def bounds(self) -> tuple[int, ...]:

@@ -98,17 +98,16 @@ class Mesh:
         if self.strategy == "pipeline" and self.stages > 1 and num_lanes < needed:
             raise UsageError(
                 f"A pipeline of {self.stages} stages needs at least as many lanes (micro-batches) as stages in each "
-                f"replica, but there are {num_lanes} lanes for {self.replicas} "
-                f"replica{'s' * (self.replicas > 1)}. Set --lanes {4 * needed} (four for each stage keep it busy), or "
-                f"use --strategy model_parallel."
+                f"replica, but there are {num_lanes} lanes for {self.replicas} replica{'s' * (self.replicas > 1)}.",
+                f"Set --lanes {4 * needed} (four for each stage keep it busy), or use --strategy model_parallel.",
             )
 
     def check_device(self, kind: str) -> None:
         """Raise `UsageError` when the strategy cannot work on "cpu" or "cuda"."""
         if self.strategy == "hogwild" and self.num_ranks > 1 and kind == "cuda":
             raise UsageError(
-                "hogwild shares the parameters in CPU memory, which ranks on GPUs do not have in common. Start with "
-                "--device cpu, or use --strategy ddp."
+                "hogwild shares the parameters in CPU memory, which ranks on GPUs do not have in common.",
+                "Start with --device cpu, or use --strategy ddp.",
             )
 
     def __str__(self) -> str:
@@ -129,7 +128,7 @@ def strategy_named(name: str) -> str:
     """
     found = ALIASES.get(name.lower().replace("-", "_"))
     if found is None:
-        raise UsageError(f"There is no strategy {name!r}. Known strategies: {', '.join(STRATEGIES)}.")
+        raise UsageError(f"There is no strategy {name!r}.", f"Known strategies: {', '.join(STRATEGIES)}.")
     return found
 
 
@@ -140,31 +139,36 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
         UsageError: when names are unknown, or strategy, mesh and number of ranks cannot be true together.
     """
     if form.schedule not in (None, *SCHEDULES):
-        raise UsageError(f"There is no schedule {form.schedule!r}. Known schedules: {', '.join(SCHEDULES)}.")
+        raise UsageError(f"There is no schedule {form.schedule!r}.", f"Known schedules: {', '.join(SCHEDULES)}.")
     schedule = form.schedule or SCHEDULES[0]
     sizes = _parse(form.mesh) if form.mesh else {}
     named = [name for name in sizes if name != "ddp"]
     strategy = strategy_named(form.strategy) if form.strategy else None
     if strategy and named and strategy != named[0]:
-        raise UsageError(f"strategy {strategy} and mesh {form.mesh} do not fit together. Leave one of them out.")
+        raise UsageError(f"strategy {strategy} and mesh {form.mesh} do not fit together.", "Leave one of them out.")
     strategy = strategy or (named[0] if named else "ddp" if sizes else None)
     if strategy is None and form.schedule and world_size > 1:
-        raise UsageError(f"schedule={form.schedule} belongs to the strategy `pipeline`. Name it: --strategy pipeline.")
+        raise UsageError(
+            f"schedule={form.schedule} belongs to the strategy `pipeline`.", "Name it: --strategy pipeline."
+        )
     if strategy is None:
         return Mesh("single" if world_size == 1 else "ddp", world_size)
     if form.schedule and strategy != "pipeline":
         raise UsageError(
-            f"schedule={form.schedule} belongs to the strategy `pipeline`, but the strategy is {strategy}."
+            f"schedule={form.schedule} belongs to the strategy `pipeline`, but the strategy is {strategy}.",
+            "Leave schedule out, or use --strategy pipeline.",
         )
     if strategy == "single" and world_size > 1:
         raise UsageError(
-            f"The strategy `single` is for one rank, but there are {world_size}. Start with -n 1, or use ddp."
+            f"The strategy `single` is for one rank, but there are {world_size}.", "Start with -n 1, or use ddp."
         )
     if strategy == "dp":
         return _data_parallel(sizes, form.mesh, world_size)
     if strategy not in STAGED:
         if sizes and (named or sizes.get("ddp") != world_size):
-            raise UsageError(f"mesh {form.mesh} does not fit strategy {strategy} on {world_size} ranks. Leave it out.")
+            raise UsageError(
+                f"mesh {form.mesh} does not fit strategy {strategy} on {world_size} ranks.", "Leave it out."
+            )
         return Mesh(strategy if world_size > 1 or strategy == "hogwild" else "single", world_size)
     return _staged(strategy, sizes, world_size, schedule)
 
@@ -179,7 +183,10 @@ def launched(form: Form, count: int) -> tuple[int, Form]:
     if not is_data_parallel(form):
         return count, form
     if sizes.get("dp", count) != count:
-        raise UsageError(f"Under dp, -n counts the replicas, so -n {count} and mesh {form.mesh} contradict each other.")
+        raise UsageError(
+            f"Under dp, -n counts the replicas, so -n {count} and mesh {form.mesh} contradict each other.",
+            "Leave one of them out.",
+        )
     return 1, Form("dp", form.mesh or f"dp={count}", form.schedule)
 
 
@@ -199,11 +206,11 @@ def is_data_parallel(form: Form) -> bool:
 def _data_parallel(sizes: Mapping[str, int], mesh: str | None, world_size: int) -> Mesh:
     if world_size > 1:
         raise UsageError(
-            f"The strategy `dp` is one process with a replica for each device, but there are {world_size} ranks. Start "
-            f"with `lockstep run -n {world_size} --strategy dp` (one rank, {world_size} replicas), or use ddp."
+            f"The strategy `dp` is one process with a replica for each device, but there are {world_size} ranks.",
+            f"Start with `lockstep run -n {world_size} --strategy dp` (one rank, {world_size} replicas), or use ddp.",
         )
     if sizes.keys() - {"dp"}:
-        raise UsageError(f"mesh {mesh} does not fit strategy dp, which has one rank. Write dp=2 for two replicas.")
+        raise UsageError(f"mesh {mesh} does not fit strategy dp, which has one rank.", "Write dp=2 for two replicas.")
     return Mesh("dp", 1, copies=sizes.get("dp", 0))
 
 
@@ -212,13 +219,14 @@ def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: 
     stages = sizes.get(strategy, world_size // replicas if world_size % replicas == 0 else 0)
     if replicas * stages != world_size:
         raise UsageError(
-            f"mesh {strategy}={stages or '?'},ddp={replicas} needs {replicas * stages or 'a multiple of ' + str(replicas)} "
-            f"ranks, but there are {world_size}. Start with -n {replicas * stages or replicas}, or change the mesh."
+            f"mesh {strategy}={stages or '?'},ddp={replicas} needs "
+            f"{replicas * stages or 'a multiple of ' + str(replicas)} ranks, but there are {world_size}.",
+            f"Start with -n {replicas * stages or replicas}, or change the mesh.",
         )
     if stages == 1 < world_size and strategy not in sizes:
         raise UsageError(
-            f"mesh ddp={replicas} leaves one stage on {world_size} ranks, so {strategy} has nothing to cut. Say "
-            f"{strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp."
+            f"mesh ddp={replicas} leaves one stage on {world_size} ranks, so {strategy} has nothing to cut.",
+            f"Say {strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp.",
         )
     return Mesh(strategy, replicas, stages, schedule)
 
@@ -229,11 +237,17 @@ def _parse(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, equals, number = part.partition("=")
         if not equals or not number.strip().isdigit() or int(number) < 1:
-            raise UsageError(f"mesh {text!r}: write names and sizes, such as model_parallel=2,ddp=2.")
+            raise UsageError(f"mesh {text!r} cannot be read.", "Write names and sizes, such as model_parallel=2,ddp=2.")
         known = strategy_named(name.strip())
         if known not in ("ddp", "dp", *STAGED) or known in sizes:
-            raise UsageError(f"mesh {text!r}: a mesh has ddp and one of {', '.join(STAGED)}, each once.")
+            raise UsageError(
+                f"mesh {text!r} cannot be: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
+                "Write model_parallel=2,ddp=2.",
+            )
         sizes[known] = int(number)
     if len(sizes.keys() - {"ddp"}) > 1:
-        raise UsageError(f"mesh {text!r}: a mesh has ddp and one of {', '.join(STAGED)}, each once.")
+        raise UsageError(
+            f"mesh {text!r} cannot be: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
+            "Write model_parallel=2,ddp=2.",
+        )
     return sizes

@@ -62,11 +62,11 @@ def place(num_lanes: int, num_ranks: int) -> Placement:
         UsageError: when a rank would have no lane.
     """
     if num_ranks < 1:
-        raise UsageError(f"The number of ranks must be at least 1, but is {num_ranks}.")
+        raise UsageError(f"The number of ranks must be at least 1, but is {num_ranks}.", "Start with -n 1.")
     if num_lanes < num_ranks:
         raise UsageError(
-            f"`lanes` must be at least the number of ranks, but is {num_lanes} with {num_ranks} ranks. "
-            f"Start with -n {max(num_lanes, 1)}, or set lanes={num_ranks}."
+            f"`lanes` must be at least the number of ranks, but is {num_lanes} with {num_ranks} ranks.",
+            f"Start with -n {max(num_lanes, 1)}, or set lanes={num_ranks}.",
         )
     return place_shares(num_lanes, _even_shares(num_lanes, num_ranks))
 
@@ -78,7 +78,10 @@ def place_shares(num_lanes: int, shares: Sequence[int]) -> Placement:
         UsageError: when the shares are negative or do not add up to `num_lanes`.
     """
     if min(shares, default=-1) < 0 or sum(shares) != num_lanes:
-        raise UsageError(f"The lanes per rank, {list(shares)}, must be 0 or more and add up to {num_lanes}.")
+        raise UsageError(
+            f"The lanes per rank, {list(shares)}, must be 0 or more and add up to {num_lanes}.",
+            "Give each rank its number of lanes, 0 for none.",
+        )
     return Placement(num_lanes, (0, *accumulate(shares)))
 
 

@@ -47,11 +47,11 @@ class Store(Protocol):
         """Whether they are there."""
 
 
-def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> str:
+def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> UsageError:
     """That rank `name` means a group of other ranks than this one."""
-    return (
-        f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}. "
-        f"Every rank must call new_group for the same ranks in the same order."
+    return UsageError(
+        f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}.",
+        "Call new_group for the same ranks in the same order on every rank.",
     )
 
 
@@ -89,7 +89,10 @@ def meet(
         WorldError: on every rank, when memory cannot be shared.
     """
     if problem := why_not():
-        raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.")
+        raise UsageError(
+            f"Shared memory between ranks needs the compiled part of lockstep: {problem}.",
+            "Install g++ and lockstep again, or use the backend gloo.",
+        )
     try:
         compiled.control_bytes(world_size)
     except ValueError as error:
@@ -101,11 +104,11 @@ def meet(
     for peer, name in enumerate(names):
         members, place = json.loads(_heard(store, f"place/{peer}", name, known, here))
         if members != names:  # before waiting for a rank that may never come
-            raise UsageError(disagreement(name, members, names))
+            raise disagreement(name, members, names)
         known[name] = RankProcess(**place)
     places = [known[name] for name in names]
-    if reason := objection(places):
-        raise UsageError(reason)
+    if mistake := objection(places):
+        raise mistake
     alike = len({place.process_names for place in places}) == 1
     problems = []
     for named in (False, True) if alike else (True,):

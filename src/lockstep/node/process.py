@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.errors import UsageError
+
 
 @dataclass(frozen=True)
 class RankProcess:
@@ -49,12 +51,13 @@ def _state(process: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def objection(places: Sequence[RankProcess]) -> str:
-    """Why these ranks cannot share memory; empty when they can."""
+def objection(places: Sequence[RankProcess]) -> UsageError | None:
+    """Why these ranks cannot share memory; None when they can."""
     strangers = [rank for rank, place in enumerate(places) if place.boot != places[0].boot]
     if not strangers:
-        return ""
-    return (
+        return None
+    return UsageError(
         f"The backend lockstep works between processes of one machine, but rank {strangers[0]} is on another machine "
-        f"than rank 0. Use gloo or nccl for this group."
+        "than rank 0.",
+        "Use gloo or nccl for this group.",
     )

@@ -46,7 +46,9 @@ def only(tensors: Any) -> Tensor:
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
-        raise CollectiveMisused(f"One tensor for each rank and call, not {len(tensors)}.")
+        raise CollectiveMisused(
+            f"A call takes one tensor for each rank, but got {len(tensors)}.", "Call it once for each tensor."
+        )
     tensor: Tensor = tensors[0]
     return tensor
 
@@ -60,10 +62,12 @@ def all_of(tensors: Any) -> list[Tensor]:
     if isinstance(tensors, Tensor):
         return [tensors]
     if not tensors:
-        raise CollectiveMisused("This call has no tensor.")
+        raise CollectiveMisused("This call has no tensor.", "Pass one tensor.")
     for tensor in tensors[1:]:
         if tensor.dtype is not tensors[0].dtype or tensor.shape != tensors[0].shape:
-            raise CollectiveMisused("The tensors of one call need one dtype and one shape.")
+            raise CollectiveMisused(
+                "The tensors of one call need one dtype and one shape.", "Make a call for each dtype and shape."
+            )
     return list(tensors)
 
 
@@ -71,22 +75,31 @@ def only_list(lists: Any) -> list[Tensor]:
     if lists and isinstance(lists[0], Tensor):
         return list(lists)
     if len(lists) != 1:
-        raise CollectiveMisused(f"One list of tensors for each rank and call, not {len(lists)}.")
+        raise CollectiveMisused(
+            f"A call takes one list of tensors for each rank, but got {len(lists)}.", "Call it once for each list."
+        )
     return list(lists[0])
 
 
 def check_same_dtype(name: str, one: Tensor, other: Tensor) -> None:
     if one.dtype is not other.dtype:
-        raise CollectiveMisused(f"{name} needs tensors of one dtype, not {one.dtype} and {other.dtype}.")
+        raise CollectiveMisused(
+            f"{name} needs tensors of one dtype, not {one.dtype} and {other.dtype}.", "Convert them to one dtype first."
+        )
 
 
 def check_count(name: str, which: str, count: int, needed: int) -> None:
     if count != needed:
-        raise CollectiveMisused(f"{name} needs an {which} of {needed} elements here, but it has {count}.")
+        raise CollectiveMisused(
+            f"{name} needs an {which} of {needed} elements here, but it has {count}.", "Give it one of that size."
+        )
 
 
 def check_list(size: int, name: str, tensors: Sequence[Tensor], like: Tensor | None) -> None:
     if len(tensors) != size:
-        raise CollectiveMisused(f"{name} needs a list of {size} tensors, one for each rank, not {len(tensors)}.")
+        raise CollectiveMisused(
+            f"{name} needs a list of {size} tensors, one for each rank, not {len(tensors)}.",
+            "Give it one tensor for each rank of the group.",
+        )
     for tensor in tensors:
         check_same_dtype(name, tensor, like if like is not None else tensor)

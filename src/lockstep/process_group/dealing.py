@@ -58,11 +58,15 @@ class Dealing(Membership):
         size, rows = self.size(), tensor.shape[0] if tensor.dim() else 0
         if not splits:
             if rows % size:
-                raise CollectiveMisused(f"all_to_all of {rows} rows ({name}) between {size} ranks needs split sizes.")
+                raise CollectiveMisused(
+                    f"all_to_all of {rows} rows ({name}) between {size} ranks needs split sizes.",
+                    "Pass output_split_sizes and input_split_sizes.",
+                )
             return [tensor.numel() // size] * size
         if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise CollectiveMisused(
-                f"all_to_all needs {size} {name} split sizes with the sum {rows}, but they are {list(splits)}."
+                f"all_to_all needs {size} {name} split sizes with the sum {rows}, but they are {list(splits)}.",
+                "Give a size for each rank of the group, together as many as there are rows.",
             )
         row = tensor.numel() // rows if rows else 0
         return [count * row for count in splits]

@@ -61,19 +61,24 @@ def terms_of(op: Any, dtype: torch.dtype) -> Terms:
     if code is None:  # PREMUL_SUM: torch shows its factor only so
         code, factor = SUM, op.__getstate__()[1]
         if not dtype.is_floating_point:
-            raise CollectiveMisused(f"PREMUL_SUM needs a floating-point dtype, not {dtype}.")
+            raise CollectiveMisused(
+                f"PREMUL_SUM needs a floating-point dtype, not {dtype}.", "Convert the tensor first."
+            )
     known = DTYPES.get(dtype)
     if known is not None:
         return Terms(code, known, factor=factor)
     if dtype in _PAIRS:
         if code in {SUM, AVERAGE}:
             return Terms(code, _PAIRS[dtype], width=2)
-        raise CollectiveMisused(f"Complex numbers can be reduced with SUM and AVG only; this tensor is {dtype}.")
+        raise CollectiveMisused(
+            f"Complex numbers can be reduced with SUM and AVG only; this tensor is {dtype}.",
+            "Reduce torch.view_as_real(tensor) instead.",
+        )
     if dtype in _WIDENED:
         return Terms(code, DTYPES[torch.float32], factor=factor, wide=torch.float32)
     names = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
     raise CollectiveMisused(
-        f"lockstep reduces {names}, float8 and complex numbers, not {dtype}. Convert the tensor first."
+        f"lockstep reduces {names}, float8 and complex numbers, not {dtype}.", "Convert the tensor first."
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.node.troubles import ABORTED, DISAGREEMENT, LOST, SAME_CALLS
 
-LOST, DISAGREEMENT, ABORTED = 1, 2, 4
-"""Of the codes in native/src/errors.hpp, those that mean something else than a failure of the world."""
+SAME_AMOUNTS = "Receive what is sent: as many elements, in the same shape and dtype."
 
 
 class CollectiveMisused(UsageError, dist.DistBackendError):  # noqa: N818 - named like the classes it is of
@@ -29,5 +29,5 @@ class CollectiveFailed(WorldError, dist.DistBackendError):  # noqa: N818
 def error_for(trouble: int, text: str) -> Exception:
     """The exception for a trouble that the compiled part reports."""
     if trouble == DISAGREEMENT:
-        return CollectiveMisused(text)
+        return CollectiveMisused(text, SAME_CALLS if ": The ranks " in text else SAME_AMOUNTS)
     return CollectivePeerLost(text) if trouble in {LOST, ABORTED} else CollectiveFailed(text)

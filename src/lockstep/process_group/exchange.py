@@ -173,12 +173,14 @@ class Exchange:
         """Raise what the compiled part has raised, as one of `collective_errors`."""
         if self.is_closed:
             raise CollectiveMisused(
-                f"{self._title} was destroyed on this rank. Make a new one with dist.init_process_group or dist.new_group."
+                f"{self._title} was destroyed on this rank.",
+                "Make a new one with dist.init_process_group or dist.new_group.",
             ) from None
         if isinstance(error, compiled.GroupError):
             trouble, text = error.args
             if os.getpid() != self._owner:
-                raise CollectiveMisused(f"{text} Call dist.init_process_group in the new process.") from None
+                raise CollectiveMisused(text, "Call dist.init_process_group in the new process.") from None
             raise error_for(trouble, f"{self._title}: {text}") from None
         text = str(error)
-        raise CollectiveMisused(f"{text[:1].upper()}{text[1:]}.") from None
+        fix = "Name a rank of the group." if "no rank" in text else "Convert the tensor, or use another operation."
+        raise CollectiveMisused(f"{text[:1].upper()}{text[1:]}.", fix) from None

@@ -38,7 +38,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
     if _withdrawn:
-        raise CollectiveMisused(_withdrawn[0])
+        raise CollectiveMisused(_withdrawn[0], "Use gloo.")
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
@@ -50,7 +50,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
     except compiled.GroupError as error:  # another rank gave up before this one was in
         raise error_for(error.args[0], f"{title}: {error.args[1]}") from None
     except UsageError as error:
-        raise CollectiveMisused(str(error)) from None
+        raise CollectiveMisused(error.problem, error.fix) from None
     except PeerLost as error:
         raise CollectivePeerLost(str(error)) from None
     except WorldError as error:

@@ -90,7 +90,7 @@ class Membership(dist.ProcessGroup):
 
     def split_group(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refuse: torch's own for a subclass in Python ends the process."""
-        raise CollectiveMisused("The backend lockstep does not split groups. Use dist.new_group for each part.")
+        raise CollectiveMisused("The backend lockstep does not split groups.", "Use dist.new_group for each part.")
 
     merge_remote_group = split_group
 

@@ -30,7 +30,10 @@ class Movements(Membership):
         opts = options(c10d.BroadcastOptions, opts, root=root, timeout=timeout)
         given, is_root = all_of(tensors), opts.rootRank == self.rank()
         if not 0 <= opts.rootTensor < len(given):
-            raise CollectiveMisused(f"There is no tensor {opts.rootTensor} among {len(given)} to broadcast.")
+            raise CollectiveMisused(
+                f"There is no tensor {opts.rootTensor} among {len(given)} to broadcast.",
+                "Name the index of one of the tensors.",
+            )
         tensor = given.pop(opts.rootTensor)
         dtype, width = for_moving(tensor.dtype)
         buffers = Buffers()
@@ -64,7 +67,8 @@ class Movements(Membership):
         given, count = all_of(inputs), len(inputs)
         if len(outputs) != count:
             raise CollectiveMisused(
-                f"all_gather of {count} tensors for each rank needs {count} lists, not {len(outputs)}."
+                f"all_gather of {count} tensors for each rank needs {count} lists, not {len(outputs)}.",
+                "Give it a list of outputs for each tensor.",
             )
         first, *others = outputs
         works = [self.all_gather_list(first[index::count], tensor, _ALL_GATHER) for index, tensor in enumerate(given)]

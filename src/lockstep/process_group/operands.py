@@ -21,8 +21,8 @@ class NoNumbers(CollectiveMisused):
 
     def __init__(self, tensor: Tensor) -> None:
         super().__init__(
-            f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange. "
-            f"Pass the tensor inside; of a DTensor that is .to_local()."
+            f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange.",
+            "Pass the tensor inside; of a DTensor that is .to_local().",
         )
         self.stands_for_others = not isinstance(tensor, FakeTensor) and not _is_dtensor(tensor)
         """Whether it may hand on the tensors inside when torch's dispatcher asks it."""
@@ -75,11 +75,11 @@ def check_place(tensor: Tensor) -> None:
     """
     if not tensor.is_cpu:
         raise CollectiveMisused(
-            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}. "
-            f"Move it with .cpu(), or use a group of another backend for it."
+            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
+            "Move it with .cpu(), or use a group of another backend for it.",
         )
     if tensor.layout is not _STRIDED:
-        raise CollectiveMisused(f"This tensor has the layout {tensor.layout}. Use .to_dense() first.")
+        raise CollectiveMisused(f"This tensor has the layout {tensor.layout}.", "Use .to_dense() first.")
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:

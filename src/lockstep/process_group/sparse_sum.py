@@ -20,7 +20,10 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         CollectiveMisused: on every rank, when the shapes differ; here, when the tensor is not on the CPU.
     """
     if not tensor.is_cpu:
-        raise CollectiveMisused(f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.")
+        raise CollectiveMisused(
+            f"The backend lockstep exchanges CPU tensors, but this one is on {tensor.device}.",
+            "Move it with .cpu(), or use a group of another backend for it.",
+        )
     mine = tensor.detach().coalesce()
     indices, values = mine.indices(), mine.values()
     about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape])
@@ -28,7 +31,10 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     group.all_gather_list(abouts, about).wait()
     if any(not torch.equal(other[1:], about[1:]) for other in abouts):
         shapes = ", ".join(f"{tuple(other[2:].tolist())} on rank {rank}" for rank, other in enumerate(abouts))
-        raise CollectiveMisused(f"The sum of sparse tensors needs one shape, but it is {shapes}.")
+        raise CollectiveMisused(
+            f"The sum of sparse tensors needs one shape, but it is {shapes}.",
+            "Make the tensors of one shape on every rank.",
+        )
     counts = [int(other[0]) for other in abouts]
     all_indices = [indices.new_empty((count, indices.shape[0])) for count in counts]
     all_values = [values.new_empty((count, *values.shape[1:])) for count in counts]

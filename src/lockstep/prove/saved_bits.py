@@ -72,18 +72,20 @@ def decode(text: bytes, path: str) -> SavedBits:
     Raises:
         UsageError: when the text is damaged, something else, or of a newer version.
     """
-    damaged = f"{path} is damaged, or no file that `lockstep verify --save` wrote. Write it again with --save {path}."
+    damaged = UsageError(
+        f"{path} is damaged, or no file that `lockstep verify --save` wrote.", f"Write it again with --save {path}."
+    )
     try:
         body = json.loads(text)
         if body["format"] != FORMAT:
-            raise UsageError(damaged)
+            raise damaged
         if body["version"] > VERSION:
             raise UsageError(
-                f"{path} was written by a newer lockstep (format {body['version']}; this one reads format {VERSION}). "
-                f"Install that version, or write the file again with --save {path}."
+                f"{path} was written by a newer lockstep (format {body['version']}; this one reads format {VERSION}).",
+                f"Install that version, or write the file again with --save {path}.",
             )
         if body.pop(_CHECKSUM) != _checksum(body):
-            raise UsageError(damaged)
+            raise damaged
         recorded = {Place(_step(line["step"]), i): v for line in body["recorded"] for i, v in line["items"].items()}
         norms = {
             Place(_step(line["step"]), i): float.fromhex(v)
@@ -94,7 +96,7 @@ def decode(text: bytes, path: str) -> SavedBits:
         evidence = Evidence((recorded,), end, norms)
         return SavedBits(str(body["script"]), tuple(body["args"]), body["facts"], int(body["steps"]), evidence)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UsageError(damaged) from None
+        raise damaged from None
 
 
 def read_saved(path: Path) -> SavedBits:
@@ -106,8 +108,8 @@ def read_saved(path: Path) -> SavedBits:
     try:
         text = read_regular(path)
     except OSError as error:
-        way = f" Write it first: --save {path}." if isinstance(error, FileNotFoundError) else ""
-        raise UsageError(f"--against {path} cannot be read: {error.strerror}.{way}") from None
+        fix = f"Write it first: --save {path}." if isinstance(error, FileNotFoundError) else "Check its permissions."
+        raise UsageError(f"--against {path} cannot be read: {error.strerror}.", fix) from None
     return decode(text, str(path))
 
 
@@ -123,7 +125,9 @@ def write_saved(path: Path, saved: SavedBits) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"--save {path} cannot be written: {error.strerror}.") from None
+        raise UsageError(
+            f"--save {path} cannot be written: {error.strerror}.", "Choose a file in a folder that exists and is yours."
+        ) from None
 
 
 def to_save(program: Program, decided: Mapping[str, Any], evidence: Evidence, steps: int) -> SavedBits:

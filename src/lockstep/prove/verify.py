@@ -53,15 +53,15 @@ class Proof:
         if lanes < max(self.ranks):
             possible = ",".join(str(ranks) for ranks in self.ranks if ranks <= lanes) or str(lanes)
             raise UsageError(
-                f"Each rank needs a lane, but {said_by} is less than {max(self.ranks)} ranks. "
-                f"Verify with --lanes {max(self.ranks)}, or with --ranks {possible}."
+                f"Each rank needs a lane, but {said_by} is less than {max(self.ranks)} ranks.",
+                f"Verify with --lanes {max(self.ranks)}, or with --ranks {possible}.",
             )
 
     def _check_script(self, path: Path, saved: SavedBits) -> None:
         if saved.script != name_of(self.program) and SCRIPT not in self.accepted:
             raise UsageError(
-                f"{path} has the bits of {saved.script}, not of {name_of(self.program)}. If the one is to do what the other "
-                f"does, add --accept {SCRIPT}."
+                f"{path} has the bits of {saved.script}, not of {name_of(self.program)}.",
+                f"If the one is to do what the other does, add --accept {SCRIPT}.",
             )
 
     @property
@@ -173,7 +173,7 @@ def _why_not(trial: Trial, evidence: Evidence) -> str:
     if failure is None:
         return f"it ended with exit code {trial.outcome.exit_code}"
     at = f" at {Path(failure.file).name}:{failure.line}" if failure.file else ""
-    return f"{' '.join(failure.error.split())}{at}"
+    return f"{' '.join(f'{failure.error} {failure.fix}'.split())}{at}"
 
 
 def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
@@ -236,7 +236,8 @@ def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     findings.not_exact = decided["not_exact"]
     findings.numerics = str(decided["arithmetic"]["numerics"])
     if findings.not_exact and (proof.save is not None or proof.against is not None):
-        raise UsageError(f"There are no bits to save or to compare with a file: {findings.not_exact}")
+        problem = f"There are no bits to save or to compare with a file: {findings.not_exact}"
+        raise UsageError(problem, "Leave out --save and --against.")
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
         findings.lanes = own

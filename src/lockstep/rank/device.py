@@ -20,11 +20,11 @@ def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torc
     """
     num_devices = torch.cuda.device_count() if kind != "cpu" and torch.cuda.is_available() else 0
     if kind not in (None, "cpu", "cuda"):
-        raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.')
+        raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.', "Leave it out to let lockstep choose.")
     if kind == "cuda" and local_world_size > num_devices:
         raise UsageError(
-            f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}. "
-            f"Start with -n {max(num_devices, 1)}, or with --device cpu."
+            f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}.",
+            f"Start with -n {max(num_devices, 1)}, or with --device cpu.",
         )
     if kind == "cpu" or local_world_size > num_devices:
         return torch.device("cpu")

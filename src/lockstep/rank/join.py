@@ -49,8 +49,9 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
     if dist.is_initialized():
         if dist.get_world_size() != max(position.world_size, 1):
             raise UsageError(
-                f"torch.distributed was initialised with {dist.get_world_size()} ranks, but this process was started as "
-                f"one of {position.world_size}. Let lockstep.init() initialise it."
+                f"torch.distributed was initialised with {dist.get_world_size()} ranks, but this process was started "
+                f"as one of {position.world_size}.",
+                "Let lockstep.init() initialise it.",
             )
     elif position.world_size > 1:
         _initialise(environment, device, exact=exact)

@@ -137,8 +137,8 @@ class Run:
     def _require_present(self) -> None:
         if self._run.progress.ended:
             raise UsageError(
-                "This run has ended, because lockstep.init was called again (or lockstep.finish). Use the Run that the last "
-                "lockstep.init returned, and prepare everything with it."
+                "This run has ended, because lockstep.init was called again (or lockstep.finish).",
+                "Use the Run that the last lockstep.init returned, and prepare everything with it.",
             )
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
@@ -160,15 +160,19 @@ class Run:
         """
         self._require_present()
         if not isinstance(loader, PreparedLoader):
-            raise UsageError("run.steps needs the loader that run.prepare returned: `loader = run.prepare(loader)`.")
+            raise UsageError(
+                "run.steps needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+            )
         if not any(loader is own for own in self._run.progress.loaders):
             raise UsageError(
-                "This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again."
+                "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
             )
         if self._run.progress.position.region is not Region.SCRIPT and not is_over(self._run.machinery):
-            raise UsageError(f"run.steps was called inside another step. One step at a time:\n{RIGHT_FORM}")
+            raise UsageError("run.steps was called inside another step.", f"One step at a time:\n{RIGHT_FORM}")
         if not self._run.progress.models:
-            raise UsageError("run.steps needs a model: pass it to run.prepare together with its optimizer.")
+            raise UsageError(
+                "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
+            )
         return train(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
@@ -183,10 +187,11 @@ class Run:
             UsageError: outside a step's lanes.
         """
         if self._run.progress.position.region is not Region.LANE:
-            raise UsageError(f"run.backward belongs inside a step's lanes:\n{RIGHT_FORM}")
+            raise UsageError("run.backward was called outside a step's lanes.", f"Call it inside them:\n{RIGHT_FORM}")
         if self._run.progress.lane is None:
             raise UsageError(
-                f"run.backward was called inside the function that step.backward was given. Return the loss instead:\n{ORDERED_FORM}"
+                "run.backward was called inside the function that step.backward was given.",
+                f"Return the loss instead:\n{ORDERED_FORM}",
             )
         self._run.progress.lane.backward(loss, weight, retain_graph=retain_graph)
 
@@ -199,7 +204,7 @@ class Run:
         value up to rounding.
         """
         if self._run.progress.position.in_lane:
-            raise UsageError(f"Gradients are complete after a step's lanes; clip them there:\n{RIGHT_FORM}")
+            raise UsageError("Gradients are complete only after a step's lanes.", f"Clip them there:\n{RIGHT_FORM}")
         if isinstance(parameters, nn.Module):
             parameters = parameters.parameters()
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -252,7 +257,9 @@ class Run:
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
         if not isinstance(loader, PreparedLoader):
-            raise UsageError("run.gather needs the loader that run.prepare returned.")
+            raise UsageError(
+                "run.gather needs the loader that run.prepare returned.", "Write `loader = run.prepare(loader)`."
+            )
         return loader.evaluated
 
     def broadcast(self, value: Any, source: int = 0) -> Any:

@@ -221,20 +221,26 @@ def _whole_number(seed: Any) -> int:
     try:
         return operator.index(seed)
     except TypeError:
-        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.") from None
+        raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.") from None
 
 
 def _check_numbers(lanes: int | None, threads: int | None) -> None:
     for name, value in (("lanes", lanes), ("threads", threads)):
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise UsageError(f"`{name}` must be a whole number of at least 1, but is {value!r}.")
+            raise UsageError(
+                f"`{name}` must be a whole number of at least 1, but is {value!r}.",
+                "Leave it out to let lockstep choose.",
+            )
 
 
 def _agree(told: list[list[Any]]) -> None:
     names = ("seed", "lanes", "threads", "precision", "numerics")
     for name, values in zip(names, zip(*told, strict=True), strict=True):
         if len(set(values)) > 1:
-            raise UsageError(f"`{name}` must be the same on every rank, but the ranks have {list(values)}.")
+            raise UsageError(
+                f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
+                "Give every rank the same.",
+            )
 
 
 def finish() -> None:

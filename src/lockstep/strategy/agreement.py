@@ -19,6 +19,8 @@ from torch.utils.dlpack import from_dlpack
 from lockstep.errors import UsageError
 from lockstep.transport.contract import Transport
 
+SAME_MODEL = "Build the same model on every rank."
+
 
 def refuse_unsupported(models: Sequence[tuple[str, nn.Module]], absent: Container[int] = ()) -> None:
     """Raise `UsageError` for what cannot be carried: uninitialised, complex, quantised, on "meta", tied by `.data`."""
@@ -26,11 +28,11 @@ def refuse_unsupported(models: Sequence[tuple[str, nn.Module]], absent: Containe
     for label, model in models:
         for name, parameter in model.named_parameters():
             if parameter.is_meta and id(parameter) not in absent:
-                raise UsageError(f"{label}.{name} is on the meta device. Give it values before run.prepare.")
+                raise UsageError(f"{label}.{name} is on the meta device.", "Give it values before run.prepare.")
             if parameter.is_complex() or not parameter.is_floating_point():
                 raise UsageError(
-                    f"{label}.{name} has dtype {parameter.dtype}; parameters must be real floating-point numbers. "
-                    f"Keep it as a buffer, or as two real parameters."
+                    f"{label}.{name} has dtype {parameter.dtype}; parameters must be real floating-point numbers.",
+                    "Keep it as a buffer, or as two real parameters.",
                 )
 
 
@@ -41,7 +43,7 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_lazy(tensor):
                 raise UsageError(
-                    f"{label}.{name} has no shape yet. Run one batch through the model before run.prepare."
+                    f"{label}.{name} has no shape yet.", "Run one batch through the model before run.prepare."
                 )
             if tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
                 continue
@@ -51,8 +53,8 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
     for (_, end, name), (start, _, other) in pairwise(sorted(spans.values())):
         if start < end:
             raise UsageError(
-                f"{name} and {other} are different tensors over the same memory, which lockstep would take apart. To "
-                f"tie them, use the same object: `b.weight = a.weight`; a view of a buffer is better a property."
+                f"{name} and {other} are different tensors over the same memory, which lockstep would take apart.",
+                "To tie them, use the same object: `b.weight = a.weight`; a view of a buffer is better a property.",
             )
 
 
@@ -62,7 +64,7 @@ def check_same_models(
     """Raise `UsageError` on every rank when names, shapes, dtypes or values differ between ranks."""
     found = find_difference(models, transport, absent)
     if found is not None:
-        raise UsageError(found.sentence)
+        raise found.mistake
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Difference:
     """The first thing in which models differ."""
 
     name: str
-    sentence: str
+    mistake: UsageError
 
 
 def find_difference(
@@ -85,25 +87,25 @@ def find_difference(
     for rank, theirs in enumerate(everyone[1:], 1):
         for (name, digest), (other_name, other_digest) in zip(everyone[0], theirs, strict=False):
             if name != other_name or digest != other_digest:
-                return Difference(name, _sentence(rank, name, other_name, digest, other_digest))
+                return Difference(name, _mistake(rank, name, other_name, digest, other_digest))
         if len(theirs) != len(everyone[0]):
-            sentence = (
-                f"The model has {len(everyone[0])} parameters and buffers on rank 0 but {len(theirs)} on rank {rank}. "
-                f"Every rank must build the same model."
+            counts = f"{len(everyone[0])} parameters and buffers on rank 0 but {len(theirs)} on rank {rank}"
+            return Difference(
+                "the number of parameters and buffers", UsageError(f"The model has {counts}.", SAME_MODEL)
             )
-            return Difference("the number of parameters and buffers", sentence)
     return None
 
 
-def _sentence(rank: int, name: str, other_name: str, digest: str, other_digest: str) -> str:
+def _mistake(rank: int, name: str, other_name: str, digest: str, other_digest: str) -> UsageError:
     if name != other_name:
-        return f"The model has {name!r} on rank 0 where rank {rank} has {other_name!r}. Every rank must build the same model."
+        return UsageError(f"The model has {name!r} on rank 0 where rank {rank} has {other_name!r}.", SAME_MODEL)
     shape, other_shape = digest.rpartition(" ")[0], other_digest.rpartition(" ")[0]
     if shape != other_shape:
-        return f"{name!r} is {shape} on rank 0 but {other_shape} on rank {rank}. Every rank must build the same model."
-    return (
-        f"{name!r} has other values on rank {rank} than on rank 0. Build the model after lockstep.init(), which gives "
-        f"every rank the same random numbers, and do not seed from the rank or the time."
+        return UsageError(f"{name!r} is {shape} on rank 0 but {other_shape} on rank {rank}.", SAME_MODEL)
+    return UsageError(
+        f"{name!r} has other values on rank {rank} than on rank 0.",
+        "Build the model after lockstep.init(), which gives every rank the same random numbers, and do not seed from "
+        "the rank or the time.",
     )
 
 

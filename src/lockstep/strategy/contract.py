@@ -216,7 +216,10 @@ class Strategy(ABC):
             UsageError: when this strategy does not cut models.
         """
         if layers:
-            raise UsageError(f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.")
+            raise UsageError(
+                f"cut={list(layers)} is for model_parallel and pipeline, but the strategy is {self.name}.",
+                "Leave cut= out, or use --strategy model_parallel.",
+            )
 
     def take_waited_s(self) -> float:
         """Seconds since the last question in which lanes waited for other ranks."""

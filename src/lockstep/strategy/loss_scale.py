@@ -97,9 +97,13 @@ class LossScale:
             value, good, skipped = float(state["scale"]), int(state["good_steps"]), int(state["skipped_in_a_row"])
         except (KeyError, TypeError, ValueError):
             raise UsageError(
-                f"The state of the loss scale needs scale, good_steps and skipped_in_a_row, but is {dict(state)}."
+                f"The state of the loss scale needs scale, good_steps and skipped_in_a_row, but is {dict(state)}.",
+                "Load the state that lockstep wrote.",
             ) from None
         if not SMALLEST <= value <= LARGEST or good < 0 or skipped < 0:
-            raise UsageError(f"A loss scale lies between {SMALLEST} and {LARGEST}, but the state says {dict(state)}.")
+            raise UsageError(
+                f"A loss scale lies between {SMALLEST} and {LARGEST}, but the state says {dict(state)}.",
+                "Load the state that lockstep wrote.",
+            )
         self._scaling = Scaling(value, good, skipped)
         self._overflows.clear()

@@ -24,10 +24,14 @@ def check_loss(loss: Tensor, weight: float | None) -> None:
     """Raise `UsageError` for what is no scalar that needs a gradient, and for a weight below 0."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(f"run.backward needs a scalar loss, but got {shape}. Take the mean over the lane's samples.")
+        raise UsageError(
+            f"run.backward needs a scalar loss, but got {shape}.", "Take the mean over the lane's samples."
+        )
     if not loss.requires_grad:
         raise UsageError(
-            "The loss does not require grad: it was detached, computed under torch.no_grad(), or no parameter is trainable."
+            "The loss does not require grad: it was detached, computed under torch.no_grad(), or no parameter is "
+            "trainable.",
+            "Compute it from the model's outputs, with gradients.",
         )
     if weight is not None and not weight >= 0:
-        raise UsageError(f"weight= must be 0 or more, but is {weight}. Pass the number of items in the loss.")
+        raise UsageError(f"weight= must be 0 or more, but is {weight}.", "Pass the number of items in the loss.")

@@ -32,7 +32,7 @@ def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
 def require_norm_type(norm_type: float) -> None:
     """Raise `UsageError` for what is not the order of a norm."""
     if not norm_type > 0:
-        raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.")
+        raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.", "Use 2.0.")
 
 
 def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:

@@ -69,9 +69,10 @@ def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") 
     if said is None:
         raise UsageError(
             f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself: "
-            f'each rank updates a part of the parameters and sees no others. Say run.prepare(..., updates_by="element") or '
-            f'updates_by="parameter" (statistics over a tensor). One that looks at several parameters at once needs --strategy '
-            f"ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients."
+            f"each rank updates a part of the parameters and sees no others.",
+            'Say run.prepare(..., updates_by="element") or '
+            'updates_by="parameter" (statistics over a tensor). One that looks at several parameters at once needs --strategy '
+            "ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients.",
         )
     return UpdatesBy.ITSELF
 
@@ -90,9 +91,10 @@ def _is_like(kind: type[Optimizer], known: type[Optimizer]) -> bool:
 def _refuse_form(optimizer: Optimizer, group: dict[str, Any]) -> None:
     name = type(optimizer).__name__
     if group.get("differentiable"):
-        raise UsageError(f"{name}(differentiable=True) needs the whole graph of an update. Use --strategy ddp.")
+        raise UsageError(f"{name}(differentiable=True) needs the whole graph of an update.", "Use --strategy ddp.")
     half = any(parameter.dtype not in CUTTABLE for parameter in group["params"])
     if isinstance(optimizer, optim.SGD) and group.get("fused") and group.get("momentum") and half:
         raise UsageError(
-            "SGD(fused=True) with momentum gives other bits each time for half-precision parameters. Use fused=False."
+            "SGD(fused=True) with momentum gives other bits each time for half-precision parameters.",
+            "Use fused=False.",
         )

@@ -49,18 +49,19 @@ def agree_who_stays(
         owners = Counter(filter(None, files))
         if owners and max(owners.values()) > 1:
             raise UsageError(
-                f"{name} lies in memory that several ranks share, as after mp.spawn(train, args=(model,)), so each rank's "
-                f"update would change all of them. Build the model inside the function that the ranks run."
+                f"{name} lies in memory that several ranks share, as after mp.spawn(train, args=(model,)), so each "
+                "rank's update would change all of them.",
+                "Build the model inside the function that the ranks run.",
             )
         if stay and isinstance(tensor, nn.Parameter) and not is_dense(tensor):
-            raise UsageError(_between(name))
+            raise _between(name)
     return frozenset(id(tensor) for tensor, stay in zip(tensors, stays, strict=True) if stay)
 
 
-def _between(name: str) -> str:
-    return (
-        f"{name} is a strided view of memory that something else uses too, so it can be neither moved nor compared. Give "
-        f"it memory of its own before run.prepare: `p.data = p.data.clone()`."
+def _between(name: str) -> UsageError:
+    return UsageError(
+        f"{name} is a strided view of memory that something else uses too, so it can be neither moved nor compared.",
+        "Give it memory of its own before run.prepare: `p.data = p.data.clone()`.",
     )
 
 
@@ -97,25 +98,26 @@ def with_other_users(named: Iterable[tuple[str, Tensor]], laid: Container[int] =
     }
 
 
-def refuse_other_users(named: Iterable[tuple[str, Tensor]], why: str, laid: Container[int] = ()) -> None:
+def refuse_other_users(named: Iterable[tuple[str, Tensor]], fix: str, laid: Container[int] = ()) -> None:
     """Raise `UsageError` for a tensor that has to move, and whose memory is somebody else's too.
 
     Args:
         named: tensors by name.
-        why: the sentence that says why they cannot stay, and the fix.
+        fix: what to do, and why they cannot stay.
         laid: addresses of the memory that lockstep made.
     """
     listed = list(named)
-    refuse_named([name for name, _ in listed], with_other_users(listed, laid), why)
+    refuse_named([name for name, _ in listed], with_other_users(listed, laid), fix)
 
 
-def refuse_named(names: Iterable[str], used: Container[str], why: str) -> None:
+def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
     """Raise `UsageError` for the first of the tensors that have to move, and are among the `used` ones."""
     for name in names:
         if name in used:
             raise UsageError(
                 f"{name} lies in memory that something else uses too: a view that was taken before (p.data, p.detach(), "
-                f".numpy(), from_numpy()), a graph that is still alive, or another process (share_memory()). {why}"
+                f".numpy(), from_numpy()), a graph that is still alive, or another process (share_memory()).",
+                fix,
             )
 
 

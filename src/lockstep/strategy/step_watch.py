@@ -60,8 +60,9 @@ class StepWatch:
     def _end(self, after: Callable[[], None]) -> None:
         if not torch.equal(self._streams.pop(), torch.default_generator.get_state()):
             raise UsageError(
-                f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank updates a part of the "
-                f"parameters, and would draw other ones for it than one rank does. Use --strategy ddp."
+                f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
+                "updates a part of the parameters, and would draw other ones for it than one rank does.",
+                "Use --strategy ddp.",
             )
         after()
 
@@ -83,8 +84,10 @@ class StepWatch:
                 if "NoneType" not in str(error):
                     raise
                 raise UsageError(
-                    f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it finds the gradients of "
-                    f"this rank's part only, and must leave a parameter whose grad is None alone, as torch's own do. Use --strategy ddp."
+                    f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it finds the "
+                    "gradients of this rank's part only, and must leave a parameter whose grad is None alone, as "
+                    "torch's own do.",
+                    "Use --strategy ddp.",
                 ) from error
             finally:
                 self._depth -= 1

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import PromiseBroken
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
 
@@ -162,8 +162,8 @@ class Transport(ABC):
         """
         frame = Frame(operation, where, payload)
         frames = [Frame.decode(data) for data in self.all_gather_bytes(frame.encode())]
-        if sentence := disagreement(frames):
-            raise UsageError(sentence)
+        if mistake := disagreement(frames):
+            raise mistake
         longest = max(frame.size for frame in frames)
         if longest <= INLINE_BYTES:
             return [frame.payload for frame in frames]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from lockstep.errors import UsageError
+
 FRAME_BYTES = 4096
 _HEAD = struct.Struct("<I28s100s")
 INLINE_BYTES = FRAME_BYTES - _HEAD.size
@@ -42,8 +44,8 @@ def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode(errors="replace")
 
 
-def disagreement(frames: Sequence[Frame]) -> str | None:
-    """One sentence when the ranks (frame r is rank r's) are at different operations, else None.
+def disagreement(frames: Sequence[Frame]) -> UsageError | None:
+    """The mistake, when the ranks (frame r is rank r's) are at different operations; else None.
 
     The same operation at different source lines is allowed: an `if` may write `run.mean` twice.
     """
@@ -54,7 +56,8 @@ def disagreement(frames: Sequence[Frame]) -> str | None:
     for (operation, where), members in groupby(ranks, key=lambda rank: (frames[rank].operation, frames[rank].where)):
         names = ", ".join(map(str, members))
         groups.append(f"rank {names} is at {operation!r}" + (f" ({where})" if where else ""))
-    return (
-        f"The ranks are not at the same place: {'; '.join(groups)}. Every rank must make the same calls in the same "
-        f"order; take them out of `if run.is_main:` and of conditions that differ between ranks."
+    return UsageError(
+        f"The ranks are not at the same place: {'; '.join(groups)}.",
+        "Make the same calls in the same order on every rank: take them out of `if run.is_main:` and of conditions "
+        "that differ between ranks.",
     )

@@ -22,6 +22,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, children
 from lockstep.node.meeting import meet
 from lockstep.node.native import compiled
+from lockstep.node.troubles import ABORTED, DISAGREEMENT, LOST, NO_MEMORY, SAME_CALLS
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, SharedOnce, Transport
 
@@ -44,11 +45,6 @@ DTYPES = {
 
 BYTE = DTYPES[torch.uint8]
 
-TROUBLES: dict[int, type[LockstepError]] = {1: PeerLost, 2: UsageError, 3: WorldError, 4: PeerLost, 5: WorldError}
-"""What the compiled part reports, as our exceptions (native/src/errors.hpp)."""
-
-NO_MEMORY = 5
-"""Of `TROUBLES`."""
 MORE_MEMORY = "Use fewer ranks or a smaller model, or raise this process's limits (`ulimit -v`, its control group)."
 
 MOST_PARTS = 255
@@ -67,13 +63,19 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
         try:
             return call(*args)
         except compiled.GroupError as error:
-            trouble, text = error.args
-            fix = f". {MORE_MEMORY}" if trouble == NO_MEMORY else ""
-            raise TROUBLES.get(trouble, WorldError)(text + fix) from None
+            raise _error_for(*error.args) from None
         except OSError as error:  # this process's own limits
             raise WorldError(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
+
+
+def _error_for(trouble: int, text: str) -> LockstepError:
+    if trouble == DISAGREEMENT:
+        return UsageError(text, SAME_CALLS)
+    if trouble in {LOST, ABORTED}:
+        return PeerLost(text)
+    return WorldError(f"{text}. {MORE_MEMORY}" if trouble == NO_MEMORY else text)
 
 
 def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
@@ -102,8 +104,9 @@ def program_of(placement: Placement) -> tuple[bytes, bytes]:
     subtrees = [placement.subtrees(rank) for rank in range(placement.num_ranks)]
     if (num_parts := sum(map(len, subtrees))) > MOST_PARTS:
         raise UsageError(
-            f"{placement.num_lanes} lanes on {placement.num_ranks} ranks are {num_parts} partial sums, and shared memory "
-            f"adds up {MOST_PARTS} at most. Use a number of lanes that the ranks divide, or fewer ranks."
+            f"{placement.num_lanes} lanes on {placement.num_ranks} ranks are {num_parts} partial sums, and shared "
+            f"memory adds up {MOST_PARTS} at most.",
+            "Use a number of lanes that the ranks divide, or fewer ranks.",
         )
     return tree_program(subtrees), bytes(map(len, subtrees))
 

@@ -22,14 +22,14 @@ def check_backend(name: str, device: str, compiled: bool) -> None:
         UsageError: with the fix.
     """
     if name not in BACKENDS:
-        raise UsageError(f"There is no backend {name!r}. Known: {', '.join(BACKENDS)}.")
+        raise UsageError(f"There is no backend {name!r}.", f"Known: {', '.join(BACKENDS)}.")
     if name == OURS and not compiled:
         raise UsageError(
-            "The backend lockstep needs the compiled part of lockstep, which is not installed here. "
-            "Install g++ and lockstep again, or use gloo."
+            "The backend lockstep needs the compiled part of lockstep, which is not installed here.",
+            "Install g++ and lockstep again, or use gloo.",
         )
     if name == "nccl" and device == "cpu":
-        raise UsageError("The backend nccl needs a GPU for each rank, but these ranks compute on the CPU. Use gloo.")
+        raise UsageError("The backend nccl needs a GPU for each rank, but these ranks compute on the CPU.", "Use gloo.")
 
 
 def backend_for(asked: str | None, wanted: str, device: str) -> str | None:

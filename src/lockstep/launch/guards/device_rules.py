@@ -22,16 +22,18 @@ def check_device_index(index: int, position: Position, gpus: int) -> None:
     if index == position.rank != position.local_rank:
         raise UsageError(
             f"torch.cuda.set_device({index}) got the rank, but devices are counted anew on each node, and this one has "
-            f'{gpus}. Use int(os.environ["LOCAL_RANK"]), which is {position.local_rank} here.'
+            f"{gpus}.",
+            f'Use int(os.environ["LOCAL_RANK"]), which is {position.local_rank} here.',
         )
     if position.local_world_size > gpus:
         raise UsageError(
             f"torch.cuda.set_device({index}): {position.local_world_size} ranks were started, but torch sees {gpus} "
-            f"GPU{'s' if gpus != 1 else ''} here. Start {max(gpus, 1)}, or let ranks share with index % {max(gpus, 1)}."
+            f"GPU{'s' if gpus != 1 else ''} here.",
+            f"Start {max(gpus, 1)}, or let ranks share with index % {max(gpus, 1)}.",
         )
     raise UsageError(
-        f"torch.cuda.set_device({index}): torch sees {gpus} GPU{'s' if gpus != 1 else ''} here, counted from 0. "
-        f'Use int(os.environ["LOCAL_RANK"]), which is {position.local_rank} here.'
+        f"torch.cuda.set_device({index}): torch sees {gpus} GPU{'s' if gpus != 1 else ''} here, counted from 0.",
+        f'Use int(os.environ["LOCAL_RANK"]), which is {position.local_rank} here.',
     )
 
 

@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from lockstep.errors import UsageError
 from lockstep.handover.environment import decode
 from lockstep.handover.meeting_place import InheritedFile
 from lockstep.launch.guards.after_import import put_in_place, when_imported
@@ -184,7 +183,7 @@ def check_port(port: int) -> None:
             trial.bind(("", port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise UsageError(busy_port(port)) from None
+                raise busy_port(port) from None
 
 
 def _asked(given: Mapping[str, Any]) -> Asked:

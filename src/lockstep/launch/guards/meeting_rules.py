@@ -15,9 +15,7 @@ from urllib.parse import urlparse
 
 from lockstep.errors import UsageError
 
-MPI_MISSING = 'This torch has no MPI. Use init_process_group("gloo"); it works under mpirun too.'
-NCCL_MISSING = 'This torch has no NCCL. Use init_process_group("gloo").'
-NO_GPU = 'NCCL needs a GPU for each rank, and torch sees none here. Use init_process_group("gloo").'
+GLOO = 'Use init_process_group("gloo").'
 FROM_ENVIRONMENT = 'rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])'
 
 
@@ -92,19 +90,20 @@ def _check_backend(asked: Asked, launched: Launched) -> None:
     names = (asked.backend or "").lower()
     wanted = {part.partition(":")[2] or part for part in names.split(",")}
     if "mpi" in wanted and not launched.has_mpi:
-        raise UsageError(MPI_MISSING)
+        raise UsageError("This torch has no MPI.", 'Use init_process_group("gloo"); it works under mpirun too.')
     if "nccl" not in wanted:
         return
     if not launched.has_nccl:
-        raise UsageError(NCCL_MISSING)
+        raise UsageError("This torch has no NCCL.", GLOO)
     if names != "nccl" and "gloo" in wanted:
         return  # the CPU's part works without a GPU
     if launched.gpus == 0:
-        raise UsageError(NO_GPU)
+        raise UsageError("NCCL needs a GPU for each rank, and torch sees none here.", GLOO)
     if launched.local_world_size > launched.gpus:
         raise UsageError(
             f"NCCL needs a GPU for each rank, but {launched.local_world_size} ranks were started and torch sees "
-            f'{launched.gpus}. Start {launched.gpus}, or use init_process_group("gloo").'
+            f"{launched.gpus}.",
+            f'Start {launched.gpus}, or use init_process_group("gloo").',
         )
 
 
@@ -112,11 +111,11 @@ def _check_complete(asked: Asked, method: str, scheme: str) -> None:
     missing = [name for name in ("rank", "world_size") if getattr(asked, name) < 0]
     if missing:
         raise UsageError(
-            f"init_method {method} needs {' and '.join(f'{name}=' for name in missing)} too. "
-            f"Pass {FROM_ENVIRONMENT}; or leave init_method out."
+            f"init_method {method} needs {' and '.join(f'{name}=' for name in missing)} too.",
+            f"Pass {FROM_ENVIRONMENT}; or leave init_method out.",
         )
     if scheme == "tcp" and not _port(method):
-        raise UsageError(f"init_method {method} has no port. Write tcp://127.0.0.1:29500, or leave init_method out.")
+        raise UsageError(f"init_method {method} has no port.", "Write tcp://127.0.0.1:29500, or leave init_method out.")
 
 
 def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -> str:
@@ -151,18 +150,21 @@ def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
     ):
         raise UsageError(
             f"init_process_group(world_size={world_size}) waits for {_ranks(world_size)}, but {launched.world_size} "
-            f"{'was' if launched.world_size == 1 else 'were'} started. Start {world_size}, or leave world_size out."
+            f"{'was' if launched.world_size == 1 else 'were'} started.",
+            f"Start {world_size}, or leave world_size out.",
         )
     if world_size != launched.world_size or asked.rank in (-1, launched.rank):
         return
     if asked.rank == launched.local_rank:
         raise UsageError(
             f"init_process_group(rank={asked.rank}) got LOCAL_RANK, which counts anew on each node; this is rank "
-            f'{launched.rank}. Pass rank=int(os.environ["RANK"]), or leave rank out.'
+            f"{launched.rank}.",
+            'Pass rank=int(os.environ["RANK"]), or leave rank out.',
         )
     raise UsageError(
         f"init_process_group(rank={asked.rank}) was called in rank {launched.rank}, so the ranks would wait for each "
-        'other forever. Pass rank=int(os.environ["RANK"]), or leave rank out.'
+        "other forever.",
+        'Pass rank=int(os.environ["RANK"]), or leave rank out.',
     )
 
 
@@ -170,9 +172,9 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' if count != 1 else ''}"
 
 
-def busy_port(port: int) -> str:
-    """The sentence for a port on which somebody else listens."""
-    return (
-        f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there. "
-        'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.'
+def busy_port(port: int) -> UsageError:
+    """That somebody else listens on a port."""
+    return UsageError(
+        f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there.",
+        'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.',
     )

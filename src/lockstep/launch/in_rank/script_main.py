@@ -29,7 +29,7 @@ def script_program(script: str, args: tuple[str, ...]) -> Program:
     try:
         source = read_regular(path)
     except OSError as error:
-        raise UsageError(f"The script {script} cannot be read: {error.strerror}. Check the path.") from None
+        raise UsageError(f"The script {script} cannot be read: {error.strerror}.", "Check the path.") from None
     sys.argv[:] = [script, *args]
     sys.path.insert(0, str(Path(path).resolve().parent))
     main = _new_main()
@@ -52,7 +52,7 @@ def module_program(module: str, args: tuple[str, ...]) -> Program:
     get_code: Callable[[str], CodeType | None] | None = getattr(loader, "get_code", None)
     code = get_code(spec.name) if spec is not None and get_code is not None else None
     if spec is None or code is None:
-        raise UsageError(f"There is no module {module} that can be run. Check the name, or the working directory.")
+        raise UsageError(f"There is no module {module} that can be run.", "Check the name, or the working directory.")
     sys.argv[:] = [spec.origin or module, *args]
     main = _new_main()
     main.__dict__.update(

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.journal.failure import Failure, FailureKind
+from lockstep.errors import mistake_text
+from lockstep.journal.failure import FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.screen.report import ranks_text
 from lockstep.launch.verdict import RankEnd, Verdict, signal_name
-from lockstep.visible import hung, visible
+from lockstep.visible import visible
 
 INDENT = "  "
 MAX_STACK_BYTES = 1 << 16
@@ -46,12 +47,12 @@ class Evidence:
 
 
 def failure_block(verdict: Verdict, evidence: Evidence) -> str:
-    """The block; for a mistake in the script's use of lockstep only one sentence. Without a trailing newline."""
+    """The block; for a mistake in the script's use of lockstep only that and the fix. Without a trailing newline."""
     end = verdict.culprit
     if end is None:
         return ""
     if end.failure is not None and end.failure.kind is FailureKind.USAGE:
-        return f"error: {hung(_message(end.failure))}"
+        return mistake_text(*end.failure.mistake)
     doing = _last_work(evidence.tail)
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
@@ -69,10 +70,6 @@ def lost_block(lost: Sequence[str]) -> str:
         return ""
     lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
     return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
-
-
-def _message(failure: Failure) -> str:
-    return failure.error.partition(": ")[2] or failure.error
 
 
 def _last_work(tail: Sequence[Record]) -> Record | None:

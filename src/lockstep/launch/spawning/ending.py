@@ -42,6 +42,6 @@ def _failure(outcome: Outcome) -> RankFailed:
     text = outcome.block.removeprefix("FAILED").strip()
     rank = outcome.rank if outcome.rank is not None else -1
     if failure is not None and failure.kind is FailureKind.USAGE:
-        message = f"rank {rank}: {failure.error.removeprefix('UsageError: ')}"
-        return RankMisused(message, rank, failure.traceback, outcome.exit_code)
+        problem, fix = failure.mistake
+        return RankMisused(f"rank {rank}: {problem}", fix, rank, failure.traceback, outcome.exit_code)
     return RankFailed(text, rank, failure.traceback if failure is not None else "", outcome.exit_code)

@@ -103,7 +103,7 @@ def pack(call: object, culprit: Callable[[], str]) -> bytes:
         fix = "Make it inside the function, on each rank."
         if "fork context" in reason:
             fix = 'Make it with torch.multiprocessing.get_context("spawn").'
-        raise UsageError(f"{culprit()} cannot be sent to the ranks: {reason.rstrip('.')}. {fix}") from error
+        raise UsageError(f"{culprit()} cannot be sent to the ranks: {reason.rstrip('.')}.", fix) from error
     return buffer.getvalue()
 
 
@@ -113,8 +113,8 @@ def _share(args: tuple[Any, ...]) -> None:
     except RuntimeError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise UsageError(
-            f"The tensors of `args` cannot be moved to shared memory: {reason}. Send fewer, or raise the limit: each is an "
-            "open file (ulimit -n) in /dev/shm."
+            f"The tensors of `args` cannot be moved to shared memory: {reason}.",
+            "Send fewer, or raise the limit: each is an open file (ulimit -n) in /dev/shm.",
         ) from error
 
 
@@ -161,8 +161,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         plain = storage._untyped_storage if typed else storage  # noqa: SLF001 - as torch.multiprocessing.reductions does
         if plain.device.type == "cuda":
             raise UsageError(
-                "A CUDA tensor cannot be sent to the ranks, each of which has a device of its own. Send it with .cpu(), "
-                "and move it inside the function."
+                "A CUDA tensor cannot be sent to the ranks, each of which has a device of its own.",
+                "Send it with .cpu(), and move it inside the function.",
             )
         if plain.device.type != "cpu" or not plain.is_shared():
             return NotImplemented

@@ -219,21 +219,30 @@ class SpawnContext:
 
 def _check(fn: object, args: object, nprocs: object) -> None:
     if not callable(fn):
-        raise UsageError(f"`fn` must be a function that takes the rank first, but is {fn!r}.")
+        raise UsageError(
+            f"`fn` must be a function that takes the rank first, but is {fn!r}.",
+            "Write `def fn(rank, *args)`, and pass fn itself.",
+        )
     if not isinstance(args, tuple):
-        raise UsageError(f"`args` must be a tuple, but is of type {type(args).__name__}. With one argument: args=(x,).")
+        raise UsageError(
+            f"`args` must be a tuple, but is of type {type(args).__name__}.", "With one argument: args=(x,)."
+        )
     try:
         inspect.signature(fn).bind(0, *args)
     except TypeError as error:
-        raise UsageError(f"`fn` is called with the rank and then `args`, but: {error}.") from None
+        raise UsageError(
+            f"`fn` is called with the rank and then `args`, which do not fit: {error}.",
+            "Let its first parameter be the rank, and give `args` a value for each of the others.",
+        ) from None
     except ValueError:
         pass  # a builtin without a signature
     if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
-        raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.")
+        raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.", "Pass nprocs=2.")
     if OWN in os.environ:
         raise UsageError(
             f"lockstep.spawn was called in rank {os.environ.get('RANK', '?')} of a run, so each rank would start ranks "
-            "of its own. Start this script with `python`, not with `lockstep run`; or call the function without spawn."
+            "of its own.",
+            "Start this script with `python`, not with `lockstep run`; or call the function without spawn.",
         )
 
 
@@ -262,12 +271,15 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
 def _size(nprocs: int, device: str) -> tuple[Size, str]:
     """As for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
     if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.')
+        raise UsageError(
+            f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."
+        )
     gpus = count_gpus(os.environ) if device != "cpu" and torch_speaks_cuda() else 0
     if device == "cuda" and nprocs > gpus:
         raise UsageError(
             f'{nprocs} ranks with device="cuda" need one GPU each, but {gpus} that torch can use '
-            f'{"is" if gpus == 1 else "are"} here. Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
+            f"{'is' if gpus == 1 else 'are'} here.",
+            f'Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".',
         )
     machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
     too_few = device == "auto" and 0 < gpus < nprocs

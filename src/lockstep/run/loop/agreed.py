@@ -14,7 +14,7 @@ def number(value: float | Tensor) -> float:
     except (TypeError, ValueError):
         shown = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
         raise UsageError(
-            f"A value to log or tally must be one number, but is {shown}. Take a mean, or .item()."
+            f"A value to log or tally must be one number, but is {shown}.", "Take a mean, or .item()."
         ) from None
 
 

@@ -27,7 +27,10 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
     if isinstance(value, Tensor):
         shape = [list(value.shape), str(value.dtype)]
         if any(other != shape for other in run.machinery.transport.all_gather_object(shape, call, where())):
-            raise UsageError(f"{call} needs tensors of the same shape and dtype on every rank.")
+            raise UsageError(
+                f"{call} needs tensors of the same shape and dtype on every rank.",
+                "Reduce what every rank has in one form: a sum, a count.",
+            )
         total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
         return total if scale == 1.0 else total * scale
     told = run.machinery.transport.all_gather_object(float(value), call, where())
@@ -42,13 +45,19 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
     run.progress.position.require_same_on_every_rank("run.broadcast")
     rank, world_size = run.machinery.transport.rank, run.machinery.transport.world_size
     if not 0 <= source < world_size:
-        raise UsageError(f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.")
+        raise UsageError(
+            f"`source` must be a rank from 0 to {world_size - 1}, but is {source}.",
+            "Name the rank that has the values.",
+        )
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
         return run.machinery.transport.all_gather_object(mine, "run.broadcast", where())[source]
     told = run.machinery.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
     if any(other != told[0] for other in told):
-        raise UsageError("run.broadcast needs a tensor of the same shape and dtype on every rank.")
+        raise UsageError(
+            "run.broadcast needs a tensor of the same shape and dtype on every rank.",
+            "Make the tensor on every rank, with the same shape and dtype: torch.empty_like where there are no values.",
+        )
     copy = value.detach().clone(memory_format=torch.contiguous_format)
     run.machinery.transport.broadcast(copy, source)
     return copy
@@ -62,8 +71,8 @@ def new_tally(run: RunState) -> Tally:
         told = run.machinery.transport.all_gather_object([run.progress.evaluation, value], call, where())
         if len({evaluation for evaluation, _ in told}) > 1:
             raise UsageError(
-                f"{call}: the ranks evaluated different samples, or in a different order. Iterate the same prepared "
-                f"loaders on every rank, and give samplers no generator of their own."
+                f"{call}: the ranks evaluated different samples, or in a different order.",
+                "Iterate the same prepared loaders on every rank, and give samplers no generator of their own.",
             )
         return [values for _, values in told]
 
@@ -73,7 +82,7 @@ def new_tally(run: RunState) -> Tally:
 def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
     """See `Run.log`."""
     if run.progress.position.region is Region.EVALUATION:
-        raise UsageError("run.log inside an evaluation loop would log one rank's batches. Use run.tally() there.")
+        raise UsageError("run.log inside an evaluation loop would log one rank's batches.", "Use run.tally() there.")
     if run.progress.position.region is Region.LANE:
         _log_in_lane(run.progress, {name: number(value) for name, value in scalars.items()})
         return

@@ -26,11 +26,13 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     line = where()
     if run.progress.position.in_lane:
         raise UsageError(
-            "A prepared loader was iterated inside another loop over batches, where each rank would see other samples. "
-            "Evaluate between steps or after the epoch; to train, use run.steps(loader)."
+            "A prepared loader was iterated inside another loop over batches, where each rank would see other samples.",
+            "Evaluate between steps or after the epoch; to train, use run.steps(loader).",
         )
     if not any(loader is own for own in run.progress.loaders):
-        raise UsageError("This loader belongs to an earlier lockstep.init. Pass the DataLoader to run.prepare again.")
+        raise UsageError(
+            "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
+        )
     outside, run.progress.position.is_counted = LoopPosition(run.progress.position.region), False
     before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
     run.machinery.strategy.keep_buffers()

@@ -18,7 +18,7 @@ def check_replicas(run: RunState, told: list[list[int]]) -> None:
     names = run.machinery.transport.all_gather_object(run.machinery.strategy.name_difference(), "name the difference")
     name = next(filter(None, names), "something")
     raise UsageError(
-        f"The ranks no longer hold the same model ({name} differs). Something outside the lanes depends on the rank: "
-        f"an optimizer.step() on some ranks only, a learning rate or a write that looks at the rank. `lockstep verify` "
-        f"names the first step and tensor."
+        f"The ranks no longer hold the same model ({name} differs).",
+        "Look for what depends on the rank outside the lanes: an optimizer.step() on some ranks only, a learning rate "
+        "or a write that looks at the rank. `lockstep verify` names the first step and tensor.",
     )

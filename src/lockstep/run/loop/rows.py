@@ -38,12 +38,15 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
         if other["rows"] != len(other["indices"]):
             raise UsageError(
                 f"run.gather got {other['rows']} rows on rank {rank}, but the last evaluation gave it "
-                f"{len(other['indices'])} samples. Collect one row per sample in `for batch in loader`, concatenate "
-                f"them, and gather after the loop."
+                f"{len(other['indices'])} samples.",
+                "Collect one row per sample in `for batch in loader`, concatenate them, and gather after the loop.",
             )
     shape, dtype = next(((o["shape"], o["dtype"]) for o in told if o["rows"]), (told[0]["shape"], told[0]["dtype"]))
     if any(o["rows"] and (o["shape"], o["dtype"]) != (shape, dtype) for o in told):
-        raise UsageError("run.gather got rows of different shapes or dtypes on different ranks.")
+        raise UsageError(
+            "run.gather got rows of different shapes or dtypes on different ranks.",
+            "Give every row the same shape and dtype: pad them, or gather numbers.",
+        )
     longest = max(other["rows"] for other in told)
     padded = torch.zeros((longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=rows.device)
     if len(rows):
@@ -57,5 +60,5 @@ def _number(index: Any) -> int:
     try:
         return operator.index(index)
     except TypeError:
-        text = f"run.gather needs a data set with whole numbers as indices, but the sampler gives {index!r}."
-        raise UsageError(text) from None
+        problem = f"run.gather needs whole numbers as indices, but the sampler gives {index!r}."
+        raise UsageError(problem, "Give the data set indices from 0 to its length.") from None

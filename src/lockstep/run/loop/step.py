@@ -62,7 +62,7 @@ class Step:
             UsageError: outside the step's lanes.
         """
         if self._run.progress.position.region is not Region.LANE:
-            raise UsageError(f"step.lane is known inside the step's lanes:\n{RIGHT_FORM}")
+            raise UsageError("step.lane is known inside the step's lanes only.", f"Read it there:\n{RIGHT_FORM}")
         return self._run.progress.position.lane
 
     @property
@@ -74,7 +74,8 @@ class Step:
         """
         if self._result is None or self._result.loss is None:
             raise UsageError(
-                f"step.loss is known after the step's lanes, and only if they call run.backward:\n{RIGHT_FORM}"
+                "step.loss is known after the step's lanes, and only if they call run.backward.",
+                f"Read it after the inner loop:\n{RIGHT_FORM}",
             )
         return Agreed(self._result.loss)
 
@@ -108,8 +109,9 @@ class Step:
         run = self._run
         if run.setup.mesh.stages > 1 or run.setup.mesh.asynchronous:
             raise UsageError(
-                f"over_batch= needs the whole model and all lanes of the batch, which {run.machinery.strategy.name} does not have on a "
-                f"rank. Use --strategy ddp or zero1."
+                f"over_batch= needs the whole model and all lanes of the batch, which {run.machinery.strategy.name} "
+                "does not have on a rank.",
+                "Use --strategy ddp or zero1.",
             )
         if run.setup.placement.num_lanes == 1:
             self.backward(lambda batch: loss_of(features_of(batch)))
@@ -146,14 +148,17 @@ class Step:
             lane = self._enter_lane(part, current)
             yield lane, batch
             if self._current is not current:
-                raise UsageError(f"This step is over: its lanes cannot be gone on with.\n{RIGHT_FORM}")
+                raise UsageError(
+                    "This step is over: its lanes cannot be gone on with.", f"Write the loop like this:\n{RIGHT_FORM}"
+                )
             self._leave_lane(lane)
 
     def __iter__(self) -> Iterator[Any]:
         if self._run.machinery.strategy.is_ordered:
             raise UsageError(
-                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so the loop `for batch in step` has no place "
-                f"for it. Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}"
+                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so the loop `for batch in "
+                "step` has no place for it.",
+                f"Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}",
             )
         with self._pass() as current:
             for _, batch in self._batches_of(current):
@@ -164,9 +169,15 @@ class Step:
         """One pass over the step's lanes, with a gradient of its own; or a look at what they compute, without backward."""
         run = self._run
         if self._closed:
-            raise UsageError(f"This step is over: a step must be used before the next one is taken.\n{RIGHT_FORM}")
+            raise UsageError(
+                "This step is over: a step must be used before the next one is taken.",
+                f"Write the loop like this:\n{RIGHT_FORM}",
+            )
         if run.progress.position.region is not Region.STEP:
-            raise UsageError(f"A step's lanes were iterated inside another loop over batches.\n{RIGHT_FORM}")
+            raise UsageError(
+                "A step's lanes were iterated inside another loop over batches.",
+                f"Write one loop after the other:\n{RIGHT_FORM}",
+            )
         current = run.machinery.strategy.begin_pass(self._cut, where())
         run.machinery.streams.look()
         seen = run.machinery.streams.seen

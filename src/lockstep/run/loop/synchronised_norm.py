@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
+from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
 
 
@@ -17,29 +18,32 @@ def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
     return any(isinstance(module, nn.SyncBatchNorm) for model in models for module in model.modules())
 
 
-def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> str:
-    """Why a model with SyncBatchNorm cannot be carried so, with the fix; empty when it can."""
+def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> UsageError | None:
+    """Why a model with SyncBatchNorm cannot be carried so; None when it can."""
     if num_lanes != mesh.num_ranks or mesh.stages > 1:
         stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
-        return (
-            f"SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
-            f"{num_lanes} lanes on {mesh.num_ranks} ranks{stages}. Use BatchNorm, or as many lanes as ranks under ddp."
+        return UsageError(
+            "SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
+            f"{num_lanes} lanes on {mesh.num_ranks} ranks{stages}.",
+            "Use BatchNorm, or as many lanes as ranks under ddp.",
         )
     if mesh.num_ranks > 1 and device_type == "cpu":
-        return "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU. Use BatchNorm, or --device cuda."
-    return ""
+        problem = "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU."
+        return UsageError(problem, "Use BatchNorm, or --device cuda.")
+    return None
 
 
-def objection_to_steps(steps: Sequence[Sequence[int]]) -> str:
-    """Why an epoch cannot be trained with SyncBatchNorm; empty when it can.
+def objection_to_steps(steps: Sequence[Sequence[int]]) -> UsageError | None:
+    """Why an epoch cannot be trained with SyncBatchNorm; None when it can.
 
     Args:
         steps: the samples of each lane, for each step.
     """
     for number, sizes in enumerate(steps, 1):
         if 0 in sizes:
-            return (
-                f"SyncBatchNorm exchanges in every lane, but step {number} has {sum(sizes)} samples, so that "
-                f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait forever. Use drop_last=True."
+            return UsageError(
+                f"SyncBatchNorm exchanges in every lane, but step {number} has {sum(sizes)} samples, so "
+                f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait forever.",
+                "Use drop_last=True.",
             )
-    return ""
+    return None

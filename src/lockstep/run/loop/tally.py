@@ -36,8 +36,8 @@ class Tally:
         """
         if not self._position.in_lane:
             raise UsageError(
-                "tally.add was called outside a batch loop, where every rank would add the same thing. Call it "
-                "inside `for batch in step` or `for batch in loader`."
+                "tally.add was called outside a batch loop, where every rank would add the same thing.",
+                "Call it inside `for batch in step` or `for batch in loader`.",
             )
         self._position.is_counted = True
         amount = float(self._position.num_samples if weight is None else weight)

@@ -32,8 +32,9 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         return
     if run.progress.position.region is not Region.SCRIPT:
         raise UsageError(
-            f"run.steps was begun inside another step. One step at a time, from one loader; to draw "
-            f"from two data sets together, load a torch.utils.data.StackDataset:\n{RIGHT_FORM}"
+            "run.steps was begun inside another step.",
+            "One step at a time, from one loader; to draw from two data sets together, load a "
+            f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
     plan = _begin_epoch(run, loader)
     first = run.machinery.ledger.step + 1
@@ -83,8 +84,9 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     check_replicas(run, run.machinery.transport.all_gather_object(sums, "run.steps replicas", where()))
     if not plan.steps:
         raise UsageError(
-            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than batch_size="  # type: ignore[arg-type]
-            f"{loader.batch_size}, and drop_last=True leaves them out. Use a smaller batch_size or drop_last=False."
+            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than "  # type: ignore[arg-type]
+            f"batch_size={loader.batch_size}, and drop_last=True leaves them out.",
+            "Use a smaller batch_size or drop_last=False.",
         )
     return plan
 
@@ -94,7 +96,7 @@ def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
     if has_synchronised_norm(progress.models) and (
         objection := objection_to_steps([step.cut.samples for step in steps])
     ):
-        raise UsageError(objection)
+        raise objection
 
 
 def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
@@ -104,8 +106,9 @@ def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
         if other != told[0]:
             raise UsageError(
                 f"The order of the samples is not the same on every rank: rank 0 has {told[0][1]} samples in "
-                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}, or in another order. lockstep shuffles "
-                f"and cuts for all ranks; do not shuffle, seed or split by rank in the sampler or the data set."
+                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}, or in another order.",
+                "Do not shuffle, seed or split by rank in the sampler or the data set: lockstep shuffles and cuts for "
+                "all ranks.",
             )
 
 

@@ -44,13 +44,16 @@ class LaneFeatures:
         if not leaves or any(not isinstance(leaf, Tensor) or not leaf.dim() for leaf in leaves):
             shown = ", ".join(_shown(leaf) for leaf in leaves) or "nothing"
             raise UsageError(
-                f"With over_batch= the first function returns the features of a lane: tensors with a row for each sample, alone or "
-                f"in a tuple, list or dict; but it returned {shown}."
+                f"With over_batch= the first function returns the features of a lane, but it returned {shown}.",
+                "Return tensors with a row for each sample, alone or in a tuple, list or dict.",
             )
         try:
             return cls(leaves, pytree.treespec_dumps(form))
         except (TypeError, NotImplementedError) as error:
-            raise UsageError(f"The features of a lane may stand in a tuple, list or dict only ({error}).") from None
+            raise UsageError(
+                f"The features of a lane may stand in a tuple, list or dict only ({error}).",
+                "Return tensors in one of these.",
+            ) from None
 
 
 def _shown(leaf: Any) -> str:
@@ -76,8 +79,8 @@ class WholeBatch:
         described = [lane for rank in told for lane in rank]
         if any(lane["form"] != described[0]["form"] or lane["kinds"] != described[0]["kinds"] for lane in described):
             raise UsageError(
-                "over_batch= needs features of the same structure, shape and dtype in every lane; only the number of rows may "
-                "differ."
+                "over_batch= needs features of the same structure, shape and dtype in every lane.",
+                "Let only the number of rows differ.",
             )
         self.num_terms = sum(not number or any(lane["needs"]) for number, lane in enumerate(described))
         """Lanes that a gradient goes through; the first one always, for what the loss uses besides features."""

@@ -53,8 +53,9 @@ class EpochCount:
         """`run.steps` begins. Raises `UsageError` when a state was saved in this body, as if the epoch were over."""
         if self.saved:
             raise UsageError(
-                "run.save_state was called before the last run.steps of this epoch, so a resumed run would skip the rest of "
-                "it. Save at the end of the epoch's body, or at its beginning."
+                "run.save_state was called before the last run.steps of this epoch, so a resumed run would skip the "
+                "rest of it.",
+                "Save at the end of the epoch's body, or at its beginning.",
             )
 
     def end_steps(self) -> None:
@@ -83,6 +84,6 @@ class EpochCount:
         loop = position["loop"]
         if self.in_body and loop != self.loop:
             raise UsageError(
-                f"The state was saved in the script's run.epochs number {loop}, but this is number {self.loop}. Load it "
-                f"before the first run.epochs."
+                f"The state was saved in the script's run.epochs number {loop}, but this is number {self.loop}.",
+                "Load it before the first run.epochs.",
             )

@@ -42,10 +42,12 @@ class LoopPosition:
         if self.region is Region.LANE:
             raise UsageError(
                 f"{call} was called inside the lane loop. Ranks carry different numbers of lanes, so some would wait "
-                f"forever. Call it after the inner loop; for a metric use run.tally()."
+                "forever.",
+                "Call it after the inner loop; for a metric use run.tally().",
             )
         if self.region is Region.EVALUATION:
             raise UsageError(
-                f"{call} was called while iterating a prepared loader. Ranks get different numbers of batches from it, so "
-                f"some would wait forever. Call it after the loop; for a metric use run.tally()."
+                f"{call} was called while iterating a prepared loader. Ranks get different numbers of batches from it, "
+                "so some would wait forever.",
+                "Call it after the loop; for a metric use run.tally().",
             )

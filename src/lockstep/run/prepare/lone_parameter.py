@@ -22,7 +22,7 @@ class LoneParameter(nn.Module):
         if not tensor.is_leaf or not tensor.requires_grad:
             why = "was computed from others" if not tensor.is_leaf else "requires no gradient"
             raise UsageError(
-                f"run.prepare got a tensor of shape {tuple(tensor.shape)} that {why}, so no optimizer can train it. Pass "
-                f"nn.Parameter(...), or leave it out: constants and batches need no preparation."
+                f"run.prepare got a tensor of shape {tuple(tensor.shape)} that {why}, so no optimizer can train it.",
+                "Pass nn.Parameter(...), or leave it out: constants and batches need no preparation.",
             )
         self._parameters["value"] = tensor  # type: ignore[assignment]  # torch's own registration wants nn.Parameter

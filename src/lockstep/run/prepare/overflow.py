@@ -102,7 +102,7 @@ def _refuse_second_scaler() -> None:
             return
         if frame.f_code is GradScaler.step.__code__:
             raise UsageError(
-                'precision="16-mixed" scales the loss itself. Leave out the GradScaler: run.backward(loss) in the lanes, '
-                "optimizer.step() after them."
+                'precision="16-mixed" scales the loss itself.',
+                "Leave out the GradScaler: run.backward(loss) in the lanes, optimizer.step() after them.",
             )
         frame = frame.f_back

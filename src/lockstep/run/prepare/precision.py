@@ -25,7 +25,7 @@ def make_precision(name: str, device: torch.device, environment: RankEnvironment
     plain = bool(environment.settings and environment.settings.evidence.get("plain"))
     if name == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise UsageError(
-            f"{torch.cuda.get_device_name(device)} has no bfloat16, which precision bf16-mixed needs. Use 16-mixed."
+            f"{torch.cuda.get_device_name(device)} has no bfloat16, which precision bf16-mixed needs.", "Use 16-mixed."
         )
     if name == "16-mixed" and device.type == "cpu" and environment.position.rank == 0 and not _cpu_has_fp16():
         say(

@@ -38,11 +38,13 @@ from lockstep.strategy.right_form import RIGHT_FORM
 def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
     """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
     if not things:
-        raise UsageError("run.prepare needs at least one model, parameter, optimizer, scheduler or DataLoader.")
+        raise UsageError(
+            "run.prepare got nothing.", "Pass at least one model, parameter, optimizer, scheduler or DataLoader."
+        )
     if run.progress.position.region is not Region.SCRIPT:
-        raise UsageError("run.prepare was called inside a step. Call it before the training loop.")
+        raise UsageError("run.prepare was called inside a step.", "Call it before the training loop.")
     if updates_by not in (None, "element", "parameter"):
-        raise UsageError(f'updates_by={updates_by!r}: it must be "element" or "parameter".')
+        raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
     for thing in things:
         _refuse(run.progress, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
@@ -64,26 +66,31 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
 def _refuse(progress: Progress, thing: Any) -> None:
     kind = type(thing).__name__
     if any(thing is taken for taken in progress.taken) or isinstance(thing, PreparedLoader):
-        raise UsageError(f"run.prepare got the same {kind} twice. Prepare everything once, before the loop.")
+        raise UsageError(f"run.prepare got the same {kind} twice.", "Prepare everything once, before the loop.")
     if isinstance(thing, (DistributedDataParallel, DataParallel)):
-        raise UsageError(f"run.prepare needs the model itself, not {kind}(model); lockstep reduces the gradients.")
+        raise UsageError(
+            f"run.prepare got {kind}(model), but lockstep reduces the gradients itself.",
+            f"Pass the model without {kind}.",
+        )
     if isinstance(thing, SparseAdam):
-        raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them. Use Adam.")
+        raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them.", "Use Adam.")
     if isinstance(thing, Tensor) and any(thing is one for model in progress.models for one in model.parameters()):
         raise UsageError(
-            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already. Leave it out."
+            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already.",
+            "Leave it out.",
         )
     if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
         raise UsageError(
-            f"run.prepare does not know what to do with {kind}. It takes models, parameters, optimizers, schedulers and "
-            f"DataLoaders; everything else needs no preparation."
+            f"run.prepare does not know what to do with {kind}.",
+            "It takes models, parameters, optimizers, schedulers and DataLoaders; everything else needs no "
+            "preparation.",
         )
 
 
 def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
     objection = objection_to_lanes(run.setup.mesh, run.setup.placement.num_lanes, run.setup.device.type)
     if objection and has_synchronised_norm(models):
-        raise UsageError(objection)
+        raise objection
     for model in models:
         if not spans_devices(model):
             _move(model, run.setup.device)
@@ -98,7 +105,7 @@ def _move(model: nn.Module, device: torch.device) -> None:
     """To the rank's device; a view that was taken before stays behind, in a plain script too, but there people see it."""
     named = [*model.named_parameters(), *model.named_buffers()]
     moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
-    refuse_other_users(moving, f"The model goes to {device}: take views after `model.to(run.device)`.")
+    refuse_other_users(moving, f"Take views after `model.to(run.device)`: the model goes to {device}.")
     model.to(device)
 
 
@@ -109,13 +116,15 @@ def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
     foreign = sum(id(parameter) not in known for parameter in owned)
     if foreign == len(owned):
         raise UsageError(
-            f"{type(optimizer).__name__} updates no parameter of the prepared model. Make it from model.parameters() of "
-            f"the same object, after the model has its final layers, and prepare both."
+            f"{type(optimizer).__name__} updates no parameter of the prepared model.",
+            "Make it from model.parameters() of the same object, after the model has its final layers, and prepare "
+            "both.",
         )
     if foreign:
         raise UsageError(
-            f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their gradients "
-            f"would not be reduced. Pass them (or their module) to run.prepare as well."
+            f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their "
+            "gradients would not be reduced.",
+            "Pass them (or their module) to run.prepare as well.",
         )
     run.machinery.strangers.take(optimizer)
     run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
@@ -130,16 +139,19 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
         if calls_back and (not run.machinery.strategy.takes_closures or run.machinery.scaler is not None):
             why = run.machinery.strategy.name if run.machinery.scaler is None else "16-mixed"
             raise UsageError(
-                f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare before. Use "
-                f"--strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the lanes:\n{RIGHT_FORM}"
+                f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare "
+                "before.",
+                "Use --strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the "
+                f"lanes:\n{RIGHT_FORM}",
             )
         if run.progress.position.region is Region.LANE:
             raise UsageError(
-                f"optimizer.step() was called inside a step's lanes; the gradient is complete after them:\n{RIGHT_FORM}"
+                "optimizer.step() was called inside a step's lanes, where the gradient is not complete.",
+                f"Call it after them:\n{RIGHT_FORM}",
             )
         if run.progress.broken is not None and not calls_back:
             raise UsageError(
-                f"There is no gradient for this step: {run.progress.broken}. The right form is:\n{RIGHT_FORM}"
+                f"There is no gradient for this step: {run.progress.broken}.", f"The right form is:\n{RIGHT_FORM}"
             )
         run.machinery.strategy.before_update(optimizer)
 
@@ -167,13 +179,15 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
     for rank, theirs in enumerate(run.machinery.transport.all_gather_object(mine, "prepare loader")):
         if theirs[0] != mine[0]:
             raise UsageError(
-                f"The data set has {theirs[0]} samples on rank {rank} but {mine[0]} on rank {run.machinery.transport.rank}. "
-                f"Give every rank the whole data set; lockstep splits it."
+                f"The data set has {theirs[0]} samples on rank {rank} but {mine[0]} on rank "
+                f"{run.machinery.transport.rank}.",
+                "Give every rank the whole data set; lockstep splits it.",
             )
         if theirs[1] != mine[1]:
             raise UsageError(
-                f"The data set has different samples on rank {rank} than on rank {run.machinery.transport.rank}. Read the same files "
-                f"in the same order everywhere (sort directory listings), and do not shuffle or split by rank."
+                f"The data set has different samples on rank {rank} than on rank {run.machinery.transport.rank}.",
+                "Read the same files in the same order everywhere (sort directory listings), and do not shuffle or "
+                "split by rank.",
             )
     run.progress.loaders.append(prepared)
     return prepared

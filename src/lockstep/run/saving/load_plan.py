@@ -42,6 +42,8 @@ from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 OWN = ("the run", "random numbers")
 
+UNCHANGED = "Use a state that nothing has changed since run.save_state wrote it."
+
 
 @dataclass
 class _Step:
@@ -91,18 +93,22 @@ class LoadPlan:
             self._add_object(name, thing)
         self.extra = self._values()
 
-    def load_all_but_models(self) -> str:
-        """Load optimizers, schedulers, objects and counters, any of which may refuse; why one does, or nothing."""
+    def load_all_but_models(self) -> None:
+        """Load optimizers, schedulers, objects and counters.
+
+        Raises:
+            UsageError: when one of them refuses.
+        """
         for step in self._rest:
             try:
                 step.load()
-            except LockstepError as error:
-                return str(error)
-            except Exception as error:  # noqa: BLE001 - a load_state_dict of the person's own may raise anything
-                return (
-                    f"the {step.label} does not take its state ({type(error).__name__}: {error}). No model was changed."
-                )
-        return ""
+            except UsageError as error:
+                raise unfit(self.place, error.problem, error.fix) from None
+            except LockstepError:
+                raise
+            except Exception as error:
+                problem = f"the {step.label} does not take its state ({type(error).__name__}: {error})."
+                raise unfit(self.place, problem, "Prepare the same things: no model was changed.") from error
 
     def load_models(self) -> None:
         """Write the weights, which fit; and go on with the counters and random streams."""
@@ -123,23 +129,26 @@ class LoadPlan:
 
     def _file(self, name: str) -> Path:
         if name not in self._manifest.files:
-            raise UsageError(f"its manifest does not name {name}.")
+            raise UsageError(f"its manifest does not name {name}.", UNCHANGED)
         return self.place / name
 
     def _check_own(self) -> None:
         if problem := wrong_counters(self._counters) or wrong_streams(self._streams):
-            raise UsageError(f"{problem}.")
+            raise UsageError(f"{problem}.", UNCHANGED)
         saved = len(self._counters["loaders"])
         if saved != len(self._run.progress.loaders):
             raise UsageError(
-                f"it was saved with {saved} prepared loaders, and the run has {len(self._run.progress.loaders)}."
+                f"it was saved with {saved} prepared loaders, and the run has {len(self._run.progress.loaders)}.",
+                "Prepare the same loaders.",
             )
         self._run.progress.epochs.check(self._counters["epochs"])
 
     def _document(self, label: str) -> Any:
         if label not in self._documents:
             kinds = [name for name in self._documents if name not in OWN]
-            raise UsageError(f"the run has {label}, but the state has only {', '.join(kinds)}.")
+            raise UsageError(
+                f"the run has {label}, but the state has only {', '.join(kinds)}.", "Prepare the same things."
+            )
         self._used.add(label)
         return self._documents[label]
 
@@ -151,7 +160,7 @@ class LoadPlan:
 
     def _like(self, label: str, own: Any, saved: Any, **rules: bool) -> Any:
         if problem := unlike(own, saved, label, **rules):
-            raise UsageError(f"{problem}.")
+            raise UsageError(f"{problem}.", "Prepare the same things.")
         return saved
 
     def _add_model(self, label: str, model: Any) -> None:
@@ -161,12 +170,15 @@ class LoadPlan:
         values: dict[str, Tensor] = {name: file.get(name) for name in file.described}
         fit = fit_of("", values, wanted)
         if problems := differences(fit, wanted, strict=True):
-            raise UsageError(f"{label} is another one: {problems}.")
+            raise UsageError(
+                f"{label} is another one: {problems}.",
+                "Prepare the same model, or load the weights alone with lockstep.load_weights.",
+            )
         for name, tensor in state.tensors.items():
             if tensor.dtype != values[name].dtype:
                 raise UsageError(
-                    f"{name} of {label} is {tensor.dtype} and was saved as {values[name].dtype}. Use the same dtypes, or "
-                    f"lockstep.load_weights for the weights alone."
+                    f"{name} of {label} is {tensor.dtype} and was saved as {values[name].dtype}.",
+                    "Use the same dtypes, or lockstep.load_weights for the weights alone.",
                 )
         self._like(label, state.others, others)
         # one whose state_dict is made by code of its own may refuse, and so comes first
@@ -183,18 +195,25 @@ class LoadPlan:
         """By itself torch takes the state of another class without a word, and lets it replace methods."""
         document, mine = self._document(label), type(scheduler).__name__
         if document["class"] != mine:
-            raise UsageError(f"the {label} was a {document['class']}, but the run prepared a {mine}. Prepare the same.")
+            raise UsageError(
+                f"the {label} was a {document['class']}, but the run prepared a {mine}.", "Prepare the same."
+            )
         state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
-            raise UsageError(f"{label}.{strange[0]} is not part of the state of a {mine}.")
+            raise UsageError(
+                f"{label}.{strange[0]} is not part of the state of a {mine}.", "Prepare the scheduler that was saved."
+            )
         self._add(label, scheduler, state)
 
     def _add_object(self, name: str, thing: Any) -> None:
         if not is_stateful(thing):
-            raise UsageError(f"{name}= must be an object with load_state_dict; a saved value comes back in the result.")
+            raise UsageError(
+                f"{name}= must be an object with load_state_dict.",
+                "Leave out what was saved as a value: it comes back in the result.",
+            )
         document = self._document(label_of(name))
         if not document["object"]:
-            raise UsageError(f"{name}= was saved as a value and not as an object. It comes back in the result.")
+            raise UsageError(f"{name}= was saved as a value and not as an object.", "It comes back in the result.")
         self._add(name, thing, self._decode(document["value"]))
 
     def _values(self) -> dict[str, Any]:
@@ -202,9 +221,9 @@ class LoadPlan:
         left = {label: document for label, document in self._documents.items() if label not in self._used}
         for label, document in left.items():
             if not label.endswith("="):
-                raise UsageError(f"it holds {label!r}, which this run did not prepare. Prepare the same things.")
+                raise UsageError(f"it holds {label!r}, which this run did not prepare.", "Prepare the same things.")
             if document["object"]:
-                raise UsageError(f"it holds the state of an object: pass {label}... to run.load_state.")
+                raise UsageError("it holds the state of an object.", f"Pass {label}... to run.load_state.")
         return {label.removesuffix("="): self._decode(document["value"]) for label, document in left.items()}
 
     def _restore_counters(self, saved: Mapping[str, Any]) -> None:
@@ -220,12 +239,16 @@ class LoadPlan:
             loader.epochs_begun = before["epochs_begun"]
 
 
-def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> tuple[LoadPlan | None, str]:
-    """The plan, or why there is none."""
+def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:
+    """The plan.
+
+    Raises:
+        UsageError: when the state does not fit the run, or is not what lockstep writes.
+    """
     try:
-        return LoadPlan(run, place, manifest, objects), ""
-    except LockstepError as error:
-        return None, str(error)
+        return LoadPlan(run, place, manifest, objects)
+    except UsageError as error:
+        raise unfit(place, error.problem, error.fix) from None
     except (
         OSError,
         LookupError,
@@ -236,4 +259,9 @@ def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, A
         RuntimeError,
         MemoryError,
     ) as error:
-        return None, f"it is not what lockstep writes ({error!r})."
+        raise unfit(place, f"it is not what lockstep writes ({error!r}).", UNCHANGED) from error
+
+
+def unfit(place: Path, problem: str, fix: str) -> UsageError:
+    """That the state in `place` is not one of this run."""
+    return UsageError(f"{place} does not fit this run: {problem}", fix)

@@ -10,11 +10,12 @@ from typing import Any
 from lockstep.caller import where
 from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
 from lockstep.checkpoint.manifest import Manifest, damage
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import UsageError
 from lockstep.notices import say
-from lockstep.run.run_state import Machinery, RunState
+from lockstep.run.run_state import RunState
 from lockstep.run.saving.load_plan import LoadPlan, made
 from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
+from lockstep.transport.together import Together
 
 LOAD = "run.load_state"
 
@@ -26,29 +27,23 @@ def load_state(
     require_between_epochs(run.progress, LOAD)
     folder = StateFolder(place_of(run, path))
     before = identity_of(folder.target)
-    found, problem = None, ""
-    try:
-        found = folder.read_manifest()
-    except LockstepError as error:
-        problem = str(error)
-    if not _all_found(run.machinery, folder.target, found, problem):
+    together = Together(run.machinery.transport, LOAD, where())
+    found = together.do(folder.read_manifest)
+    if not _all_found(together, folder.target, found):
         if missing_ok:
             return {}
-        raise UsageError(f"There is no state in {folder.target}. Pass missing_ok=True for a first start.")
+        raise UsageError(f"There is no state in {folder.target}.", "Pass missing_ok=True for a first start.")
     assert found is not None
     place, manifest = found
     # One rank of each node reads every byte; the others believe it.
-    _raise_together(run.machinery, damage(place, manifest) if run.setup.environment.position.local_rank == 0 else "")
-    plan, problem = made(run, place, manifest, objects)
-    problem = f"{place} does not fit this run: {problem}" if problem else ""
-    if identity_of(folder.target) != before:
-        problem = (
-            f"{folder.target} was replaced by another program while it was read. Give each run a folder of its own."
-        )
-    _raise_together(run.machinery, problem)
+    if run.setup.environment.position.local_rank == 0:
+        together.refuse(damage(place, manifest))
+    together.agree()
+    plan = together.do(lambda: _planned(run, folder.target, before, found, objects))
+    together.agree()
     assert plan is not None
-    problem = plan.load_all_but_models()
-    _raise_together(run.machinery, f"{place} does not fit this run: {problem}" if problem else "")
+    together.do(plan.load_all_but_models)
+    together.agree()
     if run.machinery.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
@@ -56,24 +51,33 @@ def load_state(
     return plan.extra
 
 
-def _all_found(machinery: Machinery, target: Path, found: tuple[Path, Manifest] | None, problem: str) -> bool:
+def _all_found(together: Together, target: Path, found: tuple[Path, Manifest] | None) -> bool:
     """Whether there is a state; raises when ranks see different ones."""
-    mine = [problem, found is not None, str(found[1].files) if found else ""]
-    told = machinery.transport.all_gather_object(mine, LOAD, where())
-    if first := next(filter(None, (problem for problem, _, _ in told)), ""):
-        raise UsageError(first)
+    told = together.agree([found is not None, str(found[1].files) if found else ""])
     if any(one != told[0] for one in told):
-        having = [rank for rank, (_, there, _) in enumerate(told) if there]
+        having = [rank for rank, (there, _) in enumerate(told) if there]
         raise UsageError(
-            f"The ranks see different states in {target} (ranks {having} find one). Keep it where every rank can read it."
+            f"The ranks see different states in {target} (ranks {having} find one).",
+            "Keep it where every rank can read it.",
         )
-    return bool(told[0][1])
+    return bool(told[0][0])
 
 
-def _raise_together(machinery: Machinery, problem: str) -> None:
-    told = machinery.transport.all_gather_object(problem, LOAD, where())
-    if first := next(filter(None, told), ""):
-        raise UsageError(first)
+def _planned(
+    run: RunState,
+    target: Path,
+    before: tuple[int, int] | None,
+    found: tuple[Path, Manifest],
+    objects: Mapping[str, Any],
+) -> LoadPlan:
+    """The plan; not when another program replaced what it was made from."""
+    try:
+        return made(run, *found, objects)
+    finally:
+        if identity_of(target) != before:
+            raise UsageError(
+                f"{target} was replaced by another program while it was read.", "Give each run a folder of its own."
+            )
 
 
 def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:

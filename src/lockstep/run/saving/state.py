@@ -29,6 +29,7 @@ from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
+from lockstep.transport.together import Together
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
@@ -42,21 +43,18 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
     checksums = run.machinery.strategy.checksums()
     check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
     folder = StateFolder(place_of(run, path))
-    contents, found, problem = Contents(), {}, folder.refusal() if run.machinery.transport.rank == 0 else ""
+    together = Together(run.machinery.transport, SAVE, where())
+    if run.machinery.transport.rank == 0:
+        together.refuse(folder.refusal())
     states = {
         label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
     }
-    try:
-        contents = collect(run, extra, states)
-        told = {file: inventory_of(tensors) for file, tensors in contents.files.items()}
-    except LockstepError as error:
-        told, problem = {}, problem or str(error)
-    if problem := _first_problem(run.machinery, problem):
-        raise UsageError(problem)
-    found = _agree(run.machinery, contents, told)
-    problem = _write(run, folder, contents, found)
-    if problem := _first_problem(run.machinery, problem):
-        raise WorldError(f"The state could not be written to {folder.target}: {problem}")
+    contents = together.do(lambda: collect(run, extra, states)) or Contents()
+    told = together.do(lambda: {file: inventory_of(tensors) for file, tensors in contents.files.items()}) or {}
+    together.agree()
+    if problem := _write(run, folder, contents, _agree(run.machinery, contents, told)):
+        together.refuse(WorldError(f"The state could not be written to {folder.target}: {problem}"))
+    together.agree()
 
 
 def require_between_epochs(progress: Progress, call: str) -> None:
@@ -64,8 +62,8 @@ def require_between_epochs(progress: Progress, call: str) -> None:
     progress.position.require_same_on_every_rank(call)
     if progress.position.region is not Region.SCRIPT:
         raise UsageError(
-            f"{call} was called inside the loop over run.steps, where an epoch is half done. Call it after the loop, at the "
-            f"end of the epoch."
+            f"{call} was called inside the loop over run.steps, where an epoch is half done.",
+            "Call it after the loop, at the end of the epoch.",
         )
 
 
@@ -163,11 +161,6 @@ def facts_of(run: RunState) -> dict[str, Any]:
     }
 
 
-def _first_problem(machinery: Machinery, problem: str) -> str:
-    told: list[str] = machinery.transport.all_gather_object(problem, SAVE, where())
-    return next(filter(None, told), "")
-
-
 def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`."""
     if machinery.transport.world_size == 1:
@@ -176,8 +169,8 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
     everyone = machinery.transport.all_gather_object(mine, SAVE, where())
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
-            f"{label!r} is not the same on every rank, so there is not one state to save. Save what run.mean, run.tally or "
-            f"run.broadcast gave; a scheduler must be stepped on every rank."
+            f"{label!r} is not the same on every rank, so there is not one state to save.",
+            "Save what run.mean, run.tally or run.broadcast gave; a scheduler must be stepped on every rank.",
         )
     if len({one["inventory"] for one in everyone}) == 1:
         inventories = [told]

@@ -10,12 +10,13 @@ from torch import nn
 
 from lockstep.caller import where
 from lockstep.checkpoint.contents import TensorSet, digest
-from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
+from lockstep.checkpoint.inventory import Inventory, Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.model_state import ModelState
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import UsageError, WorldError
 from lockstep.regular_file import other_kind
 from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.saving.state import place_of
+from lockstep.transport.together import Together
 
 SAVE = "run.save_weights"
 
@@ -26,24 +27,23 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
     Tied weights are written under each of their names, so that a strict `load_state_dict` works anywhere.
     """
     run.progress.position.require_same_on_every_rank(SAVE)
-    tensors, problem, told = TensorSet(), "", {}
-    try:
-        _check_name(path)
-        for name, tensor in ModelState.of(model).tensors.items():
-            tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
-        told = inventory_of(tensors)
-    except LockstepError as error:
-        problem = str(error)
+    together, tensors = Together(run.machinery.transport, SAVE, where()), TensorSet()
+    told = together.do(lambda: _take(run, model, path, tensors)) or {}
     # Before anything is written: behind `if run.is_main:` this raises at once, on every rank.
-    everyone = run.machinery.transport.all_gather_object([problem, digest(told)], SAVE, where())
-    if problem := next(filter(None, (said for said, _ in everyone)), ""):
-        raise UsageError(problem)
     inventories = [told]
-    if len({inventory for _, inventory in everyone}) > 1:
+    if len(set(together.agree(digest(told)))) > 1:
         inventories = run.machinery.transport.all_gather_object(told, SAVE, where())
-    problem = _write(run.machinery, place_of(run, path), sources(inventories), tensors)
-    if problem := run.machinery.transport.all_gather_object(problem, SAVE, where())[0]:
-        raise WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}")
+    if problem := _write(run.machinery, place_of(run, path), sources(inventories), tensors):
+        together.refuse(WorldError(f"The weights could not be written to {os.fspath(path)}: {problem}"))
+    together.agree()
+
+
+def _take(run: RunState, model: nn.Module, path: str | os.PathLike[str], tensors: TensorSet) -> Inventory:
+    """Put the model's tensors into `tensors`; what this rank has of them."""
+    _check_name(path)
+    for name, tensor in ModelState.of(model).tensors.items():
+        tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
+    return inventory_of(tensors)
 
 
 def _check_name(path: str | os.PathLike[str]) -> None:
@@ -51,7 +51,7 @@ def _check_name(path: str | os.PathLike[str]) -> None:
     kind = other_kind(name)
     if "\0" in name or not Path(name).name or kind:
         what = f"is {kind}" if kind else "cannot be one"
-        raise UsageError(f"run.save_weights writes a file, but {name!r} {what}. Name a file, as net.safetensors.")
+        raise UsageError(f"run.save_weights writes a file, but {name!r} {what}.", "Name a file, as net.safetensors.")
 
 
 def _write(machinery: Machinery, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:

@@ -158,11 +158,12 @@ def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> Usage
     what = f"a tensor of shape {tuple(tensor.shape)}"
     if region is Region.EVALUATION:
         return UsageError(
-            f"{name}.step() inside a loop over a prepared loader trains {what} on one rank's share of the samples. Train "
-            f"with `for step in run.steps(loader)`, and pass the tensor (or its module) and {name} to run.prepare."
+            f"{name}.step() inside a loop over a prepared loader trains {what} on one rank's share of the samples.",
+            f"Train with `for step in run.steps(loader)`, and pass the tensor (or its module) and {name} to "
+            "run.prepare.",
         )
     return UsageError(
-        f"{name} updates {what} that got a gradient inside a step's lanes and belongs to nothing that run.prepare took, so "
-        f"its gradient is that of this rank's lanes only. Pass the tensor (or its module) and {name} to run.prepare: "
-        f"`run.prepare(model, centers, optimizer, ...)`."
+        f"{name} updates {what} that got a gradient inside a step's lanes and belongs to nothing that run.prepare "
+        "took, so its gradient is that of this rank's lanes only.",
+        f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`.",
     )

@@ -93,7 +93,9 @@ def replica_devices(copies: int, device: torch.device, num_gpus: int) -> list[to
     if device.type == "cpu":
         return [device] * max(copies, 1)
     if copies > num_gpus:
-        raise UsageError(f"{copies} replicas need {copies} GPUs, but torch sees {num_gpus}. Start with -n {num_gpus}.")
+        raise UsageError(
+            f"{copies} replicas need {copies} GPUs, but torch sees {num_gpus}.", f"Start with -n {num_gpus}."
+        )
     others = [torch.device(device.type, index) for index in range(num_gpus) if index != device.index]
     return [device, *others][: copies or num_gpus]
 
@@ -105,13 +107,15 @@ def _device_of(model: nn.Module) -> torch.device:
 def _refuse_what_cannot_be_replicated(model: nn.Module) -> None:
     if any(_is_compiled(module) for module in model.modules()):
         raise UsageError(
-            f"{type(model).__name__} is compiled, and dp makes new replicas of its modules in every forward, each of which "
-            f"would be compiled again. Prepare the model without torch.compile, or use --strategy ddp."
+            f"{type(model).__name__} is compiled, and dp makes new replicas of its modules in every forward, each of "
+            "which would be compiled again.",
+            "Prepare the model without torch.compile, or use --strategy ddp.",
         )
     if "forward" in model.__dict__:
         raise UsageError(
-            f"{type(model).__name__}.forward was replaced on the object, so replicas of it would run the original one's. "
-            f"Write forward as a method of the class, or use --strategy ddp."
+            f"{type(model).__name__}.forward was replaced on the object, so replicas of it would run the original "
+            "one's.",
+            "Write forward as a method of the class, or use --strategy ddp.",
         )
 
 

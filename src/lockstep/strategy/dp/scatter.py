@@ -40,8 +40,8 @@ def _parts(value: Any, count: int) -> Sequence[Any]:
     if isinstance(value, Tensor):
         if not value.dim():
             raise UsageError(
-                "dp cuts every tensor that the model is called with along dim 0, but one of them has no dimension. Pass "
-                "it as a number, or as a tensor with one row for each sample."
+                "dp cuts every tensor that the model is called with along dim 0, but one of them has no dimension.",
+                "Pass it as a number, or as a tensor with one row for each sample.",
             )
         return value.chunk(count)
     if not isinstance(value, (tuple, list, dict)) or not value:
@@ -66,15 +66,21 @@ def gather_outputs(outputs: Sequence[Any]) -> Any:
         return None
     if isinstance(first, dict):
         if any(other.keys() != first.keys() for other in outputs):
-            raise UsageError("The replicas of dp returned dictionaries with different keys, so they cannot be joined.")
+            raise UsageError(
+                "The replicas of dp returned dictionaries with different keys, so they cannot be joined.",
+                "Return the same keys whatever the samples are, or use --strategy ddp.",
+            )
         return type(first)((key, gather_outputs([output[key] for output in outputs])) for key in first)
     if isinstance(first, (tuple, list)):
         if any(len(other) != len(first) for other in outputs):
-            raise UsageError("The replicas of dp returned collections of different lengths, so they cannot be joined.")
+            raise UsageError(
+                "The replicas of dp returned collections of different lengths, so they cannot be joined.",
+                "Return the same form whatever the samples are, or use --strategy ddp.",
+            )
         return _like(first, [gather_outputs(members) for members in zip(*outputs, strict=True)])
     raise UsageError(
-        f"dp joins tensors, and tuples, lists and dictionaries of them, but the model returned {type(first).__name__}. "
-        f"Return tensors from forward."
+        f"dp joins tensors, and tuples, lists and dictionaries of them, but the model returned {type(first).__name__}.",
+        "Return tensors from forward.",
     )
 
 

@@ -27,8 +27,8 @@ from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Transport
 
 HAS_TO_MOVE = (
-    "Under hogwild lockstep shares the parameters itself, in other memory. Take views after run.prepare and leave out "
-    "share_memory(); what came from NumPy or a mapped file needs `p.data = p.data.clone()`. Or use --strategy ddp."
+    "Take views after run.prepare and leave out share_memory(): hogwild shares the parameters itself, in other memory. "
+    "What came from NumPy or a mapped file needs `p.data = p.data.clone()`. Or use --strategy ddp."
 )
 
 
@@ -66,8 +66,9 @@ class Hogwild(Around):
     def begin_pass(self, cut: StepCut, where: str) -> Pass:
         if self._buffers.has_changed():
             raise UsageError(
-                "A buffer of the model came, went or changed its shape after run.prepare. Under hogwild buffers lie in "
-                "memory that all ranks share. Give them their full size before run.prepare, or use --strategy ddp."
+                "A buffer of the model came, went or changed its shape after run.prepare. Under hogwild buffers lie "
+                "in memory that all ranks share.",
+                "Give them their full size before run.prepare, or use --strategy ddp.",
             )
         mine = StepCut(cut.step, cut.samples[self._mine], cut.weights[self._mine])
         return _HogwildPass(self._replica.begin_pass(mine, where), self._buffers, self._mine.start, self._loss_of(mine))
@@ -144,6 +145,6 @@ def _refuse_what_cannot_be_shared(models: Sequence[tuple[str, nn.Module]]) -> No
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.device.type != "cpu":
                 raise UsageError(
-                    f"{label}.{name} is on {tensor.device}, but hogwild shares CPU memory. Start with --device cpu, or "
-                    f"use --strategy ddp."
+                    f"{label}.{name} is on {tensor.device}, but hogwild shares CPU memory.",
+                    "Start with --device cpu, or use --strategy ddp.",
                 )

@@ -99,8 +99,9 @@ class BufferPass:
         if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
             raise UsageError(
                 f"The buffer {entry.name!r} came out of the lanes with different values, so it is not clear which one "
-                f'counts. Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
-                f"samples after the lanes."
+                f"counts.",
+                f'Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
+                f"samples after the lanes.",
             )
         first = min(words)
         source = placement.rank_of(first)

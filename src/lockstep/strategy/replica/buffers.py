@@ -170,8 +170,8 @@ class BufferBank:
                 if now.shape != entry.view.shape or now.dtype != entry.view.dtype:
                     raise UsageError(
                         f"The buffer {entry.name!r} changed from {tuple(entry.view.shape)} {entry.view.dtype} to "
-                        f"{tuple(now.shape)} {now.dtype} inside a step. Give it its full size before the loop, or keep "
-                        f"it as a plain attribute."
+                        f"{tuple(now.shape)} {now.dtype} inside a step.",
+                        "Give it its full size before the loop, or keep it as a plain attribute.",
                     )
                 entry.view.copy_(now.detach())
                 entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
@@ -205,8 +205,9 @@ class BufferBank:
         for name, buffer, version in self._constants:
             if buffer._version != version:  # noqa: SLF001
                 raise UsageError(
-                    f"The buffer {name!r} was written to, but it is sparse, or a strided view of memory that something else "
-                    f"uses too, so lanes on other ranks would not see it. Register a dense tensor with memory of its own."
+                    f"The buffer {name!r} was written to, but it is sparse, or a strided view of memory that something "
+                    "else uses too, so lanes on other ranks would not see it.",
+                    "Register a dense tensor with memory of its own.",
                 )
         changes = Changes([], {})
         for number, (flat, start) in enumerate(zip(self._flats, self._start, strict=True)):
@@ -293,7 +294,10 @@ def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> R
     for pattern, rule in rules.items():
         if fnmatchcase(name, pattern):
             if rule == Rule.MEAN and not buffer.is_floating_point():
-                raise UsageError(f'buffers={{"{pattern}": "mean"}}: {name!r} has dtype {buffer.dtype}; use "first".')
+                raise UsageError(
+                    f'buffers={{"{pattern}": "mean"}} cannot average {name!r}, whose dtype is {buffer.dtype}.',
+                    'Use "first".',
+                )
             return Rule(rule)
     if isinstance(module, Norm):
         if key in ("running_mean", "running_var"):

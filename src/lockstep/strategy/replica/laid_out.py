@@ -94,15 +94,15 @@ class LaidOut:
             flags = "".join("01"[parameter.requires_grad] for parameter in self.arena.parameters)
             if len(set(self._peers.all_gather_object(flags, "frozen parameters"))) > 1:
                 raise UsageError(
-                    "requires_grad differs between ranks. Freeze and unfreeze the same parameters on every rank."
+                    "requires_grad differs between ranks.", "Freeze and unfreeze the same parameters on every rank."
                 )
             self._watch()
             return
         if not self.memory.is_ours:
             raise UsageError(
-                "A parameter of the model was moved, replaced, resized, or a layer came or went, after run.prepare. Under "
-                "hogwild the parameters lie in memory that all ranks share. Change the model before run.prepare and load "
-                "values with load_state_dict, or use --strategy ddp."
+                "A parameter of the model was moved, replaced, resized, or a layer came or went, after run.prepare. "
+                "Under hogwild the parameters lie in memory that all ranks share.",
+                "Change the model before run.prepare and load values with load_state_dict, or use --strategy ddp.",
             )
         refuse_unsupported(self.models, self.absent)
         check_same_models(self.models, self._peers, self.absent)
@@ -180,13 +180,16 @@ class LaidOut:
             if id(stranger) in self.here or id(stranger) in live:
                 continue
             name, _ = self._ever.get(id(stranger), ("", stranger))
+            if name:
+                raise UsageError(
+                    f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates "
+                    "one that the model no longer has.",
+                    "Use load_state_dict without assign=True, or replace it before the optimizer is made.",
+                )
             raise UsageError(
-                f"The parameter {name!r} was replaced by another object after run.prepare, so the optimizer updates one "
-                f"that the model no longer has. Use load_state_dict without assign=True, or replace it before the "
-                f"optimizer is made."
-                if name
-                else f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
-                f"prepared model, so its gradient was not reduced. Pass its module to run.prepare as well."
+                f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
+                "prepared model, so its gradient was not reduced.",
+                "Pass its module to run.prepare as well.",
             )
 
     def checksums(self) -> list[int]:
@@ -206,6 +209,6 @@ def _nothing() -> None:
 
 def _misplaced_backward() -> UsageError:
     return UsageError(
-        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes. "
-        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}"
+        "loss.backward() was called on a prepared model, so the gradient would miss the other lanes.",
+        f"Call run.backward(loss) inside the step's lanes:\n{RIGHT_FORM}",
     )

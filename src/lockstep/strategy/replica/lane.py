@@ -34,8 +34,8 @@ class Lane(ABC):
         if self.losses and ((weight is not None) != self.explicit or (self.explicit and weight != self.weight)):
             raise UsageError(
                 f"One lane called run.backward with weight={self.weight if self.explicit else None} and "
-                f"weight={weight}, but a lane has one weight. Add the losses up and call run.backward once, or pass "
-                f"the same weight each time."
+                f"weight={weight}, but a lane has one weight.",
+                "Add the losses up and call run.backward once, or pass the same weight each time.",
             )
         self.explicit = weight is not None
         self.weight = by_samples if weight is None else float(weight)
@@ -71,14 +71,15 @@ class Lane(ABC):
 def gradients_touched() -> UsageError:
     """The error of `Lane.check_untouched`."""
     return UsageError(
-        "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they "
-        f"are not complete yet. Do this after the inner loop:\n{RIGHT_FORM}"
+        "Gradients were changed inside a step's lanes (zero_grad, clipping or an optimizer step), where they are not "
+        "complete yet.",
+        f"Do this after the inner loop:\n{RIGHT_FORM}",
     )
 
 
 def gradient_taken_away() -> UsageError:
     """A gradient arrived, and is not there."""
     return UsageError(
-        "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced. "
-        "Look at gradients after the step's lanes."
+        "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced.",
+        "Look at gradients after the step's lanes.",
     )

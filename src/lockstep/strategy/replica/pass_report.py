@@ -77,8 +77,8 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
     lanes = {int(lane): values for report in reports for lane, values in report[0].items()}
     if len({explicit for _, explicit, _ in lanes.values()}) > 1:
         raise UsageError(
-            "Some lanes called run.backward with weight= and some without, so they cannot be averaged. Pass weight= in "
-            "every lane or in none."
+            "Some lanes called run.backward with weight= and some without, so they cannot be averaged.",
+            "Pass weight= in every lane or in none.",
         )
     weights = tuple(lanes[lane][0] if lane in lanes else 0.0 for lane in range(num_lanes))
     _check_weights(lanes, weights)
@@ -113,7 +113,7 @@ def conclude_alone(report: PassReport) -> Conclusions:
 
 def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
     if lanes and not tree_sum(weights) > 0:
-        raise UsageError("All lane weights sum to 0. Pass weight=<number of items the loss averages over>.")
+        raise UsageError("All lane weights sum to 0.", "Pass weight=<number of items the loss averages over>.")
 
 
 def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None:

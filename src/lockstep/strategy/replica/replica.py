@@ -71,7 +71,9 @@ class Replica(Strategy):
         """Add rules for buffers that differ between lanes; see `lockstep.strategy.replica.buffers`. Before `adopt`."""
         for pattern, rule in rules.items():
             if rule not in ("first", "mean"):
-                raise UsageError(f'buffers={{"{pattern}": {rule!r}}}: the rule must be "first" or "mean".')
+                raise UsageError(
+                    f'buffers={{"{pattern}": {rule!r}}} names a rule that is not known.', 'Use "first" or "mean".'
+                )
         self.laid.rules |= rules
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
@@ -82,8 +84,9 @@ class Replica(Strategy):
     ) -> LanePass:
         if self._setting.abandoned:
             raise UsageError(
-                f"The lane loop was exited early, after run.backward had already started sending gradients, so this rank "
-                f"cannot continue. Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}"
+                "The lane loop was exited early, after run.backward had already started sending gradients, so this "
+                "rank cannot continue.",
+                f"Leave before run.backward, or go through all lanes:\n{RIGHT_FORM}",
             )
         self.laid.follow_changes()
         lacks = {} if may_lack is None else {"may_lack": may_lack}

@@ -24,6 +24,7 @@ from lockstep.strategy.stages.cutting.first_lane import FirstLane, digest_of_lan
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.transport.contract import Transport
+from lockstep.transport.together import decode
 
 
 class CutAtFirstCall:
@@ -97,8 +98,8 @@ class CutAtFirstCall:
         """Raise `UsageError` when the open lane has not called the model."""
         if not self.has_called:
             raise UsageError(
-                f"The lane did not call the model as model(...), which is what {self._replica.name} cuts into stages. Put what the "
-                f"lane computes into forward, or use --strategy ddp."
+                f"The lane did not call the model as model(...), which is what {self._replica.name} cuts into stages.",
+                "Put what the lane computes into forward, or use --strategy ddp.",
             )
 
     def behind_lane(self, current: LanePass, opened: ReplicaLane) -> tuple[LanePass, ReplicaLane]:
@@ -130,7 +131,7 @@ class CutAtFirstCall:
 
     def behind_pass(self, current: LanePass) -> LanePass:
         """No lane of this rank has called the model in the pass; but lanes of other ranks may have. The pass that goes on."""
-        cut = self._agree(-1, "", "")
+        cut = self._agree(-1, "", None)
         return current if cut is None else self._apply(cut, current)
 
     def _take_changes(self) -> dict[tuple[nn.Module, str], Tensor]:
@@ -154,7 +155,7 @@ class CutAtFirstCall:
             if (value := buffers.get((entry.module, entry.key))) is not None:
                 laid.bank.set(index, value)
 
-    def _agree(self, lane: int, digest: str, decided: dict[str, Any] | str) -> ModelCut | None:
+    def _agree(self, lane: int, digest: str, decided: dict[str, Any] | list[str] | None) -> ModelCut | None:
         """What the first rank that watched has decided; None when no lane has called the model. Every rank, once in a pass.
 
         Raises:
@@ -162,8 +163,8 @@ class CutAtFirstCall:
         """
         told = self._transport.all_gather_object([lane, digest, decided], "cut the model")
         found = next((one for _, _, one in told if one), None)
-        if isinstance(found, str):
-            raise UsageError(found)
+        if isinstance(found, list):
+            raise decode(found)
         refuse_different_lanes([(lane, digest) for lane, digest, _ in told])
         return ModelCut.decode(found) if found is not None else None
 

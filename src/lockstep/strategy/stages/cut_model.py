@@ -106,12 +106,12 @@ class CutModel(Around):
 def _refuse_models(models: Sequence[nn.Module], strategy: str) -> None:
     if len(models) > 1:
         raise UsageError(
-            f"{strategy} cuts one model into stages, but {len(models)} were prepared. Make them parts of one nn.Module, or use "
-            f"--strategy ddp."
+            f"{strategy} cuts one model into stages, but {len(models)} were prepared.",
+            "Make them parts of one nn.Module, or use --strategy ddp.",
         )
     for module in models[0].modules():
         if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:  # noqa: SLF001
             raise UsageError(
-                f"{strategy} follows the model's forward, which a compiled {type(module).__name__} hides. Prepare it without "
-                f"torch.compile, or use --strategy ddp."
+                f"{strategy} follows the model's forward, which a compiled {type(module).__name__} hides.",
+                "Prepare it without torch.compile, or use --strategy ddp.",
             )

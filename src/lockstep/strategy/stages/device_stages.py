@@ -42,8 +42,8 @@ class DeviceStages(Stages):
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
-        why = "Its layer goes to another device. Drop the view, or use --strategy ddp."
-        refuse_named([name for name, _ in moved], used, why)
+        fix = "Drop the view, for its layer goes to another device; or use --strategy ddp."
+        refuse_named([name for name, _ in moved], used, fix)
         for name, tensor in named:
             stage = cut.holders.get(name, 0)
             gradient, tensor.grad = tensor.grad, None

@@ -67,5 +67,6 @@ class GradientExchange:
         if not self._goes_back:
             raise UsageError(
                 f"Gradients through {self._model}, which is cut into stages, go by run.backward(loss) or "
-                f"step.backward(loss_of) only, not by torch.autograd.grad or Tensor.backward. Use --strategy ddp for them."
+                "step.backward(loss_of) only, not by torch.autograd.grad or Tensor.backward.",
+                "Use --strategy ddp for them.",
             )

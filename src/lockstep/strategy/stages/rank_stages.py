@@ -75,8 +75,8 @@ class RankStages(Stages):
             if holder not in (None, stage):
                 laid.absent.add(id(tensor))
                 absent.append((name, tensor))
-        why = "Its layer is on another rank now. Drop the view, or use --strategy ddp."
-        refuse_named([name for name, _ in absent], used, why)
+        fix = "Drop the view, for its layer is on another rank now; or use --strategy ddp."
+        refuse_named([name for name, _ in absent], used, fix)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
                 let_go(name, tensor)
@@ -170,8 +170,9 @@ class RankStages(Stages):
 def _refuse_partial_model(module: nn.Module, _prefix: str, keep_vars: bool) -> None:
     if not keep_vars:
         raise UsageError(
-            f"state_dict() of {type(module).__name__} would have the layers of this rank only. Call run.save_weights(model, path) "
-            f"or run.save_state(path) on every rank; state_dict(keep_vars=True) gives what is here."
+            f"state_dict() of {type(module).__name__} would have the layers of this rank only.",
+            "Call run.save_weights(model, path) or run.save_state(path) on every rank; state_dict(keep_vars=True) "
+            "gives what is here.",
         )
 
 
@@ -183,6 +184,6 @@ def _show_again(hidden: dict[Tensor, Tensor]) -> None:
 
 def _refuse_partial_optimizer(optimizer: Optimizer) -> None:
     raise UsageError(
-        f"state_dict() of {type(optimizer).__name__} would have the state of this rank's layers only. Call run.save_state(path) "
-        f"on every rank."
+        f"state_dict() of {type(optimizer).__name__} would have the state of this rank's layers only.",
+        "Call run.save_state(path) on every rank.",
     )

@@ -28,8 +28,8 @@ class _Method:
 
     def __reduce__(self) -> Any:
         raise UsageError(
-            f"A prepared {type(self._module).__name__} cannot be pickled while a strategy runs its layers. Save its weights "
-            f"with run.save_weights(model, path)."
+            f"A prepared {type(self._module).__name__} cannot be pickled while a strategy runs its layers.",
+            "Save its weights with run.save_weights(model, path).",
         )
 
 

@@ -58,9 +58,10 @@ class Results:
         if isinstance(result, Unfollowed):
             if form is None:
                 raise UsageError(
-                    f"{self._model} returns a {kind}, and its forward cannot be followed to its end without the layers of "
-                    f"other stages ({_said(result.error)}). Return a tensor, or a tuple, list or dict of tensors, or use "
-                    f"--strategy pipeline, where only the last stage needs it."
+                    f"{self._model} returns a {kind}, and its forward cannot be followed to its end without the layers "
+                    f"of other stages ({_said(result.error)}).",
+                    "Return a tensor, or a tuple, list or dict of tensors, or use --strategy pipeline, where only the "
+                    "last stage needs it.",
                 )
             return built(form, iter(values))
         return self._filled(result, present, values)
@@ -69,8 +70,8 @@ class Results:
         places = tensors_of(result)
         if len(places) != len(present):
             raise UsageError(
-                f"{self._model} returns {len(present)} tensors on the last stage, but {len(places)} on another one. Return "
-                f"the same form whatever the values are, or use --strategy pipeline."
+                f"{self._model} returns {len(present)} tensors on the last stage, but {len(places)} on another one.",
+                "Return the same form whatever the values are, or use --strategy pipeline.",
             )
         arrived = iter(values)
         new: dict[int, Tensor] = {}

@@ -99,8 +99,8 @@ class StageRunner:
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
-            f"{self._name} is cut into stages, so a copy would have the layers of this rank only. Copy it before the first "
-            f"step, or load saved weights into a new one."
+            f"{self._name} is cut into stages, so a copy would have the layers of this rank only.",
+            "Copy it before the first step, or load saved weights into a new one.",
         )
 
     def remove(self) -> None:
@@ -147,8 +147,8 @@ class StageRunner:
         assert entry is not None
         which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} for the {entry.number}th time"
         return UsageError(
-            f"{self._name} returned without calling {which}, where {what}. A forward that takes other ways cannot be cut "
-            f"there: name other layers with run.prepare(..., cut=[...]), or use --strategy ddp."
+            f"{self._name} returned without calling {which}, where {what}.",
+            "Name other layers with run.prepare(..., cut=[...]) where forward takes other ways, or use --strategy ddp.",
         )
 
     def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -166,9 +166,10 @@ class StageRunner:
             if not isinstance(error, _OF_GHOSTS) or not (self._following or "meta" in str(error)):
                 raise
             raise UsageError(
-                f"The forward of {self._name} cannot be followed without the layers of other stages ({type(error).__name__}: "
-                f"{str(error).splitlines()[0]}). Move data-dependent branches and indexing out of forward, choose other cut points with "
-                f"run.prepare(..., cut=[...]), or use --strategy ddp."
+                f"The forward of {self._name} cannot be followed without the layers of other stages "
+                f"({type(error).__name__}: {str(error).splitlines()[0]}).",
+                "Move data-dependent branches and indexing out of forward, choose other cut points with "
+                "run.prepare(..., cut=[...]), or use --strategy ddp.",
             ) from error
         finally:
             ghosts.end()
@@ -184,9 +185,10 @@ class StageRunner:
         """Behind this stage's layers forward depends on values: only the next stage knows what it does there."""
         if places := self._elsewhere.what_matters(self._elsewhere.modules()):
             raise UsageError(
-                f"{self._name} changes {places[0]} in forward, and its forward cannot be followed to its end without the "
-                f"layers of other stages ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). Keep such state "
-                f"in a buffer or out of forward, cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+                f"{self._name} changes {places[0]} in forward, and its forward cannot be followed to its end without "
+                f"the layers of other stages ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}).",
+                "Keep such state in a buffer or out of forward, cut elsewhere with run.prepare(..., cut=[...]), or "
+                "use --strategy ddp.",
             ) from error
         return Unfollowed(error)
 
@@ -198,8 +200,8 @@ class StageRunner:
         (number, flags, news, streams), tensors = self._links.take_over()
         if number != self._call.number:
             raise UsageError(
-                f"The stages are at different calls of the model ({number} and {self._call.number}). Every rank must "
-                f"call the model the same number of times; do not put a call behind `if run.is_main`."
+                f"The stages are at different calls of the model ({number} and {self._call.number}).",
+                "Every rank must call the model the same number of times; do not put a call behind `if run.is_main`.",
             )
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)
@@ -224,8 +226,8 @@ class StageRunner:
         if self._ghosts.asked and place.dtype != value.dtype:
             raise UsageError(
                 f"The forward of {self._name} looks at the dtype of what another stage computes, which autocast made "
-                f"{value.dtype} where {place.dtype} was expected. Cut elsewhere with run.prepare(..., cut=[...]), or use "
-                f"--strategy ddp."
+                f"{value.dtype} where {place.dtype} was expected.",
+                "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
             )
         swap(place, value)
         states = self._streams.states()
@@ -241,9 +243,9 @@ class StageRunner:
         arrived = {number: leaf.arrived for number, leaf in carried.items() if hasattr(leaf, "arrived")}
         if any(isinstance(leaf, Tensor) and leaf.is_meta and number not in arrived for number, leaf in carried.items()):
             raise UsageError(
-                f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside a checkpointed part of the "
-                f"model, and an earlier layer of that part is on another stage. Let the stage begin with that part, by "
-                f"run.prepare(..., cut=[...])."
+                f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside a checkpointed part "
+                "of the model, and an earlier layer of that part is on another stage.",
+                "Let the stage begin with that part, by run.prepare(..., cut=[...]).",
             )
         if not arrived or len(arrived) < len(carried):
             return args, kwargs
@@ -262,7 +264,8 @@ class StageRunner:
         if any(not isinstance(value, Tensor) or value.is_meta for value in carried):
             raise UsageError(
                 f"What goes into {self._next.entry.layer!r} needs a value of another stage that went around "
-                f"{self._stage.layers[0]!r}. Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+                f"{self._stage.layers[0]!r}.",
+                "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
             )
         lent, news = self.loans.to_hand_over()
         grad = torch.is_grad_enabled()
@@ -281,8 +284,8 @@ class StageRunner:
 def _missed_value(entry: Entry | None, stage: int) -> UsageError:
     assert entry is not None
     return UsageError(
-        f"What goes into {entry.layer!r}, where stage {stage} begins, is not what went into it in the first step. Cut elsewhere "
-        f"with run.prepare(..., cut=[...]), or use --strategy ddp."
+        f"What goes into {entry.layer!r}, where stage {stage} begins, is not what went into it in the first step.",
+        "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
     )
 
 

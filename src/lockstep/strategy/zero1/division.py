@@ -84,7 +84,7 @@ def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank
     found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if len({*map(id, found)}) < len(found):
         raise UsageError(
-            f"{type(optimizer).__name__} lists a parameter twice. List each one once, or use --strategy ddp."
+            f"{type(optimizer).__name__} lists a parameter twice.", "List each one once, or use --strategy ddp."
         )
 
     def position(parameter: nn.Parameter) -> tuple[int, int, int]:

@@ -139,8 +139,9 @@ class Themselves(Lending):
         self._homes, self._had = [], []
         if (stranger := state.take_back(self._division.pieces)) is not None:
             raise UsageError(
-                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on this "
-                f"rank, so under zero1 it would update what other ranks update. Use --strategy ddp."
+                f"The optimizer made a state for a parameter of shape {tuple(stranger.shape)} that has no gradient on "
+                "this rank, so under zero1 it would update what other ranks update.",
+                "Use --strategy ddp.",
             )
 
 

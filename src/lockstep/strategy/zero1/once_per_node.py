@@ -67,7 +67,8 @@ class OncePerNode(Visibility):
         if any(one != sums[0] for one in sums):
             raise UsageError(
                 "The parameters differ between ranks: the script modified them on some ranks only, or with different "
-                "values. Make the same change on every rank."
+                "values.",
+                "Make the same change on every rank.",
             )
         if self._transport.rank == 0:
             for part in self._parts:

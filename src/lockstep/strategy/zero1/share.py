@@ -45,8 +45,8 @@ class Share:
     ) -> None:
         if isinstance(optimizer.state, SpreadState) and optimizer.state.is_spread:
             raise UsageError(
-                f"The state of {type(optimizer).__name__} lies spread over the ranks of a run that has ended. Make a new "
-                f"optimizer, and take the state over with run.save_state and run.load_state."
+                f"The state of {type(optimizer).__name__} lies spread over the ranks of a run that has ended.",
+                "Make a new optimizer, and take the state over with run.save_state and run.load_state.",
             )
         self.optimizer = optimizer
         self.num_updates = 0
@@ -186,8 +186,8 @@ class Share:
             return
         if self._is_closed and self._state.is_spread:
             raise UsageError(
-                f"The run has ended, and the state of {type(self.optimizer).__name__} lies spread over its ranks. Call "
-                f"optimizer.state_dict() on every rank, or run.save_state(path), before the run ends."
+                f"The run has ended, and the state of {type(self.optimizer).__name__} lies spread over its ranks.",
+                "Call optimizer.state_dict() on every rank, or run.save_state(path), before the run ends.",
             )
         self._require_same("optimizer.state_dict()")
         self._shown = self.optimizer.state = defaultdict(dict, self.whole_state(everyone=True))

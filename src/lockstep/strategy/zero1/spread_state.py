@@ -100,8 +100,8 @@ class SpreadState(defaultdict[Any, Entry]):
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> NoReturn:
         raise UsageError(
-            "An optimizer under zero1 cannot be copied or pickled, because each rank holds a part of its state. Call "
-            "optimizer.state_dict() on every rank, or run.save_state(path)."
+            "An optimizer under zero1 cannot be copied or pickled, because each rank holds a part of its state.",
+            "Call optimizer.state_dict() on every rank, or run.save_state(path).",
         )
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
@@ -111,8 +111,9 @@ class SpreadState(defaultdict[Any, Entry]):
         """False, or an error where another rank may have what is asked for."""
         if self.is_spread and id(key) in self.parameters and not self._is_lent:
             raise UsageError(
-                "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut. Call "
-                "optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, `del optimizer.state[parameter]`."
+                "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut.",
+                "Call optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, `del "
+                "optimizer.state[parameter]`.",
             )
         return False
 

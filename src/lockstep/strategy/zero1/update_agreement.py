@@ -55,15 +55,16 @@ def require_agreement(
         name = type(optimizer).__name__
         decoded = [json.loads(data) for data in told]
         if len({one[1] for one in decoded}) > 1:
-            raise UsageError(_other_options(name, transport.all_gather_object(options, UPDATE, where)))
+            raise _other_options(name, transport.all_gather_object(options, UPDATE, where))
         if len({one[0] for one in decoded}) > 1:
             raise UsageError(
-                f"{name}.step(): some parameters have a gradient on some ranks only. Set and delete the same "
-                f"gradients on every rank."
+                f"{name}.step(): some parameters have a gradient on some ranks only.",
+                "Set and delete the same gradients on every rank.",
             )
         raise UsageError(
-            f"{name}.step(): gradients or parameters differ between ranks. Something outside the lanes depends on the rank: a "
-            f"gradient or a parameter that was written to on some ranks only."
+            f"{name}.step(): gradients or parameters differ between ranks.",
+            "Look for what depends on the rank outside the lanes: a gradient or a parameter that was written to on "
+            "some ranks only.",
         )
     return updated, any(frame[:1] == b"1" for frame in frames)
 
@@ -81,14 +82,16 @@ def _simple(value: Any) -> Any:
     return value if isinstance(value, SIMPLE) else None
 
 
-def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> str:
-    """Which option differs, in words."""
+def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> UsageError:
+    """Which option differs."""
     for rank, groups in enumerate(told[1:], 1):
         for number, (first, other) in enumerate(zip(told[0], groups, strict=False)):
             for (key, value), (other_key, other_value) in zip(first, other, strict=False):
                 if (key, value) != (other_key, other_value):
-                    return (
-                        f"{name} has {key}={value} on rank 0 but {other_key}={other_value} on rank {rank} (group {number}). "
-                        f"Options must not look at the rank: each rank updates a part of one model."
+                    return UsageError(
+                        f"{name} has {key}={value} on rank 0 but {other_key}={other_value} on rank {rank} (group {number}).",
+                        "Let no option look at the rank: each rank updates a part of one model.",
                     )
-    return f"{name} has other parameter groups on other ranks. Add and change groups on every rank alike."
+    return UsageError(
+        f"{name} has other parameter groups on other ranks.", "Add and change groups on every rank alike."
+    )

@@ -20,6 +20,7 @@ from lockstep.strategy.replica.arena import bit_sums
 from lockstep.strategy.stages.cutting.model_cut import allowed_candidates, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
+from lockstep.transport.together import encode
 
 
 class FirstLane:
@@ -66,16 +67,16 @@ class FirstLane:
         with self._watched.going_back():
             yield
 
-    def decide(self, num_stages: int, wanted: Sequence[str]) -> dict[str, Any] | str:
-        """How to cut, as words; or the sentence why not. Empty where this rank has watched no call."""
+    def decide(self, num_stages: int, wanted: Sequence[str]) -> dict[str, Any] | list[str] | None:
+        """How to cut, as JSON; or the mistake that forbids it (together.py). None where this rank has watched no call."""
         if self._watched is None:
-            return ""
+            return None
         name = type(self._model).__name__
         trace = self._watched.trace
         try:
             candidates = allowed_candidates(name, trace, num_stages, wanted)
         except UsageError as error:
-            return str(error)
+            return encode(error)
         cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages)
         return replace(cut, changing=tuple(self._changing)).encode()
 
@@ -102,7 +103,8 @@ def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
         other, known = first.setdefault(lane, (rank, digest))
         if lane >= 0 and known != digest:
             raise UsageError(
-                f"Ranks {other} and {rank} computed the same samples with the same random numbers and the whole model, and "
-                f"got different losses or gradients, so they cannot make stages of one model. forward must not look at the "
-                f"rank, at the time or at a generator of its own; `lockstep verify` under --strategy ddp names what differs."
+                f"Ranks {other} and {rank} computed the same samples with the same random numbers and the whole model, "
+                "and got different losses or gradients, so they cannot make stages of one model.",
+                "Let forward look at no rank, clock or generator of its own; `lockstep verify` under --strategy ddp "
+                "names what differs.",
             )

@@ -108,8 +108,8 @@ def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequenc
     where = f"only before {', '.join(labels)}" if labels else "nowhere"
     raise UsageError(
         f"{name} can be cut {where}, so it makes at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but {num_stages} are "
-        f"asked for{f' ({_few(reasons)})' if reasons else ''}. "
-        + (f"Start with -n {len(allowed) + 1}, or a mesh with fewer stages." if allowed else f"{NEAREST}.")
+        f"asked for{f' ({_few(reasons)})' if reasons else ''}.",
+        f"Start with -n {len(allowed) + 1}, or a mesh with fewer stages." if allowed else f"{NEAREST}.",
     )
 
 
@@ -137,7 +137,8 @@ def _named(
     if len(wanted) != num_stages - 1:
         raise UsageError(
             f"cut={list(wanted)} names {len(wanted)} layers that begin a stage, but {num_stages} stages need "
-            f"{num_stages - 1}."
+            f"{num_stages - 1}.",
+            "Name one layer for each stage but the first.",
         )
     labels = [candidate.label for candidate in allowed]
     for label in wanted:
@@ -147,7 +148,7 @@ def _named(
                 f"it is called several times, so say which call, as {label}:2" if several else "it is not called"
             )
             raise UsageError(
-                f"No stage of {name} can start at {label!r}: {why}. Valid choices: {_few(labels, 12) or 'none'}."
+                f"No stage of {name} can start at {label!r}: {why}.", f"Valid choices: {_few(labels, 12) or 'none'}."
             )
     return [candidate for candidate in allowed if candidate.label in wanted]
 

@@ -85,8 +85,9 @@ class Absent(Tensor):
         with DisableTorchFunctionSubclass():
             if operation in _DRAW:
                 raise UsageError(
-                    f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages would "
-                    f"draw other ones. Do it before the first step, or use --strategy ddp."
+                    f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages "
+                    "would draw other ones.",
+                    "Do it before the first step, or use --strategy ddp.",
                 )
             is_alone = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
             if not is_alone and any(map(_mixed, _operands(operation, args, kwargs))):
@@ -103,14 +104,14 @@ class Absent(Tensor):
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
-            f"{self.parameter_name!r} lies on another stage, so a copy would have the layers of this rank only. Copy the "
-            f"model before the first step, or load saved weights into a new one."
+            f"{self.parameter_name!r} lies on another stage, so a copy would have the layers of this rank only.",
+            "Copy the model before the first step, or load saved weights into a new one.",
         )
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         raise UsageError(
-            f"{self.parameter_name!r} lies on another stage, so a file written here would miss it. Call "
-            f"run.save_weights(model, path) or run.save_state(path) on every rank."
+            f"{self.parameter_name!r} lies on another stage, so a file written here would miss it.",
+            "Call run.save_weights(model, path) or run.save_state(path) on every rank.",
         )
 
 
@@ -138,8 +139,8 @@ def let_go(name: str, parameter: nn.Parameter) -> None:
     except RuntimeError as error:
         if weakref.getweakrefs(parameter):
             raise UsageError(
-                f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}). Prepare the model "
-                f"before anything keeps weak references of it."
+                f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}).",
+                "Prepare the model before anything keeps weak references of it.",
             ) from error
         swap(parameter, other)  # graphs of the lane before the cut hold the parameter; nobody may use them any more
         if other.requires_grad:
@@ -159,8 +160,8 @@ def swap(one: Tensor, other: Tensor) -> None:
 
 def _refuse_old_graph(_: Tensor) -> NoReturn:
     raise UsageError(
-        "A backward went through the lane in which the model was cut into stages, after that lane. Call run.backward inside "
-        "the lane, or use --strategy ddp."
+        "A backward went through the lane in which the model was cut into stages, after that lane.",
+        "Call run.backward inside the lane, or use --strategy ddp.",
     )
 
 
@@ -193,12 +194,13 @@ def absent(value: Any, name: str = "", home: torch.device | None = None) -> Any:
 def _refuse(name: str, operation: str, cause: Exception | None = None) -> NoReturn:
     if not name:
         raise UsageError(
-            f"{operation} needs a value that another stage computed, and that did not go into this stage's first layer in "
-            f"the first step's forward. Let forward go the same way in every step and in evaluation, cut elsewhere with "
-            f"run.prepare(..., cut=[...]), or use --strategy ddp."
+            f"{operation} needs a value that another stage computed, and that did not go into this stage's first layer "
+            "in the first step's forward.",
+            "Let forward go the same way in every step and in evaluation, cut elsewhere with run.prepare(..., "
+            "cut=[...]), or use --strategy ddp.",
         ) from cause
     raise UsageError(
-        f"{operation} needs the values of {name!r}, which another stage holds. What uses a parameter belongs into the "
-        f"model's forward, which must use the same parameters in every step; for averages and other uses of a whole model "
-        f"take --strategy ddp."
+        f"{operation} needs the values of {name!r}, which another stage holds.",
+        "What uses a parameter belongs into the model's forward, which must use the same parameters in every step; "
+        "for averages and other uses of a whole model take --strategy ddp.",
     ) from cause

@@ -21,6 +21,67 @@ STUMBLES = {
 }
 SAID_BY = {"print", "remark", "Line", "note", "problem", "say", "line"}
 LONGEST = 700
+IMPERATIVES = frozenset(
+    [
+        "Add",
+        "Bench",
+        "Build",
+        "Call",
+        "Change",
+        "Check",
+        "Choose",
+        "Clip",
+        "Collect",
+        "Compute",
+        "Convert",
+        "Copy",
+        "Cut",
+        "Do",
+        "Download",
+        "Drop",
+        "Evaluate",
+        "Fetch",
+        "Freeze",
+        "Give",
+        "Hand",
+        "Install",
+        "Iterate",
+        "Keep",
+        "Leave",
+        "Let",
+        "List",
+        "Load",
+        "Look",
+        "Make",
+        "Move",
+        "Name",
+        "Pass",
+        "Prepare",
+        "Put",
+        "Raise",
+        "Read",
+        "Receive",
+        "Reduce",
+        "Register",
+        "Return",
+        "Run",
+        "Save",
+        "Say",
+        "See",
+        "Send",
+        "Set",
+        "Start",
+        "Take",
+        "Train",
+        "Try",
+        "Unpack",
+        "Use",
+        "Verify",
+        "Where",
+        "Write",
+    ]
+)
+"""What a fix begins with; "Where you trust it, unpack it" is one too."""
 
 
 def text_of(node):
@@ -53,21 +114,40 @@ def test_messages_have_no_words_that_a_native_reader_stumbles_on():
     assert {path: sentences for path, sentences in found.items() if sentences} == {}
 
 
-def test_messages_that_ask_for_something_end_their_sentences():
-    open_ended = [
-        f"{path.name}:{line}: {said[-40:]}"
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "UsageError" and len(node.args) == 1
-        for line, said in [(node.lineno, text_of(node.args[0]))]
-        if said and not said.endswith((".", "{}", "}", ")", "\n"))
-    ]
-    assert open_ended == []
+def mistakes(text):
+    """Problem and fix of every UsageError whose words stand where it is raised; an empty text for other words."""
+    for node in ast.walk(ast.parse(text)):
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if name in ("UsageError", "CollectiveMisused") and len(node.args) == 2:
+            fix = node.args[1].body if isinstance(node.args[1], ast.IfExp) else node.args[1]
+            yield node.lineno, text_of(node.args[0]), text_of(fix)
+
+
+def unclear(text):
+    """What is wrong with the mistakes in a file."""
+    for line, problem, fix in mistakes(text):
+        if problem and not problem.endswith((".", "{}")):
+            yield f"{line}: the problem is not a sentence: {problem[-40:]}"
+        if fix and fix.split(" ")[0] not in IMPERATIVES:
+            yield f"{line}: the fix is not an imperative: {fix[:40]}"
+        if fix and not fix.endswith((".", "{}", ")")):
+            yield f"{line}: the fix is not a sentence: {fix[-40:]}"
+
+
+def test_a_mistake_is_a_problem_in_sentences_and_a_fix_that_says_what_to_do():
+    found = {str(path.relative_to(SOURCE)): list(unclear(path.read_text())) for path in SOURCE.rglob("*.py")}
+    assert {path: sentences for path, sentences in found.items() if sentences} == {}
+    assert sum(len(list(mistakes(path.read_text()))) for path in SOURCE.rglob("*.py")) > 300
+
+
+@pytest.mark.parametrize(("problem", "fix"), [("x is wrong", "Use y."), ("x is wrong.", "The y."), ("x.", "Use y")])
+def test_an_unclear_mistake_is_noticed(problem, fix):
+    assert list(unclear(f"raise UsageError({problem!r}, {fix!r})"))
 
 
 @pytest.mark.parametrize(
     "said", ["It waits for ever.", "The back end is gone.", "x is no regular file.", "Draw on every rank alike."]
 )
 def test_a_pattern_is_noticed(said):
-    assert list(stumbles(f"raise UsageError({said!r})"))
-    assert not list(stumbles("raise UsageError('There is no file x.')"))
+    assert list(stumbles(f"raise UsageError({said!r}, 'Use x.')"))
+    assert not list(stumbles("raise UsageError('There is no file x.', 'Use y.')"))

@@ -85,11 +85,11 @@ def _check_steps(trial: Trial, first: Round | None, bench: Bench) -> None:
     if measured >= amount.steps:
         return
     made = json.loads(trial.folder.result.read_text())["steps"] if trial.folder.result.exists() else 0
-    way = f"Use --steps {made - amount.warm_up}, or train" if made > amount.warm_up else "Train"
+    fewer = f", or use --steps {made - amount.warm_up}" if made > amount.warm_up else ""
     raise UsageError(
         f"The script makes {made} steps, but {amount.steps_needed} are needed: {amount.warm_up} to warm up and "
         f"{amount.steps} to measure.",
-        f"{way} for more epochs.",
+        f"Train for more epochs{fewer}.",
     )
 
 

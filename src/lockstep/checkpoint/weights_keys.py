@@ -121,7 +121,7 @@ def choose(parts: Mapping[str, Mapping[str, Any]], wanted: Wanted, key: str | No
     known = ", ".join(f'key="{name}"' for name in parts)
     if key is not None:
         if key not in parts:
-            raise UsageError(f"{file} has no weights under {key!r}.", f"It has: {known}.")
+            raise UsageError(f"{file} has no weights under {key!r}.", f"Use one of: {known}.")
         return fit_of(key, parts[key], wanted)
     fits = [fit_of(name, values, wanted) for name, values in parts.items()]
     best = max((fit.is_exact, fit.num_common) for fit in fits)

@@ -72,7 +72,7 @@ def precision_named(name: object) -> str:
             return precision
     if spelled in ELSEWHERE:
         raise UsageError(f"There is no precision {name!r} here.", f"Use {ELSEWHERE[spelled]}.")
-    raise UsageError(f"There is no precision {name!r}.", f"Known precisions: {', '.join(PRECISIONS)}.")
+    raise UsageError(f"There is no precision {name!r}.", f"Use one of {', '.join(PRECISIONS)}.")
 
 
 def numerics_named(name: object) -> str:

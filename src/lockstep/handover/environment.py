@@ -181,6 +181,6 @@ def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
         if rank in variables and tasks.isdigit() and int(tasks) > 1:
             raise UsageError(
                 f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone.",
-                f"On one node use `lockstep run -n {tasks} SCRIPT`; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, "
+                f"Use `lockstep run -n {tasks} SCRIPT` on one node; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, "
                 "MASTER_PORT.",
             )

@@ -128,7 +128,7 @@ def strategy_named(name: str) -> str:
     """
     found = ALIASES.get(name.lower().replace("-", "_"))
     if found is None:
-        raise UsageError(f"There is no strategy {name!r}.", f"Known strategies: {', '.join(STRATEGIES)}.")
+        raise UsageError(f"There is no strategy {name!r}.", f"Use one of {', '.join(STRATEGIES)}.")
     return found
 
 
@@ -139,7 +139,7 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
         UsageError: when names are unknown, or strategy, mesh and number of ranks cannot be true together.
     """
     if form.schedule not in (None, *SCHEDULES):
-        raise UsageError(f"There is no schedule {form.schedule!r}.", f"Known schedules: {', '.join(SCHEDULES)}.")
+        raise UsageError(f"There is no schedule {form.schedule!r}.", f"Use one of {', '.join(SCHEDULES)}.")
     schedule = form.schedule or SCHEDULES[0]
     sizes = _parse(form.mesh) if form.mesh else {}
     named = [name for name in sizes if name != "ddp"]

@@ -148,7 +148,7 @@ def schedule(name: str, num_stages: int, num_micro_batches: int) -> Schedule:
     """
     makers = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward}
     if name not in makers:
-        raise UsageError(f"There is no schedule {name!r}.", f"Known schedules: {', '.join(makers)}.")
+        raise UsageError(f"There is no schedule {name!r}.", f"Use one of {', '.join(makers)}.")
     stages = tuple(tuple(makers[name](stage, num_stages, num_micro_batches)) for stage in range(num_stages))
     return Schedule(name, num_micro_batches, stages)
 

@@ -28,6 +28,7 @@ LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
 
+WITHOUT_IT = "Install g++ and lockstep again, or use the backend gloo."
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
 """Between two looks at a store and at the process that is to write there. A store's own waiting sees no process, and torch's
@@ -89,10 +90,7 @@ def meet(
         WorldError: on every rank, when memory cannot be shared.
     """
     if problem := why_not():
-        raise UsageError(
-            f"Shared memory between ranks needs the compiled part of lockstep: {problem}.",
-            "Install g++ and lockstep again, or use the backend gloo.",
-        )
+        raise UsageError(f"Shared memory between ranks needs the compiled part of lockstep: {problem}.", WITHOUT_IT)
     try:
         compiled.control_bytes(world_size)
     except ValueError as error:

@@ -61,7 +61,7 @@ class Proof:
         if saved.script != name_of(self.program) and SCRIPT not in self.accepted:
             raise UsageError(
                 f"{path} has the bits of {saved.script}, not of {name_of(self.program)}.",
-                f"If the one is to do what the other does, add --accept {SCRIPT}.",
+                f"Add --accept {SCRIPT} if the one is to do what the other does.",
             )
 
     @property

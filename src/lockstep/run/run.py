@@ -168,7 +168,7 @@ class Run:
                 "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
             )
         if self._run.progress.position.region is not Region.SCRIPT and not is_over(self._run.machinery):
-            raise UsageError("run.steps was called inside another step.", f"One step at a time:\n{RIGHT_FORM}")
+            raise UsageError("run.steps was called inside another step.", f"Take one step at a time:\n{RIGHT_FORM}")
         if not self._run.progress.models:
             raise UsageError(
                 "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."

@@ -54,7 +54,7 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
         if start < end:
             raise UsageError(
                 f"{name} and {other} are different tensors over the same memory, which lockstep would take apart.",
-                "To tie them, use the same object: `b.weight = a.weight`; a view of a buffer is better a property.",
+                "Use the same object to tie them (`b.weight = a.weight`), and a property for a view of a buffer.",
             )
 
 

@@ -22,7 +22,7 @@ def check_backend(name: str, device: str, compiled: bool) -> None:
         UsageError: with the fix.
     """
     if name not in BACKENDS:
-        raise UsageError(f"There is no backend {name!r}.", f"Known: {', '.join(BACKENDS)}.")
+        raise UsageError(f"There is no backend {name!r}.", f"Use one of {', '.join(BACKENDS)}.")
     if name == OURS and not compiled:
         raise UsageError(
             "The backend lockstep needs the compiled part of lockstep, which is not installed here.",

@@ -225,7 +225,7 @@ def _check(fn: object, args: object, nprocs: object) -> None:
         )
     if not isinstance(args, tuple):
         raise UsageError(
-            f"`args` must be a tuple, but is of type {type(args).__name__}.", "With one argument: args=(x,)."
+            f"`args` must be a tuple, but is of type {type(args).__name__}.", "Write args=(x,) for one argument."
         )
     try:
         inspect.signature(fn).bind(0, *args)

@@ -33,7 +33,7 @@ def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     if run.progress.position.region is not Region.SCRIPT:
         raise UsageError(
             "run.steps was begun inside another step.",
-            "One step at a time, from one loader; to draw from two data sets together, load a "
+            "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
     plan = _begin_epoch(run, loader)

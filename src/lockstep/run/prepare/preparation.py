@@ -82,8 +82,7 @@ def _refuse(progress: Progress, thing: Any) -> None:
     if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
         raise UsageError(
             f"run.prepare does not know what to do with {kind}.",
-            "It takes models, parameters, optimizers, schedulers and DataLoaders; everything else needs no "
-            "preparation.",
+            "Pass models, parameters, optimizers, schedulers and DataLoaders: everything else needs no preparation.",
         )
 
 
@@ -151,7 +150,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
             )
         if run.progress.broken is not None and not calls_back:
             raise UsageError(
-                f"There is no gradient for this step: {run.progress.broken}.", f"The right form is:\n{RIGHT_FORM}"
+                f"There is no gradient for this step: {run.progress.broken}.",
+                f"Write the loop like this:\n{RIGHT_FORM}",
             )
         run.machinery.strategy.before_update(optimizer)
 

@@ -213,7 +213,9 @@ class LoadPlan:
             )
         document = self._document(label_of(name))
         if not document["object"]:
-            raise UsageError(f"{name}= was saved as a value and not as an object.", "It comes back in the result.")
+            raise UsageError(
+                f"{name}= was saved as a value and not as an object.", "Leave it out: it comes back in the result."
+            )
         self._add(name, thing, self._decode(document["value"]))
 
     def _values(self) -> dict[str, Any]:

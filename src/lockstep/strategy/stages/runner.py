@@ -31,6 +31,8 @@ from lockstep.strategy.stages.loans import Loans
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.strategy.stages.results import Results, Unfollowed
 
+CUT_ELSEWHERE = "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp."
+
 
 class HandedOver(BaseException):
     """The next stage goes on from here; leaves the user's loss function. No error: `except Exception` must not catch it."""
@@ -134,7 +136,7 @@ class StageRunner:
             for gate in self._gates:
                 gate.count = None
         if self._next is not None and not self._has_left:
-            raise self._missed(self._next.entry, "its next stage begins")
+            raise _missed(self._name, self._next.entry, "its next stage begins")
         if self._next is not None and not self.publishes:
             raise HandedOver
         if self._next is not None:
@@ -142,14 +144,6 @@ class StageRunner:
         if self.publishes:
             self._results.publish(result)
         return result
-
-    def _missed(self, entry: Entry | None, what: str) -> UsageError:
-        assert entry is not None
-        which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} for the {entry.number}th time"
-        return UsageError(
-            f"{self._name} returned without calling {which}, where {what}.",
-            "Name other layers with run.prepare(..., cut=[...]) where forward takes other ways, or use --strategy ddp.",
-        )
 
     def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the user's forward; what other stages compute are ghosts in it."""
@@ -178,7 +172,7 @@ class StageRunner:
                 if (now := buffers[key]) is not None and now.is_meta:  # a layer of another stage made itself a new one
                     buffers[key] = buffer
         if missed:
-            raise self._missed(self._stage.entry, f"stage {self._links.stage} begins")
+            raise _missed(self._name, self._stage.entry, f"stage {self._links.stage} begins")
         return result
 
     def _unfollowed(self, error: Exception) -> Unfollowed:
@@ -201,7 +195,7 @@ class StageRunner:
         if number != self._call.number:
             raise UsageError(
                 f"The stages are at different calls of the model ({number} and {self._call.number}).",
-                "Every rank must call the model the same number of times; do not put a call behind `if run.is_main`.",
+                "Call the model the same number of times on every rank; do not put a call behind `if run.is_main`.",
             )
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)
@@ -227,7 +221,7 @@ class StageRunner:
             raise UsageError(
                 f"The forward of {self._name} looks at the dtype of what another stage computes, which autocast made "
                 f"{value.dtype} where {place.dtype} was expected.",
-                "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
+                CUT_ELSEWHERE,
             )
         swap(place, value)
         states = self._streams.states()
@@ -265,7 +259,7 @@ class StageRunner:
             raise UsageError(
                 f"What goes into {self._next.entry.layer!r} needs a value of another stage that went around "
                 f"{self._stage.layers[0]!r}.",
-                "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
+                CUT_ELSEWHERE,
             )
         lent, news = self.loans.to_hand_over()
         grad = torch.is_grad_enabled()
@@ -281,11 +275,20 @@ class StageRunner:
         return replace_arguments(args, kwargs, gone)
 
 
+def _missed(name: str, entry: Entry | None, what: str) -> UsageError:
+    assert entry is not None
+    which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} for the {entry.number}th time"
+    return UsageError(
+        f"{name} returned without calling {which}, where {what}.",
+        "Name other layers with run.prepare(..., cut=[...]) where forward takes other ways, or use --strategy ddp.",
+    )
+
+
 def _missed_value(entry: Entry | None, stage: int) -> UsageError:
     assert entry is not None
     return UsageError(
         f"What goes into {entry.layer!r}, where stage {stage} begins, is not what went into it in the first step.",
-        "Cut elsewhere with run.prepare(..., cut=[...]), or use --strategy ddp.",
+        CUT_ELSEWHERE,
     )
 
 

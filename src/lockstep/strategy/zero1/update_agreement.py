@@ -93,5 +93,5 @@ def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> UsageErr
                         "Let no option look at the rank: each rank updates a part of one model.",
                     )
     return UsageError(
-        f"{name} has other parameter groups on other ranks.", "Add and change groups on every rank alike."
+        f"{name} has other parameter groups on other ranks.", "Add and change the same groups on every rank."
     )

@@ -148,7 +148,7 @@ def _named(
                 f"it is called several times, so say which call, as {label}:2" if several else "it is not called"
             )
             raise UsageError(
-                f"No stage of {name} can start at {label!r}: {why}.", f"Valid choices: {_few(labels, 12) or 'none'}."
+                f"No stage of {name} can start at {label!r}: {why}.", f"Choose one of: {_few(labels, 12) or 'none'}."
             )
     return [candidate for candidate in allowed if candidate.label in wanted]
 

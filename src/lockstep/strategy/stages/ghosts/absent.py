@@ -201,6 +201,6 @@ def _refuse(name: str, operation: str, cause: Exception | None = None) -> NoRetu
         ) from cause
     raise UsageError(
         f"{operation} needs the values of {name!r}, which another stage holds.",
-        "What uses a parameter belongs into the model's forward, which must use the same parameters in every step; "
-        "for averages and other uses of a whole model take --strategy ddp.",
+        "Use parameters in the model's forward only, and the same ones in every step; for averages and other uses of a "
+        "whole model take --strategy ddp.",
     ) from cause

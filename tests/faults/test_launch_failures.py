@@ -54,11 +54,11 @@ def test_the_same_exception_on_every_rank_is_said_once(tmp_path: Path) -> None:
 def test_a_mistake_in_the_use_of_lockstep_is_one_sentence(tmp_path: Path) -> None:
     script = """
         from lockstep.errors import UsageError
-        raise UsageError("`lanes` must be at least 1, but is 0. Set lanes=1.")
+        raise UsageError("`lanes` must be at least 1, but is 0.", "Set lanes=1.")
     """
     ended = run_script(tmp_path, script, "-n", "2", "-q", "--fresh")
     assert ended.code == 2
-    assert ended.err == "error: `lanes` must be at least 1, but is 0. Set lanes=1.\n"
+    assert ended.err == "error: `lanes` must be at least 1, but is 0.\nhelp: Set lanes=1.\n"
 
 
 @pytest.mark.parametrize(

@@ -468,7 +468,7 @@ MISTAKES = {
     named_layer_that_does_not_exist: (
         2,
         MP,
-        "No stage of Sequential can start at '9': it is not called. Valid choices:",
+        "No stage of Sequential can start at '9': it is not called. Choose one of:",
     ),
     too_many_named_layers: (2, MP, "names 2 layers that begin a stage, but 2 stages need 1"),
     model_called_twice: (2, PP, "called the model 2 times, but a pipeline needs exactly one call"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import unicodedata
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.screen import screen
-from lockstep.errors import UsageError
+from lockstep.errors import UsageError, mistake_text
 from lockstep.launch.screen.columns import columns, cut, folded
 from lockstep.visible import hung, visible, visible_lines, without_colours
 
@@ -39,7 +40,10 @@ def test_it_is_shown_as_python_would_write_it() -> None:
 
 
 def test_our_own_exceptions_say_it_so() -> None:
-    assert str(UsageError("no file \x1b[2J\nnext")) == "no file \\x1b[2J\nnext"
+    mistake = UsageError("no file \x1b[2J\nnext", "Use\r it.")
+    assert str(mistake) == "no file \\x1b[2J\nnext Use\\r it."
+    assert str(pickle.loads(pickle.dumps(mistake))) == str(mistake)
+    assert mistake_text(mistake.problem, mistake.fix) == "error: no file \\x1b[2J\n  next\nhelp: Use\\r it."
 
 
 def test_a_table_shows_it_so() -> None:

@@ -197,4 +197,4 @@ def test_our_back_end_needs_no_import_in_the_script(tmp_path: Path) -> None:
 def test_a_back_end_that_does_not_exist_ends_with_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, "", "--backend", "glue")
     assert (ended.code, ended.out, ended.folder) == (2, "", None)
-    assert ended.err == "error: There is no backend 'glue'. Known: lockstep, gloo, nccl, mpi.\n"
+    assert ended.err == "error: There is no backend 'glue'.\nhelp: Use one of lockstep, gloo, nccl, mpi.\n"

@@ -34,7 +34,7 @@ def save(path, text):
 
 def read(path):
     place, manifest = StateFolder(path).read_manifest()
-    assert damage(place, manifest) == ""
+    assert damage(place, manifest) is None
     return (place / "a.json").read_bytes()
 
 
@@ -138,7 +138,7 @@ def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     folder = StateFolder(tmp_path / "state")
     folder.stage.symlink_to(tmp_path / "mine")
-    assert "was not made by lockstep" in folder.refusal()
+    assert "was not made by lockstep" in str(folder.refusal())
     with pytest.raises(OSError, match="Not a directory"):
         folder.begin()
     folder.abandon()
@@ -171,10 +171,10 @@ def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkey
         save(tmp_path / "mine", b"one")
         save(tmp_path / "mine", b"two")
         assert os.path.lexists(thing)
-        assert StateFolder(tmp_path / "mine").refusal() == ""
+        assert StateFolder(tmp_path / "mine").refusal() is None
     for thing in foreign_things(tmp_path / ".other.saving"):
         folder = StateFolder(tmp_path / "other")
-        assert "was not made by lockstep. Move it away, or save under another name." in folder.refusal()
+        assert "was not made by lockstep. Move it away, or save under another name." in str(folder.refusal())
         with pytest.raises((WorldError, OSError)):
             folder.begin()
         folder.abandon()
@@ -184,7 +184,7 @@ def test_what_somebody_else_has_beside_a_state_is_never_touched(tmp_path, monkey
 def test_what_somebody_puts_into_a_stage_or_a_state_stays(tmp_path):
     save(tmp_path / "mine", b"one")
     (tmp_path / "mine" / "config.json").write_text("mine")
-    assert "is a folder with other things in it" in StateFolder(tmp_path / "mine").refusal()
+    assert "is a folder with other things in it" in str(StateFolder(tmp_path / "mine").refusal())
     (tmp_path / "mine" / "config.json").unlink()
     folder = StateFolder(tmp_path / "mine")
     stage(folder, b"two")
@@ -210,7 +210,7 @@ def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
         "    folder = StateFolder(sys.argv[1])\n"
         "    try:\n"
         "        if problem := folder.refusal():\n"
-        "            raise WorldError(problem)\n"
+        "            raise WorldError(str(problem))\n"
         "        folder.begin()\n"
         "        text = b'%d ' % number * 3000\n"
         "        write_synced(folder.stage / 'a.json', text)\n"
@@ -266,7 +266,7 @@ def test_an_empty_folder_does_not_cost_the_state_that_was_left_over(tmp_path):
 
 def test_a_place_that_cannot_be_looked_at_is_one_sentence(tmp_path):
     for name in ("x" * 300, "a\0b"):
-        assert "A state cannot be saved to" in StateFolder(tmp_path / name).refusal()
+        assert "A state cannot be saved to" in str(StateFolder(tmp_path / name).refusal())
     with pytest.raises(WorldError, match="cannot be read"):
         StateFolder(tmp_path / ("x" * 300)).read_manifest()
 
@@ -279,14 +279,14 @@ def test_a_place_that_holds_something_else_is_not_overwritten(tmp_path):
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "manifest.json").write_text("{}")
     save(tmp_path / "state", b"x")
-    assert StateFolder(tmp_path / "state").refusal() == ""
-    assert "with other things in it" in StateFolder(tmp_path / "web").refusal()
+    assert StateFolder(tmp_path / "state").refusal() is None
+    assert "with other things in it" in str(StateFolder(tmp_path / "web").refusal())
     (tmp_path / "link").symlink_to(tmp_path / "empty")
-    assert "is a file; a state is a folder" in StateFolder(tmp_path / "file").refusal()
-    assert "with other things in it" in StateFolder(tmp_path / "folder").refusal()
-    assert "is a link" in StateFolder(tmp_path / "link").refusal()
-    assert "not the root" in StateFolder("/").refusal()
-    assert StateFolder(tmp_path / "empty").refusal() == ""
+    assert "is a file; a state is a folder" in str(StateFolder(tmp_path / "file").refusal())
+    assert "with other things in it" in str(StateFolder(tmp_path / "folder").refusal())
+    assert "is a link" in str(StateFolder(tmp_path / "link").refusal())
+    assert "not the root" in str(StateFolder("/").refusal())
+    assert StateFolder(tmp_path / "empty").refusal() is None
     for name in ("file", "folder"):
         with pytest.raises(UsageError, match=r"a state that run\.save_state wrote"):
             StateFolder(tmp_path / name).find()

@@ -112,7 +112,7 @@ def test_of_several_that_fit_the_usual_name_is_taken_else_the_choice_is_the_user
     assert lockstep.load_weights(target, tmp_path / "w.pt").key == "model"
     lockstep.load_weights(target, tmp_path / "w.pt", key="ema")
     assert torch.equal(target.head.weight, states[1]["head.weight"])
-    with pytest.raises(lockstep.UsageError, match=r'no weights under \'last\'. It has: key="model", key="ema"'):
+    with pytest.raises(lockstep.UsageError, match=r'no weights under \'last\'. Use one of: key="model", key="ema"'):
         lockstep.load_weights(target, tmp_path / "w.pt", key="last")
     torch.save({"student": states[0], "teacher": states[1]}, tmp_path / "w.pt")
     with pytest.raises(lockstep.UsageError, match='Say which with one of: key="student", key="teacher"'):

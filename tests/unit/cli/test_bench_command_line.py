@@ -33,7 +33,7 @@ def script(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"strategies": "ddp,magic"}, "There is no strategy 'magic'. Known strategies: single, ddp"),
+        ({"strategies": "ddp,magic"}, "There is no strategy 'magic'. Use one of single, ddp"),
         ({"strategies": ""}, "There is no strategy ''"),
         ({"steps": 0}, "--steps must be at least 1, but is 0"),
         ({"rounds": -1}, "--rounds must be at least 1"),
@@ -58,7 +58,7 @@ def test_names_are_those_of_the_strategies_in_any_spelling(script: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("speed.bmp", "must end in .png, .svg, .pdf"),
+        ("speed.bmp", "Let it end in .png, .svg, .pdf"),
         ("missing/speed.png", "cannot be written. Choose a file in a folder that exists"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) ->
     command = [sys.executable, "-m", "lockstep", "bench", "missing.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
-    assert ended.stderr == "error: There is no script missing.py. Check the path.\n"
+    assert ended.stderr == "error: There is no script missing.py.\nhelp: Check the path.\n"
     assert ended.stdout == ""
 
 
@@ -95,5 +95,6 @@ def test_without_matplotlib_a_picture_is_refused_and_nothing_else_needs_it(scrip
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        "error: --plot draws with matplotlib, which cannot be imported (there is none): pip install 'lockstep-train[plot]'.\n"
+        "error: --plot draws with matplotlib, which cannot be imported (there is none).\n"
+        "help: Install it: pip install 'lockstep-train[plot]'.\n"
     )

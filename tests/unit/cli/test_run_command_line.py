@@ -48,9 +48,9 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run",), "Missing argument 'SCRIPT'. See `lockstep run --help`."),
         (("run", "--lane", "3", "x.py"), "No such option '--lane'"),
         (("run", "missing.py"), "There is no script missing.py. Check the path."),
-        (("run", "json"), "There is no script json. A module needs -m: lockstep run -m json."),
+        (("run", "json"), "There is no script json. Put -m before a module: lockstep run -m json."),
         (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
-        (("run", "/dev/null"), "/dev/null is a device and no script. Every rank reads the script: write it to a file."),
+        (("run", "/dev/null"), "/dev/null is a device and no script, which every rank reads. Write it to a file."),
         (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
@@ -78,14 +78,17 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("walk",), "No such command 'walk'."),
     ],
 )
-def test_a_mistake_is_one_sentence_and_starts_nothing(
+def test_a_mistake_is_a_problem_and_a_fix_and_starts_nothing(
     tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     (tmp_path / "x.py").write_text("raise AssertionError('started')")
     refused = lockstep(tmp_path, *arguments)
     assert refused.returncode == 2
-    assert refused.stderr.startswith(f"error: {sentence}")
-    assert (refused.stderr.count("\n"), refused.stdout) == (1, "")
+    problem, fix = refused.stderr.splitlines()
+    assert problem.startswith("error: ")
+    assert fix.startswith("help: ")
+    assert f"{problem[7:]} {fix[6:]}".startswith(sentence)
+    assert refused.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["x.py"]
 
 

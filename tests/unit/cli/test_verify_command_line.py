@@ -85,7 +85,7 @@ def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) ->
     command = [sys.executable, "-m", "lockstep", "verify", "missing.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
-    assert ended.stderr == "error: There is no script missing.py. Check the path.\n"
+    assert ended.stderr == "error: There is no script missing.py.\nhelp: Check the path.\n"
     assert ended.stdout == ""
 
 

@@ -23,7 +23,7 @@ def test_every_spelling_names_one_precision():
 
 @pytest.mark.parametrize("name", [*ELSEWHERE, 64, "bf17", "", None])
 def test_another_precision_is_one_sentence_with_the_nearest_that_works(name):
-    with pytest.raises(UsageError, match=r"^There is no precision .*(Use|Known precisions: 32, bf16-mixed, 16-mixed)"):
+    with pytest.raises(UsageError, match=r"^There is no precision .*(Use|Use one of 32, bf16-mixed, 16-mixed)"):
         precision_named(name)
 
 

@@ -114,7 +114,7 @@ def test_consequences_of_another_ranks_end_are_told_from_causes(tmp_path):
     kinds = {
         PeerLost("gone"): FailureKind.PEER,
         RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed by peer"): FailureKind.PEER,
-        UsageError("wrong"): FailureKind.USAGE,
+        UsageError("wrong", "Use x."): FailureKind.USAGE,
         RuntimeError("shape mismatch"): FailureKind.SCRIPT,
     }
     for error, kind in kinds.items():

@@ -37,7 +37,7 @@ def test_a_single_known_back_end_is_replaced_where_the_other_can_do_its_work(
 @pytest.mark.parametrize(
     ("name", "device", "compiled", "sentence"),
     [
-        ("glue", "cpu", True, "There is no backend 'glue'. Known: lockstep, gloo, nccl, mpi."),
+        ("glue", "cpu", True, "There is no backend 'glue'. Use one of lockstep, gloo, nccl, mpi."),
         ("lockstep", "cpu", False, "The backend lockstep needs the compiled part of lockstep"),
         ("nccl", "cpu", True, "The backend nccl needs a GPU for each rank"),
     ],

@@ -51,7 +51,7 @@ def arrived(*args: Any) -> tuple[Any, ...]:
         (lambda: lockstep.spawn(two, args=(1,), nprocs=True), "`nprocs` must be a whole number of at least 1, but is True."),
         (lambda: lockstep.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=99, device="cuda"), '99 ranks with device="cuda" need one GPU each'),
-        (lambda: lockstep.spawn(two), "`fn` is called with the rank and then `args`, but: missing a required argument"),
+        (lambda: lockstep.spawn(two), "`fn` is called with the rank and then `args`, which do not fit: missing a required"),
         (lambda: lockstep.spawn(two, args=(sys._getframe(),)), "Argument 0 (frame) cannot be sent to the ranks: "),
         (lambda: lockstep.spawn(of_a_cell(locked)), "`LOCK` (lock), which locked uses, cannot be sent to the ranks: "),
         (

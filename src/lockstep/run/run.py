@@ -20,7 +20,7 @@ from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
-from lockstep.run.loop.training import train
+from lockstep.run.loop.training import Steps
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.preparation import prepare
 from lockstep.run.run_state import RunState
@@ -152,8 +152,10 @@ class Run:
             if is_over(self._run.machinery):
                 return
 
-    def steps(self, loader: Iterable[Any]) -> Iterator[Step]:
+    def steps(self, loader: Iterable[Any]) -> Steps:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.
+
+        `tqdm(run.steps(loader))` works: the result has the epoch's number of steps as its length.
 
         Raises:
             UsageError: when the loader was not prepared, inside another step, or the order differs between ranks.
@@ -173,7 +175,7 @@ class Run:
             raise UsageError(
                 "run.steps needs a model, and none was prepared.", "Pass it to run.prepare together with its optimizer."
             )
-        return train(self._run, loader)
+        return Steps(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
         """Backward of the current lane's loss; several in one lane add up.

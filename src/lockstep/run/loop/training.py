@@ -25,8 +25,23 @@ SETTLED_STEP = 2
 """After this step a run holds what it will hold: its optimizer has its state."""
 
 
-def train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
-    """The steps of the loader's next epoch; what `run.steps` returns."""
+class Steps(Iterator[Step]):
+    """The steps of a loader's next epoch, what `run.steps` returns; `len` tells a progress bar how many there are."""
+
+    def __init__(self, run: RunState, loader: PreparedLoader) -> None:
+        self._steps, self._loader = _train(run, loader), loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Step]:
+        return self._steps  # a loop holds it alone, so that leaving the loop ends it
+
+    def __next__(self) -> Step:
+        return next(self._steps)
+
+
+def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     settle(run)
     if is_over(run.machinery):
         return

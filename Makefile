@@ -22,7 +22,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 .PHONY: help demo test test-thorough fast coverage lint format docs native native-test native-asan native-tsan model bench \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
-# Every target with a text behind two hashes.
+# Every target with a text after two hashes.
 help:  ## these lines
 	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -43,18 +43,19 @@ coverage: native  ## which lines of the rooms that decide (pyproject.toml) the u
 	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit
 	$(BIN)/coverage report
 
-# The suite's core with every torch that lockstep says it works with, each in an environment that is made for it and removed
-# (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
+# The suite's core with every torch that lockstep claims to work with, each in an environment that is made for it and
+# removed (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.
 test-torches: native  ## the core with every torch that is supported
 	$(BIN)/python -m tests.torches $(TORCHES)
 
-# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's backend (TESTS="barrier broadcast" for
-# those with one of the words). Ten minutes on 2 cores. Prints the table of docs/guarantees.md.
+# torch's own tests of torch.distributed, those in its wheel, over Gloo and over lockstep's backend
+# (TESTS="barrier broadcast" for those with one of the words). Ten minutes on 2 cores. Prints the table of
+# docs/guarantees.md.
 test-torch: native  ## torch's own tests of torch.distributed over lockstep's backend
 	$(BIN)/python -m tests.torch_own $(TESTS)
 
-# Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks under
-# torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
+# Lightning, Accelerate, Transformers, and the shapes of torch's examples, in an environment of their own, on two ranks
+# under torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
 test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under lockstep
 	$(BIN)/python -m tests.peers $(PEERS)
 
@@ -102,8 +103,8 @@ native-tsan: $(STAMP)  ## the C++ tests under ThreadSanitizer
 	$(BUILD)
 	$(CTEST) --test-dir build/$@ --exclude-regex kernels
 
-# Then the contract suite, with a package that is this one but for its compiled module. libstdc++ is preloaded because
-# AddressSanitizer must see the function that throws exceptions before torch brings its own. Python never frees all.
+# Then the contract suite, with a package that is this one except for its compiled module. libstdc++ is preloaded so
+# that AddressSanitizer sees the function that throws exceptions before torch brings its own. Python never frees it all.
 native-asan: $(STAMP)  ## the C++ tests and the contract suite under AddressSanitizer and UBSan
 	$(BUILD)
 	$(CTEST) --test-dir build/$@
@@ -118,7 +119,7 @@ native-asan: $(STAMP)  ## the C++ tests and the contract suite under AddressSani
 model:  ## search all states of the ranks' protocol (needs spin)
 	$(PYTHON) native/model/check.py
 
-# Packages for other machines. What this needs beside the environment it says; the extra `release` lists it.
+# Packages for other machines. It says what it needs besides the environment; the extra `release` lists it.
 # PYTHONS="python3.11 /opt/python3.13/bin/python3.13" instead of those that are found.
 wheels: $(STAMP)  ## source distribution and wheels for x86-64 and aarch64, in dist/
 	$(BIN)/python -m shipping.wheels $(PYTHONS)
@@ -141,7 +142,7 @@ clean:  ## remove everything that was made
 	rm -f src/lockstep/_native*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage lockstep-runs
 
-# torch goes first and by its exact version, so that pip takes the tested build and not the newest one.
+# torch goes first and by its exact version, so pip takes the tested build and not the newest one.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "lockstep needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; ends with code 2 when they cannot be fulfilled here."""
+    """Parse the options; exit with code 2 when they cannot be met here."""
     listed = "\n".join(f"  {name:14}{part.what}" for name, part in PARTS.items())
     parser = Parser(
         prog="python -m benchmarks",
@@ -86,7 +86,7 @@ def machine() -> str:
 
 
 def measure(parts: Sequence[str], amount: Amount) -> list[Line]:
-    """Everything in order; on a terminal with a line that says what is being measured."""
+    """Measure everything in order; on a terminal, a line says what is being measured."""
     todo = [measurement for name in parts for measurement in PARTS[name].plan(amount)]
     lines: list[Line] = []
     for number, measurement in enumerate(todo, 1):

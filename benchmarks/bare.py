@@ -1,4 +1,4 @@
-"""Compiles bare.cpp, what the machine does without any library, and makes it callable."""
+"""Compiles bare.cpp, which is what the machine does without any library, and makes it callable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compiler() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """Compile into `folder`; the library.
+    """Compile into `folder` and return the library.
 
     Raises:
         SystemExit: when there is no compiler, or it fails.
@@ -54,7 +54,7 @@ class Bare:
         self._rewrite.restype = None
 
     def limits(self) -> dict[str, Copy]:
-        """Ways to touch 2 n bytes, by name; the quickest one is what the machine allows."""
+        """Ways to touch 2 n bytes, by name; the fastest one is what the machine allows."""
         return {
             COPY: ctypes.memmove,
             STREAM: self.stream_copy,

@@ -1,4 +1,4 @@
-"""Which collectives are measured, with which sizes, on how many ranks, and what each is to reach. Pure data."""
+"""Which collectives are measured, with which sizes, on how many ranks, and what each must reach. Pure data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GLOO, WINDOWS, ORDINARY, BY_TORCH = "Gloo", "windows", "ordinary tensors", "torc
 """The sides: stock; our handle on tensors in shared windows, and on ordinary ones; our backend."""
 COPY, STREAM, REWRITE = "memcpy", "copy past the caches", "rewrite in place"
 LIMITS = (COPY, STREAM, REWRITE)
-"""Ways to touch as many bytes as a collective must; the quickest one is its limit."""
+"""Ways to touch as many bytes as a collective must; the fastest one is its limit."""
 
 SWEPT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send")
 """What the picture draws, a panel for each."""
@@ -32,7 +32,7 @@ class Case:
     goals: tuple[tuple[str, float], ...] = ()
     """The least ratio to Gloo, by side."""
     limit_goal: float = 0.0
-    """The share of the limit that windows are to reach."""
+    """The share of the limit that windows must reach."""
 
     @property
     def what(self) -> str:
@@ -43,7 +43,7 @@ class Case:
 
 
 def size_text(num_bytes: int) -> str:
-    """As short as it goes: `4 B`, `64 KiB`, `25 MiB`."""
+    """As short as possible: `4 B`, `64 KiB`, `25 MiB`."""
     for size, name in ((MIB, "MiB"), (KIB, "KiB")):
         if num_bytes >= size:
             return f"{num_bytes // size} {name}"
@@ -76,7 +76,7 @@ def of_many_ranks() -> list[Case]:
 
 
 def for_picture(measured: Iterable[Case]) -> list[Case]:
-    """What the picture needs besides what is measured anyway."""
+    """Cases that the picture needs besides those measured anyway."""
     there = {(case.collective, case.num_bytes) for case in measured if drawn(case)}
     return [
         Case("", name, num_bytes, num_bytes >= 64 * KIB)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, told by the loop itself: a lap at the end of each phase."""
+"""Where the time of a step goes, measured by the loop itself: a lap at the end of each phase."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from pathlib import Path
 USUAL_L3_BYTES = 32 << 20
 LAST_CACHES = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 CACHES_READ = 2
-"""Before a turn with cold buffers every rank reads this many times the last cache, so that nothing else is left there."""
+"""Before a turn with cold buffers every rank reads this many times the last cache, so nothing else is left there."""
 HOST_BYTES_OF_UPDATE = 8
-"""Times the parameters' bytes, for the whole host: gradients of two ranks, parameter and two moments read, the last three
-written. Holds for 2 ranks and AdamW in float32."""
+"""Times the parameters' bytes, for the whole host: gradients of two ranks, parameter and two moments read, the last
+three written. Holds for 2 ranks and AdamW in float32."""
 
 
 def touched_bytes(collective: str, num_bytes: int, num_ranks: int) -> int:
-    """The bytes that the busiest rank must read and write when tensors lie in shared memory.
+    """The bytes that the busiest rank must read and write when tensors are in shared memory.
 
     Args:
         collective: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `send` or `barrier`.
@@ -59,12 +59,12 @@ def num_buffers(num_bytes: int, *, cold: bool) -> int:
 
 
 def repeats(num_bytes: int) -> int:
-    """How often an operation is made between two looks at the clock: small ones are shorter than leaving a barrier."""
+    """How often an operation runs between two looks at the clock: small ones are shorter than leaving a barrier."""
     return 20 if num_bytes <= 64 << 10 else 8 if num_bytes <= 1 << 20 else 4 if num_bytes <= 4 << 20 else 1
 
 
 def cache_bytes(text: str) -> int:
-    """The size that the kernel writes as `32768K`; the usual one when it says nothing that can be read."""
+    """The size that the kernel writes as `32768K`; the usual one when it writes nothing readable."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = text.strip()[:-1], text.strip()[-1:]
     return int(number) * units[unit] if number.isdigit() and unit in units else USUAL_L3_BYTES

@@ -1,4 +1,4 @@
-"""One thing to measure, and what the command line wants to know about it."""
+"""One thing to measure, and what the command line needs to know about it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 def measure_in_ranks(
     module: str, num_ranks: int, arguments: Sequence[object], launch_options: Sequence[object] = ()
 ) -> Any:
-    """Run `benchmarks.in_rank.<module>` on this many CPU ranks of one thread each; it writes JSON into the file behind `--to`.
+    """Run `benchmarks.in_rank.<module>` on this many CPU ranks of one thread; it writes JSON to the file after `--to`.
 
     Exits with what the ranks said when they fail.
     """

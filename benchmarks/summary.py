@@ -17,7 +17,7 @@ Rounds = Sequence[float]
 
 
 class Unit(StrEnum):
-    """What the amounts of a line are."""
+    """What a line's amounts are."""
 
     NS = "ns"
     BYTES = "bytes"
@@ -59,7 +59,7 @@ class Line:
     """What no program on this machine can beat."""
     limit_amount: float
     limit_goal: float
-    """The share of the limit that is to be reached; 0 means none."""
+    """The share of the limit that must be reached; 0 means none."""
     rounds: Mapping[str, list[float]] = field(default_factory=dict)
     """Every side's amounts, round by round."""
     notes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Aim:
-    """Where a line belongs, and what it is to reach."""
+    """Where a line belongs, and what it must reach."""
 
     row: str
     what: str
@@ -140,7 +140,7 @@ def best(sides: Mapping[str, Rounds]) -> str:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """The lines under each other, with a heading."""
+    """The lines one below the other, with a heading."""
     rows: list[tuple[str, ...]] = [
         ("row", "", "lockstep", "", "other side", "", "result", "(blocks)", "goal", "", "limit", "", "", "rounds")
     ]

@@ -1,7 +1,7 @@
 """What is trained: models that differ in how much there is to exchange for each second of computing.
 
-The last three are there because stock DDP might be as fast with them: very many small tensors, gradients that are mostly
-zeros, and much computing for little to exchange.
+The last three are there because stock DDP might be as fast with them: very many small tensors, gradients that are
+mostly zeros, and much computing for little to exchange.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Workload:
     data: Callable[[int], TensorDataset]
     """`num_samples` to a data set in memory, of (input, target)."""
     goal: float = 1.0
-    """How many times as fast as the best DDP a step is to be."""
+    """How many times as fast as the best DDP a step must be."""
     rounds_factor: int = 1
-    """This many times as many rounds, because what is to be seen is small beside the noise."""
+    """This many times the rounds, because the effect is small beside the noise."""
 
 
 class Block(nn.Module):
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """(batch, 128) tokens to (batch, 256, 128) scores, as `cross_entropy` wants them."""
+    """(batch, 128) tokens to (batch, 256, 128) scores, as `cross_entropy` expects them."""
 
     def __init__(self, width: int = 384, layers: int = 6, heads: int = 6) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
     lockstep run -n 2 examples/gpt.py
     lockstep verify examples/gpt.py --ranks 1,2,4 --steps 5
 
-About a minute on two cores, from 5.5 nats per byte (knowing nothing) by way of 3.3 (knowing how frequent each byte is,
+About a minute on two cores, from 5.5 nats per byte (knowing nothing) via 3.3 (knowing how frequent each byte is,
 the unigram entropy) to 1.6. Every rank fetches and computes its lanes; all have the same weights at every step.
 """
 

@@ -1,7 +1,8 @@
 """The generated parts of the reference: command line, run folder, exit codes, errors and API, read from the code.
 
-A page in docs/reference/ names a part by `<!-- generated: NAME -->`, where NAME is a key of `PARTS`. Nothing here imports torch:
-commands and paths come from the half of the package that works without it, everything else from the source text.
+A page in docs/reference/ names a part by `<!-- generated: NAME -->`, where NAME is a key of `PARTS`. Nothing here
+imports torch: commands and paths come from the half of the package that works without it, everything else from the
+source text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lockstep.cli.main import COMMANDS, commands  # noqa: E402
 from lockstep.handover.run_folder import RunFolder  # noqa: E402
 
 EXIT_CODE = "Exit code:"
-"""How the paragraph of a command's help begins that tells its exit codes."""
+"""How the paragraph on exit codes in a command's help begins."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ PARTS = {
     "exit codes": exit_codes,
     "run folder": run_folder,
 }
-"""What may stand behind `generated:` in a page."""
+"""What may follow `generated:` in a page."""
 
 
 def _command(name: str) -> tuple[click.Command, click.Context]:
@@ -181,7 +182,7 @@ def _error_classes() -> list[ErrorClass]:
 
 
 def _text(lines: str) -> str:
-    """One paragraph as one line. What begins like a tag in angle brackets is shown as it is."""
+    """One paragraph as one line. Anything that begins like a tag in angle brackets is shown as it is."""
     return " ".join(lines.split()).replace("<", "&lt;")
 
 

@@ -1,8 +1,9 @@
 """What turns the repository's Markdown into the site's pages; a hook of mkdocs (see mkdocs.yml).
 
-The pages are written for a code host: links are relative, and README, changelog and benchmarks lie where people look for them.
-Here these files become pages of the site, links between all of them are rewritten, and the parts of the reference that come from
-the code are filled in. A link to a file of the repository that is no page becomes its text; one that leads nowhere fails the build.
+The pages are written for a code host: links are relative, and README, changelog and benchmarks are where people look
+for them. Here these files become pages of the site, links between all of them are rewritten, and the parts of the
+reference that come from the code are filled in. A link to a file of the repository that is not a page becomes its
+text; one that leads nowhere fails the build.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks/index.md",
     "benchmarks/LOG.md": "benchmarks/log.md",
 }
-"""Pages that lie outside docs/: where they are in the repository, and on the site."""
+"""Pages outside docs/: where they are in the repository, and on the site."""
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?P<label>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\s]+)\)")
 BEFORE_LIST = re.compile(r"^(?! *([-*]|\d+\.) |\s|$)(.+)\n(?=([-*]|1\.) )", re.MULTILINE)
@@ -37,7 +38,7 @@ PLACE = re.compile(r"<!-- generated: (.+) -->")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside docs/."""
+    """Add the pages that are outside docs/."""
     for path, uri in OUTSIDE.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     return files
@@ -72,14 +73,14 @@ def rewrite_links(text: str, uri: str) -> str:
         elif target.startswith("docs/"):
             site = target.removeprefix("docs/")
         else:
-            return link["label"].removeprefix("[").removesuffix("]")  # a file of the repository that is no page
+            return link["label"].removeprefix("[").removesuffix("]")  # a file of the repository that is not a page
         return f"{link['label']}({posixpath.relpath(site, posixpath.dirname(uri) or '.')}{mark}{anchor})"
 
     return LINK.sub(rewritten, text)
 
 
 def separate_lists(text: str) -> str:
-    """A list right behind a line of text begins a paragraph of its own, as on code hosts."""
+    """Let a list right after a line of text begin a paragraph of its own, as on code hosts."""
     return BEFORE_LIST.sub(r"\2\n\n", text)
 
 

@@ -1,7 +1,7 @@
 """Newer versions in constraints.txt: `make constraints`, or `python -m shipping.constraints`.
 
-An environment is made in which everything but torch is as new as pip can get it, with every extra of the package; what is in
-there then is written down. torch stays as it is, because each torch must be tested: TORCH=2.14.1 chooses another.
+An environment is made in which everything but torch is as new as pip can get it, with every extra of the package; what
+ends up in it is written down. torch stays as it is, because each torch must be tested: TORCH=2.14.1 chooses another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_CUDA = re.compile(r"(nvidia-|cuda-|triton\b)", re.IGNORECASE)
 
 
 def kept(frozen: str) -> list[str]:
-    """The lines of `pip freeze` that belong into the file: no package of CUDA, nothing from a folder, no `+cpu`."""
+    """The lines of `pip freeze` that belong in the file: no package of CUDA, nothing from a folder, no `+cpu`."""
     lines = [line.strip() for line in frozen.splitlines()]
     pins = [re.sub(r"\+.*", "", line) for line in lines if re.fullmatch(r"[\w.-]+==\S+", line)]
     return sorted((pin for pin in pins if not _OF_CUDA.match(pin)), key=str.lower)
@@ -45,7 +45,7 @@ def torch_of(text: str) -> str:
 
 
 def refresh(file: Path, torch: str) -> None:
-    """Write the file anew; its first lines, which are comments, stay."""
+    """Rewrite the file; its first lines, which are comments, stay."""
     old = file.read_text()
     torch = torch or torch_of(old)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

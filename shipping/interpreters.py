@@ -36,7 +36,7 @@ class Interpreter:
 
 
 def interpreters(named: Sequence[str] = ()) -> list[Interpreter]:
-    """One for each version, by version: those named, or else all that are found; headers decide between two of a version.
+    """One per version, in order: those named, or else all that are found; of two with one version, one with headers.
 
     Raises:
         Refusal: one that is named does not run.

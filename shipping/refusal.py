@@ -1,4 +1,4 @@
-"""How a script ends that cannot do what it was asked for: one sentence with the fix, and exit code 2."""
+"""The end of a script that cannot do what it was asked for: one sentence with the fix, and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Refusal(Exception):  # noqa: N818 - a decision, not an error
 
 
 def ended(work: Callable[[], None]) -> int:
-    """Do the work; the exit code. 2 for a refusal, 1 where a program that the work needs has failed and said why."""
+    """Do the work; return the exit code: 2 for a refusal, 1 if a program that the work needs failed and said why."""
     try:
         work()
     except Refusal as refusal:

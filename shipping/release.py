@@ -1,7 +1,8 @@
 """A release up to its upload: `make release VERSION=x.y.z`, or `python -m shipping.release x.y.z`.
 
-The version goes into pyproject.toml, its only place, and above what CHANGELOG.md has under "Unreleased"; that is committed and
-tagged; the packages are built and checked. The commands that publish them are printed, and run by a person.
+The version goes into pyproject.toml, its only place, and above what CHANGELOG.md has under "Unreleased"; that is
+committed and tagged; the packages are built and checked. The commands that publish them are printed, and run by a
+person.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def parsed(text: str) -> Version:
 def objection(version: Version, tags: Sequence[str], current: Version, changes: str | None) -> str:
     """Why this version cannot be released, with the fix; empty where it can. `changes`: what is new, or None.
 
-    The version that pyproject.toml has already can be released once; a tag says that it has been.
+    The version that pyproject.toml already has can be released once; a tag shows that it has been.
     """
     released = [parsed(tag[1:]) for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
     name = dotted(version)
@@ -58,18 +59,18 @@ def dotted(version: Version) -> str:
 
 
 def dated(changelog: str, version: str, day: dt.date) -> str:
-    """The changelog with the version and its day above what was unreleased."""
+    """The changelog with the version and its date above what was unreleased."""
     return changelog.replace("## Unreleased\n", f"## Unreleased\n\n## {version} ({day.isoformat()})\n", 1)
 
 
 def unreleased(changelog: str) -> str | None:
-    """What stands under that heading."""
+    """What is under that heading."""
     found = _UNRELEASED.search(changelog)
     return found and found[1]
 
 
 def release(repository: Path, text: str, with_packages: bool) -> None:
-    """Do everything up to the upload. Nothing has changed where this refuses.
+    """Do everything up to the upload. Nothing has changed when this refuses.
 
     Raises:
         Refusal: with the reason and the fix.
@@ -108,7 +109,7 @@ def release(repository: Path, text: str, with_packages: bool) -> None:
 
 
 def _prepared() -> None:
-    """Refuse before anything has changed where packages cannot be built."""
+    """Refuse, before anything has changed, if packages cannot be built."""
     check_tools()
     chosen(interpreters())
 
@@ -118,7 +119,7 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when the release is ready, 2 where it is refused."""
+    """0 when the release is ready, 2 when it is refused."""
     parser = argparse.ArgumentParser(prog="python -m shipping.release", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", help="three numbers, as in 0.2.0")
     parser.add_argument("--repository", type=Path, default=Path(), help="the checkout [here]")

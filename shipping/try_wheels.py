@@ -1,9 +1,9 @@
 """Whether wheels do what they are for: `make try-wheels`, or `python -m shipping.try_wheels [PYTHON...]`.
 
-Each wheel in `dist/` for this machine's processor is installed, with what it depends on, into an empty environment of each
-Python that can have it, and used there with nothing but that environment on the PATH, so without a compiler: the doctor
-looks, two ranks train over shared memory, over Gloo, and with each set of instructions that this processor knows. All must
-give the same bits.
+Each wheel in `dist/` for this machine's processor is installed, with its dependencies, into an empty environment of
+each Python that can have it, and used there with nothing but that environment on the PATH, so without a compiler: the
+doctor looks, two ranks train over shared memory, over Gloo, and with each set of instructions that this processor
+knows. All must give the same bits.
 
 torch for CUDA brings 3 to 5 GB of packages with it where the index has no CPU build.
 """
@@ -123,7 +123,7 @@ def _trained(home: Path, variant: str, *options: str) -> str:
 
 def _output(home: Path, program: str, *arguments: str) -> str:
     done = _ended(home, program, *arguments)
-    if done.returncode not in (0, 1):  # 1: the doctor found something that this is not about
+    if done.returncode not in (0, 1):  # 1: the doctor found something that does not matter here
         raise ValueError(done.stdout + done.stderr)
     return done.stdout
 

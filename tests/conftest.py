@@ -1,7 +1,7 @@
-"""Every test has a time limit; at the limit, the Python stacks of this process and of every process it started are shown.
+"""Every test has a time limit, after which the Python stacks of this process and of all that it started are shown.
 
-Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them print their stacks before they die; ranks of
-the test kit print theirs at SIGUSR1.
+Processes that tests start inherit PYTHONFAULTHANDLER, so SIGABRT makes them print their stacks before they die; ranks
+of the test kit print theirs at SIGUSR1.
 """
 
 import contextlib
@@ -20,9 +20,7 @@ from lockstep.testing.ranks import preload
 
 LIMIT_S = int(os.environ.get("LOCKSTEP_TEST_LIMIT_S", "120"))
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell starts what is in its background so, and children inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets it for background jobs, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")

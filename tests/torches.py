@@ -1,6 +1,6 @@
 """The core of the suite with other versions of torch: `make test-torches`, or `python -m tests.torches [VERSION...]`.
 
-For each version an environment is made in `build/torches/`, looked at by `lockstep doctor`, tested, and removed. torch
+For each version an environment is made in `build/torches/`, checked by `lockstep doctor`, tested, and removed. torch
 for CUDA brings 3 to 5 GB of packages with it where the index has no CPU build; there are no GPUs in these tests.
 """
 
@@ -29,7 +29,7 @@ CORE = (
 
 ENOUGH_S = 3600
 TEST_S = 600
-"""For one test: torch's compiler looks at the machine's instructions anew in each process of torch 2.11, for a minute."""
+"""For one test: in torch 2.11 the compiler looks at the machine's instructions anew in each process, for a minute."""
 NAMES = (
     "import json; from lockstep.torch_private import missing; print(json.dumps(list(map(str, missing(compiler=True)))))"
 )

@@ -1,1 +1,1 @@
-"""What runs in the ranks of a measurement, and what stands beside what there."""
+"""What runs in the ranks of a measurement, and what is compared with what there."""

@@ -8,19 +8,19 @@ import lockstep.torch_backend  # noqa: F401 - registers the backend
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """All ranks over Gloo, whatever the default group is; every rank must call it."""
+    """Collective: all ranks over Gloo, whatever the default group is."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group
 
 
 def lockstep_group() -> dist.ProcessGroup:
-    """All ranks over our backend; every rank must call it."""
+    """Collective: all ranks over our backend."""
     group: dist.ProcessGroup = dist.new_group(backend="lockstep")
     return group
 
 
 def own_group() -> dist.ProcessGroup:
-    """This rank alone over our backend, so that nobody waits for anybody; every rank must call it."""
+    """Collective: this rank alone over our backend, so nobody waits for anybody."""
     groups = [dist.new_group([rank], backend="lockstep") for rank in range(dist.get_world_size())]
     own: dist.ProcessGroup = groups[dist.get_rank()]
     return own

@@ -1,8 +1,8 @@
 """One operation as each side makes it, on buffers of its own, and a check that all sides compute the same.
 
-Runs in ranks. All numbers are float32. `whole` is the tensor of the case's size, `part` an equal share of it: all_gather
-makes whole from parts, reduce_scatter parts from wholes; the others work on whole in place. `send` is there and back
-between neighbours.
+Runs in ranks. All numbers are float32. `whole` is the tensor of the case's size, `part` an equal share of it:
+all_gather makes whole from parts, reduce_scatter parts from wholes; the others work on whole in place. `send` is there
+and back between neighbours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def stride(num_bytes: int) -> int:
 
 
 def pool_bytes(case: Case, count: int, num_ranks: int) -> int:
-    """What this many buffers of a case need."""
+    """The bytes that this many buffers of a case need."""
     return count * (stride(case.num_bytes) + stride(max(case.num_bytes // num_ranks, ELEMENT)))
 
 
@@ -57,7 +57,7 @@ def buffers(memory: Tensor, case: Case, count: int, num_ranks: int) -> list[Buff
 
 
 def window_memory(group: compiled.Group, num_bytes: int) -> tuple[compiled.Window, Tensor]:
-    """A new shared window, to be kept, and this rank's region of it as float32; every rank must call it."""
+    """Collective: a new shared window, to be kept, and this rank's region of it as float32."""
     window = group.allocate(num_bytes)
     address = window.address(group.rank)
     return window, torch.frombuffer((ctypes.c_char * num_bytes).from_address(address), dtype=torch.float32)
@@ -115,7 +115,7 @@ def _there_and_back_by_torch(group: dist.ProcessGroup, data: Tensor) -> None:
 
 
 def check(collective: str, act: Act, buffer: Buffer, rank: int, num_ranks: int) -> bool:
-    """Whether one operation gives exactly what it must. Whole numbers, so that no order of adding matters.
+    """Whether one operation's result is exactly right. Whole numbers, so the order of adding does not matter.
 
     The buffer holds zeros afterwards.
     """

@@ -108,7 +108,7 @@ class Models:
         self.batches = [list(range(at + start, at + start + workload.batch)) for at in range(0, num_samples, step)]
 
     def another(self) -> nn.Module:
-        """With the first one's weights."""
+        """A model with the first one's weights."""
         model = self._make()
         model.load_state_dict(self._weights)
         return model

@@ -1,6 +1,6 @@
 """What runs in the ranks of `ddp`: the same DDP loop over Gloo, over our backend, and without exchange, in turn.
 
-No line of ours but the backend's name: `lockstep run` only starts the ranks.
+Nothing of ours but the backend's name: `lockstep run` only starts the ranks.
 """
 
 from __future__ import annotations

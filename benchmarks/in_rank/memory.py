@@ -74,7 +74,7 @@ def main() -> None:
     steps = our_steps() if options.side == "ours" else stock_steps()
     for _ in range(STEPS):
         parameters = next(steps)
-    dist.barrier()  # nobody has given its gradients back
+    dist.barrier()  # until now nobody has given its gradients back
     total = torch.tensor(float(pss_bytes(Path("/proc/self/smaps_rollup").read_text())), dtype=torch.float64)
     dist.all_reduce(total)
     if dist.get_rank() == 0:

@@ -9,7 +9,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 def rank_parser(*, workload: bool = False, bare: bool = False) -> argparse.ArgumentParser:
-    """Options of every comparison: `--rounds`, `--to`; and what to train, and the library of bare loops, where wanted."""
+    """Options of every comparison: `--rounds`, `--to`; where wanted, what to train and the library of bare loops."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--to", type=Path, required=True)

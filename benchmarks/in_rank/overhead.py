@@ -1,4 +1,4 @@
-"""What runs in the ranks: steps of a tiny model, untimed inside for the whole, then with a clock around each part.
+"""What runs in the ranks: steps of a tiny model, first with no clock inside, then with one around each part.
 
 lockstep run -n 2 -m benchmarks.in_rank.overhead --steps 200 --to overhead.json
 """

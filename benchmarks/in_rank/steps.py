@@ -23,7 +23,7 @@ from benchmarks.laps import BACKWARD, FORWARD, UPDATE
 from benchmarks.workloads import WORKLOADS, Workload
 
 WARM_UP = 5
-"""As many updates as the engine compares over ranks, and one."""
+"""One more than the updates that the engine compares over ranks."""
 TOLERANCE = 1e-4
 """Of the largest gradient: what two orders of adding may differ by."""
 STEPS_PER_EPOCH = 16
@@ -46,7 +46,7 @@ def measure(found: dict[str, Iterator[None]], records: dict[str, Record], rounds
 
 
 def mean_phases(records: dict[str, Record]) -> dict[str, dict[str, float]]:
-    """Nanoseconds of each side's phases: the median over steps, the mean over ranks; every rank must call it."""
+    """Collective: nanoseconds of each side's phases, the median over steps, the mean over ranks."""
     phases = (FORWARD, BACKWARD, UPDATE)
     steps = [[[step[phase] for phase in phases] for step in of.laps.steps[WARM_UP:]] for of in records.values()]
     table = torch.tensor(steps, dtype=torch.float64).quantile(0.5, dim=1)
@@ -57,7 +57,7 @@ def mean_phases(records: dict[str, Record]) -> dict[str, dict[str, float]]:
 
 
 def largest_difference(first: list[Tensor], other: list[Tensor]) -> float:
-    """Between two sets of gradients, as a part of the largest gradient."""
+    """Between two sets of gradients, as a fraction of the largest gradient."""
     scale = max(gradient.abs().max().item() for gradient in first)
     return max((a - b).abs().max().item() for a, b in zip(first, other, strict=True)) / scale
 

@@ -34,7 +34,7 @@ from lockstep.node.meeting import meet
 
 WARM_UP = 4
 LEAST_COPIED = 64 * KIB
-"""Below this a copy is no limit: what counts is how fast two cores tell each other that they are there."""
+"""Below this a copy is not the limit; what counts is how fast two cores can signal each other."""
 
 
 class Bench:

@@ -19,11 +19,11 @@ def take_turns(
     barrier: Turn,
     before: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[int]]:
-    """Nanoseconds of each side's turns on this rank. Every round begins with another side.
+    """Nanoseconds of each side's turns on this rank. Every round begins with a different side.
 
     Args:
         sides: what each does in its turn.
-        rounds: that count.
+        rounds: those that count.
         warm_up: rounds before them.
         barrier: lets the ranks start a turn together.
         before: called with the side's name before the barrier; its time does not count.
@@ -41,13 +41,13 @@ def take_turns(
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:
-    """The same names, beginning with another one in each round."""
+    """The same names, beginning with a different one in each round."""
     at = number % len(names)
     return [*names[at:], *names[:at]]
 
 
 def slowest(times: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """The longest time over ranks of each turn; every rank must call it."""
+    """Collective: the longest time over ranks of each turn."""
     table = torch.tensor(list(times.values()))
     if dist.is_initialized():
         dist.all_reduce(table, dist.ReduceOp.MAX)

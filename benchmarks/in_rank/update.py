@@ -1,4 +1,4 @@
-"""What runs in the ranks of `update`: gradients that are there already are added up, and AdamW makes its update.
+"""What runs in the ranks of `update`: gradients that exist already are added up, and AdamW makes its update.
 
 One parameter of the wanted size, whose gradient is given. The clock of our side starts when the engine has the gradient
 where it adds up, and ends when every rank sees the new parameters. Gloo's side has its gradients flat, divided, and

@@ -4,7 +4,7 @@
 
 The note quotes the PyTorch tutorial on model parallelism (ResNet-50 on two GPUs: the naive split 7 % slower than one
 GPU, the pipeline about 50 % faster). Here a rank with one thread takes the place of a GPU. A round runs every
-configuration once, in turn. Beside them stands the limit of this machine: the same steps in plain PyTorch in one process,
+configuration once, in turn. Beside them is the limit of this machine: the same steps in plain PyTorch in one process,
 and in two at once that exchange nothing.
 """
 
@@ -38,7 +38,7 @@ from lockstep.trials.trials import PRELOADED, Program, Trials
 
 STAGES = 2
 GOALS = {8: 1.65, 16: 1.78}
-"""Micro-batches: how much faster than the naive split a pipeline of two stages is to be."""
+"""Micro-batches: how much faster than the naive split a pipeline of two stages must be."""
 
 
 LEAST_LIMIT = "leave out rounds in which two processes at once compute less than X times as much as one"

@@ -1,7 +1,7 @@
 """The network of the PyTorch tutorial that the note quotes: a ResNet-50 with bottleneck blocks, here of a CPU's size.
 
-Runs in the ranks, under `lockstep bench` or `benchmarks.notes.figure`. Width 16 instead of 64, pictures of 64 x 64 instead of
-128 x 128, a batch of 128 instead of 120: 1.5 million parameters, about 0.4 s for a step on one core.
+Runs in the ranks, under `lockstep bench` or `benchmarks.notes.figure`. Width 16 instead of 64, pictures of 64 x 64
+instead of 128 x 128, a batch of 128 instead of 120: 1.5 million parameters, about 0.4 s for a step on one core.
 
     lockstep bench --strategies model_parallel,pipeline -m benchmarks.notes.network
 """

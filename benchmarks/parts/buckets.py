@@ -17,7 +17,7 @@ def bucket_name(kib: int) -> str:
 
 
 def measure_buckets(workload: str, rounds: int) -> list[Line]:
-    """The reduction of one model's gradients on two ranks: our size of buckets beside the best of the others."""
+    """The reduction of one model's gradients on two ranks: our bucket size beside the best of the others."""
     times = measure_in_ranks("buckets", 2, ["--workload", workload, "--rounds", rounds])["times_ns"]
     ours = times.pop(bucket_name(OURS_KIB))
     other = best(times)

@@ -1,4 +1,4 @@
-"""What an operation costs beyond telling each other "I am there": its description, the comparison, the call from Python."""
+"""What an operation costs beyond signalling "I am there": its description, the comparison, the call from Python."""
 
 from __future__ import annotations
 

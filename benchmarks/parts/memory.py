@@ -1,7 +1,7 @@
 """Memory of all ranks together after some steps with AdamW (C14): the sum of their proportional set sizes (PSS).
 
-PSS divides what processes share by their number, so shared memory counts once. Stock DDP is measured under torchrun, and
-under `lockstep run` too, where the ranks share torch's own pages because they are forks of one process.
+PSS divides what processes share by their number, so shared memory counts once. Stock DDP is measured under torchrun,
+and under `lockstep run` too, where the ranks share torch's own pages because they are forks of one process.
 """
 
 from __future__ import annotations

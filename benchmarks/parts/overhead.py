@@ -1,7 +1,7 @@
 """What a step costs besides the model: a tiny model's step in microseconds, split into parts, for 1 and 2 ranks.
 
 `journal`, `checks` and `streams` are what the scoreboard limits to 1 % of a step of 20 ms; a step of an ordinary loop
-with the same model stands beside them. The parts are timed from inside, so their sum is a little too high.
+with the same model is shown beside them. The parts are timed from inside, so their sum is a little too high.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GOAL_NS = 0.01 * 20e6
 
 
 def measure_overhead(num_ranks: int, steps: int) -> list[Line]:
-    """What is limited, every part, and the whole step beside an ordinary one, all of the rank whose step was longer."""
+    """What is limited, every part, and the whole step beside an ordinary one, all of the slower rank."""
     ranks = measure_in_ranks("overhead", num_ranks, ["--steps", steps])
     slower = max(ranks, key=lambda told: median(told["step_ns"]))
     parts, suffix = slower["parts_ns"], f", {num_ranks} rank{'s' * (num_ranks > 1)}"

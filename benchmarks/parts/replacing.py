@@ -1,7 +1,7 @@
 """From an order to a warm nursery to the first collective of the ranks that it forked (C11).
 
-A run that loses a rank ends today, and no single rank is replaced. What is measured is what a replacement costs at least:
-launcher, fork, `lockstep.init`, meeting, and the first collective, for all ranks of a new run at once.
+Today a run that loses a rank ends, and no single rank is replaced. What is measured is the least that a replacement
+costs: launcher, fork, `lockstep.init`, meeting, and the first collective, for all ranks of a new run at once.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def measure_alone(workload: str, rounds: int) -> list[Line]:
 def phases(side: str, total: float, told: Phases, limit: str = LIMIT) -> dict[str, float]:
     """Where the time of a side's step went, in nanoseconds; the parts add up to `total`.
 
-    What the backward takes longer than the one without exchange is exchange: an exchange that hides behind backward
+    What the backward takes beyond the one without exchange is exchange: an exchange that hides behind the backward
     costs nothing here, and one that takes the core away from it does.
     """
     backward = min(told[side][BACKWARD], told[limit][BACKWARD])

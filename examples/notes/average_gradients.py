@@ -4,8 +4,8 @@
     averaged after every backward: the bits of DDP: True
     averaged once per epoch: the ranks hold one model: False
 
-The tutorial that the note cites averages after every `backward()`, not once per epoch. Once per epoch the optimizer has
-already taken its steps with gradients of its own, and every rank ends with a different model.
+The tutorial that the note cites averages after every `backward()`, not once per epoch. By the end of an
+epoch the optimizer has taken its steps with each rank's own gradients, and every rank ends with a different model.
 """
 
 import torch

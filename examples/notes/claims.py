@@ -1,4 +1,4 @@
-"""What the notes claim, and what torch of today does: each line is measured when this runs.
+"""What the notes claim, and what today's torch does: each line is measured when this runs.
 
     $ python examples/notes/claims.py
     address and port may be left out with env://: no, ValueError: ... MASTER_ADDR expected, but not set
@@ -14,7 +14,7 @@
     ranks must be equally fast: no, a collective waits for 0:30:00
     the store is a map behind plain sockets: by libuv: True
 
-In note e: the first two, the fifth. In note b: the third, fourth, sixth, seventh. In note a: the tenth. In note d: the last.
+Note e: the first two, the fifth. Note b: the third, fourth, sixth, seventh. Note a: the tenth. Note d: the last.
 """
 
 import argparse

@@ -14,8 +14,8 @@
         In Model: input size torch.Size([5, 5]) output size torch.Size([5, 2])
     Outside: input size torch.Size([10, 5]) output_size torch.Size([10, 2])
 
-One process and a replica per device; without GPUs two threads. torch itself cuts nothing where there is no GPU. `--strategy
-ddp` is faster and has the bits of one rank.
+One process and a replica per device; without GPUs two threads. torch itself cuts nothing where there is no GPU.
+`--strategy ddp` is faster and has the bits of one rank.
 """
 
 import torch

@@ -6,8 +6,8 @@
     step 0: Model 1, input size: torch.Size([30, 5]), output size: torch.Size([30, 2])
     step 1: Model 0, input size: torch.Size([30, 5]), output size: torch.Size([30, 2])
 
-The last step has 30 samples left. DDP gives 15 to each rank; here they fill the first lane and the second is empty, so a
-lane never has an odd small size (BatchNorm would see it) and the gradient is still the mean over the 30.
+The last step has 30 samples left. DDP gives 15 to each rank; here they fill the first lane and the second is empty, so
+a lane never has an odd small size (BatchNorm would see it) and the gradient is still the mean over the 30.
 """
 
 import torch

@@ -5,8 +5,9 @@
     0 devices: []
     backends: gloo..., no MPI: True
 
-With CUDA_VISIBLE_DEVICES=0,1 in front it lists those two. The CUDA that matters is the one inside the wheel (`torch.version.cuda`). `nvcc -V` is the toolkit, which only a build
-from source uses; `nvidia-smi` shows the newest CUDA that the driver can run, which must not be older than the wheel's.
+With CUDA_VISIBLE_DEVICES=0,1 in front it lists those two. The CUDA that matters is the one inside the wheel
+(`torch.version.cuda`). `nvcc -V` is the toolkit, which only a build from source uses; `nvidia-smi` shows the newest
+CUDA that the driver can run, which must not be older than the wheel's.
 """
 
 import torch

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def setup(rank: int, world_size: int, folder: Path, name: str) -> torch.device:
-    """Meet the other ranks; this rank's device."""
+    """Meet the other ranks; return this rank's device."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=world_size)
     return torch.device("cuda", rank) if torch.cuda.device_count() >= world_size else torch.device("cpu")
 

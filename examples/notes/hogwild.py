@@ -6,7 +6,7 @@
     worker 1: the loss fell: True
     at least 80 % of the test pictures are right: True
 
-Who writes first is up to the scheduler, so every run ends with other bits.
+Who writes first is up to the scheduler, so every run ends with different bits.
 """
 
 import torch

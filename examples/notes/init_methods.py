@@ -6,7 +6,7 @@
     rank 0 of 2, the sum of ranks + 1 is 3
     rank 1 of 2, the sum of ranks + 1 is 3
 
-env:// reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which a launcher sets; none of them has a default. tcp:// and
+env:// reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which a launcher sets; none has a default. tcp:// and
 file:// need `rank=` and `world_size=` in the call. The rank is RANK: LOCAL_RANK is the same only on the first node.
 """
 

@@ -8,7 +8,7 @@
     rank 1 of 2, local rank 1, sum 3
 
 The old launcher passes `--local-rank` (since torch 2.0 with a dash), and lockstep does for scripts that declare it; the
-others set LOCAL_RANK. This takes either.
+others set LOCAL_RANK. This script accepts either.
 """
 
 import argparse

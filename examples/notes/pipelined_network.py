@@ -1,4 +1,4 @@
-"""A batch in pieces through a model on two devices (note c): while one piece is on the second, the next is on the first.
+"""A batch in pieces through a model on two devices (note c): with one piece on the second, the next is on the first.
 
     $ lockstep run -n 1 examples/notes/pipelined_network.py
     split_size 20: 6 pieces of 120 samples
@@ -15,7 +15,7 @@ FIRST, SECOND = (torch.device("cuda", i) if on_gpus else torch.device("cpu") for
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions and a shortcut around them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -5,8 +5,8 @@
     batch 120 in 6 lanes of 20
     the last loss, to the bit: 0x...
 
-`--lanes` is the note's split_size turned round: 6 lanes of a batch of 120 are pieces of 20. More lanes leave the stages
-idle for less of the time and cost more calls. `step.backward(loss_of)` lets the strategy order the forwards and backwards.
+`--lanes` is the note's split_size inverted: 6 lanes of a batch of 120 are pieces of 20. More lanes leave the stages
+idle for less time and cost more calls. `step.backward(loss_of)` lets the strategy order the forwards and backwards.
 """
 
 import torch
@@ -18,7 +18,7 @@ import lockstep
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions and a shortcut around them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

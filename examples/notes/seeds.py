@@ -12,8 +12,8 @@
     step 1, lane of sample 2: torch 0..., NumPy 0..., random 0...
     step 1, lane of sample 3: torch 0..., NumPy 0..., random 0...
 
-`cudnn.deterministic` chooses kernels and seeds nothing. With a seed per process (`manual_seed(seed + rank)`) the numbers
-change with the number of ranks; here they belong to the step and the lane.
+`cudnn.deterministic` chooses kernels and seeds nothing. With a seed per process (`manual_seed(seed + rank)`) the
+numbers change with the number of ranks; here they belong to the step and the lane.
 """
 
 import random
@@ -27,7 +27,7 @@ import lockstep
 
 
 def draws_after(prepare) -> bool:
-    """Whether two draws of a fresh start are equal, `prepare` called before each."""
+    """Whether two draws are equal when `prepare` is called before each."""
     drawn = []
     for _ in range(2):
         prepare()

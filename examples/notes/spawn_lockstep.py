@@ -8,8 +8,8 @@
     rank 0 has loaded what rank 0 saved: True
     rank 1 has loaded what rank 0 saved: True
 
-`lockstep.spawn` has the call of torch.multiprocessing.spawn. `init_process_group` finds the others by itself, and so does
-`lockstep.init`. It works in a notebook cell as well.
+`lockstep.spawn` is called like torch.multiprocessing.spawn. `init_process_group` finds the others on its own, and so
+does `lockstep.init`. It works in a notebook cell too.
 """
 
 import tempfile

@@ -8,7 +8,7 @@
     a wait for a key that never comes ends with DistStoreError
     a store that tells watchers of every change (watch_key): False
 
-A key-value map in one process. `get` and `wait` block until the key is there; whoever set a key again has told nobody.
+A key-value map in one process. `get` and `wait` block until the key is there; setting a key again notifies nobody.
 """
 
 import datetime as dt

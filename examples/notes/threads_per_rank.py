@@ -4,9 +4,10 @@
     rank 0 of 2: 2 threads
     rank 1 of 2: 2 threads
 
-OMP_NUM_THREADS=2 says the same. Without either it is cores / ranks (the note's 12 cores and 2 ranks: 6 each). Cores are those that this process may use,
-which `nproc` says too; `htop` shows the machine's. More threads than cores slow every rank down. The number of threads
-changes the bits of CPU kernels, so name it where bits count: `lockstep.init(threads=1)`.
+OMP_NUM_THREADS=2 does the same. Without either it is cores / ranks (the note's 12 cores and 2 ranks: 6 each). Cores are
+those that this process may use, as `nproc` counts them; `htop` shows the machine's. More threads than cores slow every
+rank down. The number of threads changes the bits of CPU kernels, so set it where bits count:
+`lockstep.init(threads=1)`.
 """
 
 import os

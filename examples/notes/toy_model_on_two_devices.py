@@ -6,7 +6,7 @@
     the outputs are those of one device: True
     the gradients are those of one device: True
 
-With fewer than two GPUs both are the CPU: the same program, nothing gained. At any time one of two devices computes.
+With fewer than two GPUs both are the CPU: the same program, nothing gained. Only one of them computes at any time.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: the average's BatchNorm statistics are made anew by update_bn.
+"""Stochastic weight averaging: update_bn makes the average's BatchNorm statistics anew.
 
 lockstep run -n 2 examples/recipes/averaged_weights.py
 """

@@ -16,13 +16,13 @@ ENVIRONMENTS, MOMENTS = 16, 40
 
 
 class CartPoles:
-    """As many poles as a lane has environments; state: cart's place and speed, pole's angle and speed. (number, 4)."""
+    """A pole for each of a lane's environments; state: cart's place and speed, pole's angle and speed. (number, 4)."""
 
     def __init__(self, number):
         self.state = torch.empty(number, 4).uniform_(-0.05, 0.05)
 
     def step(self, action):
-        """Push right where `action` is 1. Returns which poles stand."""
+        """Push right where `action` is 1. Returns which poles still stand."""
         _, speed, angle, turning = self.state.T
         force = (20.0 * action - 10.0 + 0.05 * turning.square() * angle.sin()) / 1.1
         turn = (9.8 * angle.sin() - angle.cos() * force) / (0.5 * (4 / 3 - 0.1 * angle.cos().square() / 1.1))

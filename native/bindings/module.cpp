@@ -151,7 +151,7 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
   settings.named_memory = named_memory;
   settings.names = std::move(names);
   const nb::gil_scoped_release released;
-  // Its end takes locks that another thread may hold while it waits for the GIL, to ask for a source line.
+  // Its destructor takes locks that another thread may hold while it waits for the GIL to ask for a source line.
   return std::shared_ptr<Group>(new Group(std::move(control), rank, world_size, std::move(settings)), [](Group* group) {
     const nb::gil_scoped_release released;
     delete group;
@@ -160,7 +160,7 @@ std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, s
 
 using Shape = nb::typed<nb::tuple, int, nb::ellipsis>;
 
-// Of a tensor, as what the ranks compare.
+// A tensor's shape as the ranks compare it.
 std::uint64_t code_of(const Shape& shape) {
   std::vector<std::int64_t> dims;
   for (const nb::handle dim : shape) dims.push_back(nb::cast<std::int64_t>(dim));
@@ -179,7 +179,7 @@ std::uint64_t hash_of_ranks(const std::vector<std::size_t>& ranks) {
   return hash;
 }
 
-// With the GIL held, for it asks who calls.
+// Needs the GIL, because it asks who calls.
 Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count,
                    const Addresses& inputs, const Addresses& outputs, const Shape& shape = {}) {
   Request request;
@@ -195,7 +195,7 @@ Request request_of(const Group& group, int kind, int dtype, int op, std::int32_t
   return request;
 }
 
-// Every rank's bytes, one after the other; as many from each.
+// Every rank's bytes, one after the other; the same number from each.
 nb::bytes all_gather_bytes(Group& group, const nb::bytes& data) {
   std::vector<char> everyone(data.size() * group.world_size());
   Request request;

@@ -1,4 +1,4 @@
-// From which place of the user's program the compiled part is called.
+// Which place of the user's program calls the compiled part.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@
 namespace lockstep {
 
 // Looks at Python's frames, from the innermost one outwards. A Python function is asked about each place once:
-// `describe(code, lasti)` gives (kind, label, where). With the GIL held; one object for the process, forever.
+// `describe(code, lasti)` returns (kind, label, where). Needs the GIL; one object per process, forever.
 class Sites {
  public:
   enum Kind : int {
@@ -30,14 +30,14 @@ class Sites {
 
   explicit Sites(Describe describe) : describe_(std::move(describe)) {}
   Sites(const Sites&) = delete;
-  // Where the innermost line of the user is, and what it says. Null when there is not such line.
+  // Where the innermost line of the user is, and what it says. Null when there is no such line.
   const Site* of_caller();
-  // The places that a site consists of, the innermost first: pairs of code object and the number of its instruction.
+  // The places that a site consists of, the innermost first: pairs of a code object and an instruction's number.
   Places places_of(std::size_t number) const;
 
  private:
   static constexpr std::size_t depth = 3;              // lines that tell calls of one function apart
-  static constexpr std::size_t most_places = 1 << 16;  // of code that is made again and again; then nothing is known
+  static constexpr std::size_t most_places = 1 << 16;  // for code that is made again and again; then nothing is known
 
   struct PlaceKey {
     PyObject* code;

@@ -18,7 +18,7 @@ std::size_t number_in(const std::string& path) {
   return file >> number ? number : unlimited;
 }
 
-// What a group's file of lines like "inactive_file 123" says about some of them, added up.
+// The sum of some entries in a group's file of lines like "inactive_file 123".
 std::size_t sum_in(const std::string& path, std::initializer_list<std::string_view> names) {
   std::ifstream file(path);
   std::size_t sum = 0, number = 0;
@@ -33,7 +33,7 @@ std::size_t sum_in(const std::string& path, std::initializer_list<std::string_vi
 std::size_t left_in_control_group(const std::string& folder) {
   const std::size_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
   if (limit == unlimited) return unlimited;
-  // Files that were read fill a group up to its limit; the kernel drops them when it needs the room.
+  // Cached files fill a group up to its limit; the kernel drops them when it needs the room.
   const std::size_t cached = sum_in(folder + "/memory.stat", {"active_file", "inactive_file"});
   return limit - std::min(limit, used - std::min(used, cached));
 }
@@ -47,7 +47,7 @@ std::size_t left_in_control_groups() {
     if (line.rfind("0::", 0) != 0) continue;
     for (std::string group = line.substr(3);; group.resize(group.rfind('/'))) {
       left = std::min(left, left_in_control_group("/sys/fs/cgroup" + group));
-      if (group.empty() || group == "/") break;  // also what looks like the root, which in a container has a limit
+      if (group.empty() || group == "/") break;  // the root too: in a container it has a limit
     }
   }
   return left;

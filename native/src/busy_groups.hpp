@@ -10,7 +10,7 @@ namespace lockstep {
 
 class Group;
 
-// Groups of this process with something under way; what waits in one moves the others too.
+// Groups of this process with something under way; a thread that waits in one moves the others too.
 class BusyGroups {
  public:
   void add(Group* group) {
@@ -23,7 +23,7 @@ class BusyGroups {
     std::erase(groups_, group);
     count_.store(groups_.size(), std::memory_order_relaxed);
   }
-  // Whether there is one besides `mine`, after having moved them.
+  // Moves those besides `mine`; returns whether there are any.
   template <typename Move>
   bool move_others(const Group* mine, Move move) {
     if (count_.load(std::memory_order_relaxed) == 0) return false;

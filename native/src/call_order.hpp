@@ -1,4 +1,4 @@
-// Finds ranks that make the same calls in another order, from the labels of their calls.
+// Finds ranks that make the same calls in a different order, from the labels of their calls.
 //
 // Ranks may call one operation from different lines (`if rank == 0: ... else: ...`), so a difference says nothing. But
 // when at one operation rank i calls A where rank j calls B, and at another one i calls B where j calls A, the two have
@@ -18,7 +18,7 @@ namespace lockstep {
 
 class CallOrder {
  public:
-  // Differences that are this many operations apart are not of one swap.
+  // Differences this many operations apart do not belong to one swap.
   static constexpr std::uint32_t window = 64;
 
   struct Circle {
@@ -31,13 +31,13 @@ class CallOrder {
   // root's call may differ from the others' by its role, so only differences with the same roles close a circle.
   std::optional<Circle> note(std::uint32_t number, std::int32_t root, const std::vector<std::uint64_t>& labels,
                              const Site* mine);
-  // These calls belong together; never found again.
+  // These calls belong together; do not find them again.
   void accept(const Circle& circle);
 
  private:
   static constexpr std::size_t most_differences = 32;  // older ones are forgotten
   struct Difference {
-    std::uint32_t last;  // the operation at which it was seen last
+    std::uint32_t last;  // the operation at which it was last seen
     std::int32_t root;
     std::vector<std::uint64_t> labels;
     const Site* mine;

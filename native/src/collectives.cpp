@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::uint64_t whole_bytes =
-    32 * 1024;  // staged tensors up to this size are added up by every rank: one step less
+    32 * 1024;  // staged tensors up to this size are added up by every rank: one step fewer
 
 bool is_reduction(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
@@ -91,7 +91,7 @@ struct Algorithms {
   std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
   std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
-  // Pieces are numbered through all operations of a group; the first one of this operation.
+  // Pieces are numbered across all operations of a group; returns this operation's first.
   std::uint32_t take_pieces(std::uint64_t count) const {
     const std::uint32_t first = group.piece_ + 1;
     group.piece_ += static_cast<std::uint32_t>(count);
@@ -102,7 +102,7 @@ struct Algorithms {
     operation.has_worked = true;
     group.set(Counter::worked, number);
   }
-  // The last step of an operation in windows. A rank that got an error changes its tensors, perhaps while this one read
+  // The last step of an operation in windows. A rank that got an error may have changed its tensors while this one read
   // them.
   void trust_windows() const { group.throw_if_broken(); }
 
@@ -189,7 +189,7 @@ Task Algorithms::reduce_in_windows() {
 // `capacity`.
 void Algorithms::stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
                                  bool whole) const {
-  const Slice mine = whole ? Slice{count, 0} : slice_of(count, rank, world);  // nobody else reads the own slice
+  const Slice mine = whole ? Slice{count, 0} : slice_of(count, rank, world);  // nobody else reads this rank's slice
   for (std::size_t leaf = 0; leaf < leaves(rank); ++leaf) {
     std::byte* const target = staging(rank, piece) + leaf * capacity * size;
     const std::byte* const source = bytes(request.inputs[leaf]) + start * size;
@@ -338,7 +338,7 @@ Task Algorithms::share() {
   has_worked();
 }
 
-// scatter, all_to_all: sources have another tensor for each destination.
+// scatter, all_to_all: sources have a separate tensor for each destination.
 Task Algorithms::deal() {
   const bool is_scatter = request.kind == Kind::scatter;
   const auto has = [&](std::size_t of) { return !is_scatter || request.root == static_cast<std::int32_t>(of); };
@@ -432,7 +432,7 @@ Task start(Group& group, Operation& operation) {
     case Kind::barrier:
     case Kind::allocate:
     case Kind::new_group:
-      algorithms.has_worked();  // that everyone has arrived is all
+      algorithms.has_worked();  // everyone's arrival is all it takes
       return {};
     case Kind::all_reduce:
     case Kind::reduce:

@@ -11,10 +11,10 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
 // Whether the operation's numbers travel inside the rows. The same on every rank whose description is the same.
 bool is_tiny(const Request& request, std::size_t world_size);
 
-// Copy this rank's tiny numbers into its row; how many bytes.
+// Copies this rank's tiny numbers into its row; returns the number of bytes.
 std::size_t write_payload(const Request& request, std::size_t rank, std::size_t world_size, std::byte* payload);
 
-// Begin, when every rank has arrived and all descriptions agree. The task is empty when nothing is left to do.
+// Begins, once every rank has arrived and all descriptions agree. The task is empty when nothing is left to do.
 Task start(Group& group, Operation& operation);
 
 // (((0 1) (2 3)) ...): the lane tree over `num_leaves` leaves, see docs/design/0001.

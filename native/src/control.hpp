@@ -50,7 +50,7 @@ struct Description {
 };
 static_assert(sizeof(Description) == 48);
 
-// Where a tensor lies for the others: in a window of the group, or nowhere.
+// Where the others find a tensor: in a window of the group, or nowhere.
 struct Place {
   static constexpr std::uint32_t elsewhere = 0;
   std::uint32_t window;  // its number, from 1
@@ -64,7 +64,7 @@ struct alignas(cache_line) Row {
   std::uint32_t all_placed;  // all tensors of this rank lie in windows
   std::uint32_t num_inputs;
   Place places[max_places];  // inputs, then the output
-  std::uint32_t verdict;     // 1: calls that were found in another order belong together, says this rank
+  std::uint32_t verdict;     // 1: this rank finds that calls in another order belong together
   char where[236];           // the source line, where it was known when the operation began; with a verdict, the lines
   alignas(cache_line) std::byte payload[payload_bytes];
 };
@@ -85,12 +85,12 @@ struct RankBlock {
 };
 
 struct Header {
-  std::atomic<std::uint32_t> broken;  // 0: no; 1: somebody is writing `reason`; 2: it stands there
+  std::atomic<std::uint32_t> broken;  // 0: no; 1: somebody is writing `reason`; 2: it is written
   std::int32_t broken_kind;
   char reason[2 * text_bytes];
 };
 
-// What does not fit is left out, by whole letters: half of one is no UTF-8, and Python would refuse all.
+// Leaves out what does not fit, by whole letters: half of one is not UTF-8, and Python would refuse it all.
 inline void write_text(char* target, std::size_t size, const std::string& text) {
   std::size_t length = std::min(size - 1, text.size());
   while (length != 0 && length < text.size() && (text[length] & 0xc0) == 0x80) --length;

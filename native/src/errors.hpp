@@ -1,4 +1,4 @@
-// What can go wrong between ranks. Every one of them breaks its group.
+// What can go wrong between ranks. Each of these breaks its group.
 #pragma once
 
 #include <stdexcept>
@@ -21,7 +21,7 @@ class GroupError : public std::runtime_error {
   Trouble trouble;
 };
 
-// A call that can never be right, found before anybody else is concerned.
+// A call that can never be right, found before any other rank is involved.
 class BadCall : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

@@ -12,8 +12,8 @@ namespace {
 
 std::atomic<std::uint32_t> forks = 0;
 
-// In the new process, which has one thread. A thread that it does not have may hold the lock of the list, and the
-// groups in it are its parent's.
+// In the new process, which has one thread. A thread that was not copied may hold the lock of the list, and the groups
+// in it are the parent's.
 void begin_anew() {
   forks.fetch_add(1, std::memory_order_relaxed);
   new (&busy_groups()) BusyGroups;

@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// How often this process's line was forked since it loaded the library: another number than before means another
-// process. Costs a load, where getpid() is a call into the kernel.
+// How many forks lie between loading the library and this process: another number than before means another process.
+// Costs a load, where getpid() is a system call.
 std::uint32_t num_forks();
 
 }  // namespace lockstep

@@ -245,9 +245,9 @@ void Group::move_on() {
     progress_collectives();
   } catch (const GroupError& error) {
     break_quietly(error.trouble, error.what());
-  } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be begun again
+  } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be restarted
     break_quietly(Trouble::no_memory, "Rank " + settings_.name_of(rank_) + " has no memory left.");
-  } catch (const std::exception& error) {  // of a callback; nobody would go on with these operations
+  } catch (const std::exception& error) {  // from a callback; nobody would continue these operations
     break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " gave up: " + error.what() + ".");
   }
 }
@@ -259,7 +259,7 @@ void Group::progress_collectives() {
     move_tasks();
     const bool has_finished = !queue_.empty() && queue_.front()->finished;
     while (!queue_.empty() && queue_.front()->finished) queue_.pop_front();
-    again = has_finished && !queue_.empty() && !queue_.back()->published;  // what it held up, perhaps
+    again = has_finished && !queue_.empty() && !queue_.back()->published;  // perhaps held up by one that finished
   }
 }
 
@@ -290,7 +290,7 @@ void Group::move_tasks() {
       operation->task = start(*this, *operation);
       operation->started = true;
     }
-    // A task that has just begun waits for nothing; its condition is the one that is met already.
+    // A task that has just begun waits for nothing: its condition is already met.
     while (!operation->task.done() && first_behind(operation->waits_for) == world_size()) operation->task.resume();
     if (operation->task.done()) {
       deliver(*operation);

@@ -36,19 +36,19 @@ struct Settings {
   Nanoseconds spin = std::chrono::microseconds(30);
   // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
   std::function<void()> while_waiting = [] {};
-  // As whom the user knows these ranks (a sub-group's ranks have other numbers in the default group); empty: by their
-  // own.
+  // The numbers by which the user knows these ranks (a sub-group's ranks have others in the default group); empty:
+  // their own.
   std::vector<std::size_t> names = {};
   std::string name_of(std::size_t rank) const { return std::to_string(names.empty() ? rank : names.at(rank)); }
-  // Who calls now, for what the ranks compare; null when nobody knows.
+  // The current caller, for what the ranks compare; null when nobody knows.
   std::function<const Site*()> caller = [] { return nullptr; };
-  // The source line that called, for errors.
+  // The calling source line, for errors.
   std::function<std::string()> where = [] { return std::string(); };
-  // Of calls of this rank that other ranks make in another order (call_order.hpp): whether they belong together all the
-  // same, as alternatives of one `if` do; and the lines, in this order.
+  // Whether calls of this rank that other ranks make in another order (call_order.hpp) belong together all the same, as
+  // alternatives of one `if` do; and their lines, in this order.
   std::function<Verdict(const std::vector<const Site*>&)> judge = [](const auto&) { return Verdict{}; };
-  // Whether a rank's process has ended. By default it is asked by its process id (pidfd), or where that is no number of
-  // ours or there is no pidfd, by its mark on the control block.
+  // Whether a rank's process has ended. By default its process id tells (pidfd), or where that is no number of ours or
+  // there is no pidfd, its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
@@ -62,10 +62,10 @@ Description describe(const Request& request, std::uint32_t number);
 // Several threads may use one group; the operations of a group must be called in the same order on all ranks.
 class Group {
  public:
-  // Before the group is made, and before the others hear that this rank has mapped the control block: so that they
-  // notice its end even if it does not come as far as to join.
+  // Call it before the group is made, and before the others hear that this rank has mapped the control block: they then
+  // notice its end even if it never gets as far as joining.
   static void announce(const Memory& control, std::size_t rank, std::size_t world_size);
-  // The control block is mapped already; every rank of the group constructs one. Returns when all have.
+  // Collective: construct one on every rank, with the control block mapped. Returns when all have.
   Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings);
   // Ranks as threads of one process, for tests: `control` points to a zeroed block of `Layout::total()` bytes.
   Group(std::byte* control, std::size_t rank, std::size_t world_size, Settings settings);
@@ -76,29 +76,28 @@ class Group {
   std::size_t world_size() const { return layout_.world_size; }
   const Site* caller() const { return settings_.caller(); }
 
-  // Begin; `wait` or `test` until it is finished. Throws BadCall before anybody else is concerned.
+  // Begin; `wait` or `test` until it is finished. Throws BadCall before any other rank is involved.
   std::shared_ptr<Operation> begin(Request request);
   // Begin and wait.
   void run(Request request);
-  // In place; the short way for few elements.
+  // In place; the shortcut for few elements.
   void all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op);
   void wait(Pending& pending, Nanoseconds patience);
   void wait(Pending& pending) { wait(pending, settings_.patience); }
-  // Whether it is finished. Throws as `wait` does when it cannot come to an end any more, but has no deadline.
+  // Whether it is finished. Throws as `wait` does when it can no longer finish, but has no deadline.
   bool test(Pending& pending);
 
   std::shared_ptr<Message> send(const void* data, std::uint64_t bytes, Dtype dtype, std::size_t to, std::uint64_t tag,
                                 const About& about = {});
-  // From any rank when `from` is the world size; `Message::peer` says from whom it came.
+  // From any rank when `from` is the world size; `Message::peer` is then the sender.
   std::shared_ptr<Message> receive(void* data, std::uint64_t bytes, Dtype dtype, std::size_t from, std::uint64_t tag,
                                    const About& about = {});
 
-  // A new window with `bytes` for each rank, or `once` for all of them; every rank must call it. Throws
-  // GroupError(no_memory) on every rank, and the group goes on. What lies in a window of the second kind is exchanged
-  // as if it lay in none.
+  // Collective: a new window with `bytes` for each rank, or `once` for all of them. Throws GroupError(no_memory) on
+  // every rank, and the group goes on. What is in a window of the second kind is exchanged as if it were in none.
   std::shared_ptr<Window> allocate(std::size_t bytes, bool once = false);
-  // Tensors in this window are ordinary ones from now on. Every rank must call it between the same operations, with
-  // nothing under way.
+  // Collective: tensors in this window are ordinary ones from now on. Call it between the same operations on every
+  // rank, with nothing under way.
   void release(const Window& window);
 
   // The ranks that have not begun an operation, by the names that the user knows; also when it has failed.
@@ -171,7 +170,7 @@ class Group {
     bool has_messages = false;
     bool others_busy = false;
     bool nothing = false;          // it can go on at once
-    std::size_t message_peer = 0;  // with whom the message is; the world size: anybody
+    std::size_t message_peer = 0;  // the other end of the message; the world size: anybody
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
@@ -210,11 +209,11 @@ class Group {
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
   std::vector<int> pidfds_;
-  std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is no member
+  std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
-  std::int32_t core_plus_one_ = 0;             // as it stands in this rank's block
+  std::int32_t core_plus_one_ = 0;             // as written in this rank's block
   std::uint32_t number_ = 0;                   // of the last operation
   std::uint32_t piece_ = 0;                    // of the last piece that went through staging
   std::uint32_t rows_free_to_ = 0;             // rows up to this operation are known to be free

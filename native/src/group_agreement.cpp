@@ -1,4 +1,4 @@
-// Whether the ranks call the same operations, and the sentences that say where not.
+// Whether the ranks call the same operations, and the sentences that say where they do not.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// "rank 0: one; ranks 1, 2: other": ranks of the same text together, in their order.
+// "rank 0: one; ranks 1, 2: other": ranks with the same text together, in their order.
 class Parts {
  public:
   void add(std::size_t rank, const std::string& name, const std::string& text) {
@@ -48,7 +48,7 @@ void Group::compare(Operation& operation) {
     same_descriptions =
         same_descriptions && std::memcmp(&mine.description, &theirs.description, sizeof(Description)) == 0;
   }
-  // From here on every rank looks at the same rows in the same way, so all come to the same end.
+  // From here on every rank looks at the same rows in the same way, so all come to the same result.
   if (!same_descriptions && !are_alike(operation)) {
     throw GroupError(Trouble::disagreement, sentence_of_disagreement(operation));
   }
@@ -56,7 +56,7 @@ void Group::compare(Operation& operation) {
   if (!same_labels) compare_labels(operation);
 }
 
-// Where some ranks only receive, and where numbers are added one by one, a row may stand for any shape of as many.
+// Where some ranks only receive, and where numbers are added one by one, a row may stand for any shape of that size.
 bool Group::are_alike(const Operation& operation) const {
   const Description& first = row(0, operation.number).description;
   const bool may_be_row = first.kind == Kind::broadcast || first.kind == Kind::scatter ||
@@ -86,7 +86,7 @@ void Group::compare_labels(Operation& operation) {
   operation.waits_for = {Counter::judged, operation.number};
 }
 
-// Of the two ranks; the others tell their lines only.
+// Of the two ranks; the others only give their lines.
 void Group::hear_verdicts(Operation& operation) {
   const CallOrder::Circle& circle = *operation.circle;
   const bool belong_together =
@@ -136,7 +136,7 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     const Description& theirs = row(peer, operation.number).description;
     std::string line = line_of(peer, operation);
-    if (line.empty()) {  // a rank that waits tells its line now
+    if (line.empty()) {  // a waiting rank gives its line now
       const auto has_told = [&] { return blocks_[peer].told.load(std::memory_order_acquire) == operation.number; };
       while (!has_told() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (has_told() && blocks_[peer].text[0] != 0) line = std::string(" at ") + blocks_[peer].text;

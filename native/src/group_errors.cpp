@@ -64,7 +64,7 @@ std::string Group::text_of(const Description& description) const {
 
 std::string Group::text_of(const Operation& operation) const {
   std::string text = text_of(describe(operation.request, operation.number));
-  // The shortest way begins an operation without asking for its line; then it is the one that waits.
+  // The shortcut begins an operation without asking for its line; then it is the line that waits.
   const std::string where = operation.request.line().empty() ? settings_.where() : operation.request.line();
   return where.empty() ? text : text + " (" + where + ")";
 }
@@ -74,7 +74,7 @@ std::string Group::text_of(const Message& message) const {
   return messages_->text_of(message) + (where.empty() ? "" : " (" + where + ")");
 }
 
-// Is there any reason not to go on waiting? Then what is under way is given up, for its tensors may go now.
+// If there is a reason to stop waiting, gives up what is under way, because its tensors may go now.
 void Group::look_around(const Pending& pending, const Awaited& awaited, Limit limit) {
   const std::lock_guard lock(mutex_);
   if (pending.finished || pending.error) return;  // another thread has moved it meanwhile
@@ -93,7 +93,7 @@ void Group::look_around(const Pending& pending, const Awaited& awaited, Limit li
   }
 }
 
-// Whether what this rank waits for cannot come any more because of `peer`.
+// Whether what this rank waits for can no longer come because of `peer`.
 bool Group::is_gone(std::size_t peer, const Awaited& awaited) const {
   if (peer == rank_) return false;
   const auto has_left = [&](std::size_t other) { return blocks_[other].left.load(std::memory_order_acquire) != 0; };

@@ -1,4 +1,4 @@
-// How a rank comes into its group, watches who is still there, and leaves.
+// How a rank joins its group, watches who is still there, and leaves.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -110,7 +110,7 @@ void Group::leave() {
   }
 }
 
-// Before any lock, which a thread that a forked process does not have may hold forever.
+// Before any lock: in a forked process, a thread that was not copied may hold it forever.
 void Group::check_process() const {
   if (num_forks() == owner_) return;
   throw GroupError(Trouble::aborted, "A process that was forked from a rank is not a member of its groups.");

@@ -100,7 +100,7 @@ bool Group::wait_a_while(const Awaited& awaited) {
     const std::lock_guard lock(mutex_);
     return messages_->could_progress();
   };
-  // A rank that shares the core of this one can do nothing while this one spins.
+  // A rank that shares this one's core can do nothing while this one spins.
   const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
                             blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
   if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;

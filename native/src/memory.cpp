@@ -40,7 +40,7 @@ void set_size(int descriptor, std::size_t bytes, bool reserve) {
   }
   if (!reserve || bytes == 0) return;
   int error = 0;
-  do {  // allocates the pages, or says ENOSPC
+  do {  // allocates the pages, or fails with ENOSPC
     error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error != 0) fail(error, "there is no room for " + mebibytes(bytes) + " of shared memory");
@@ -70,7 +70,7 @@ void* map_past(std::size_t past, std::size_t bytes, int flags, int descriptor, s
 }
 
 constexpr const char* shared_folder = "/dev/shm/";
-constexpr std::size_t maker = 1024;  // the mark of who made a memory with a name; ranks are below
+constexpr std::size_t maker = 1024;  // the mark of a named memory's maker; ranks are below
 
 struct flock lock_of(std::size_t number) {
   struct flock lock{};
@@ -104,7 +104,7 @@ Memory Memory::create(std::size_t bytes, bool reserve) {
   if (made.get() < 0) fail(errno, "memfd_create");
   ::fchmod(made.get(), 0600);
   set_size(made.get(), bytes, reserve);
-  // Nobody can cut it off under another rank's feet, which would be a SIGBUS there.
+  // Nobody can truncate it under another rank's feet, which would be a SIGBUS there.
   ::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   Memory memory = map(made.get(), bytes);
   made.release();
@@ -193,7 +193,7 @@ bool Memory::is_marked(std::size_t number) const {
 void unlink_name(const std::string& name) { ::unlink((shared_folder + name).c_str()); }
 
 PrivateView::PrivateView(const Memory& memory, std::size_t offset, std::size_t bytes, bool huge) : size_(bytes) {
-  // The kernel maps a huge page as one where address and offset have the same place in it.
+  // The kernel maps a huge page as one where address and offset are at the same place in it.
   const std::size_t past = (offset + (huge ? 0 : page_size())) % huge_page;
   void* data = map_past(past, bytes, MAP_PRIVATE | MAP_NORESERVE, memory.descriptor(), offset);
   if (data == MAP_FAILED) fail(errno, "a private view of " + mebibytes(bytes) + " cannot be mapped");

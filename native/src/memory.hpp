@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// A mapping of a file that has no name, or none any more. Move-only; unmaps and closes when it goes.
+// A mapping of a file that has no name, or no longer one. Move-only; unmaps and closes when it goes.
 class Memory {
  public:
   // A new memory full of zeros, without a name (memfd, its size sealed). With `reserve` its pages are allocated now:
@@ -33,8 +33,8 @@ class Memory {
   std::size_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
 
-  // Let what is not touched yet lie in huge pages, as far as the kernel has some: all of it is allocated now, reading
-  // it misses less, and `written_pages` of a view takes a tenth of the time. Whatever
+  // Put what is not touched yet into huge pages, as far as the kernel has some: all of it is allocated now, reading it
+  // misses less, and `written_pages` of a view takes a tenth of the time. Works whatever
   // /sys/kernel/mm/transparent_hugepage/shmem_enabled says, which is "never" nearly everywhere. False when some of it
   // stays in small pages.
   bool use_huge_pages() const;
@@ -71,7 +71,7 @@ class PrivateView {
 
   // Whether the kernel tells which pages were written (/proc/self/pagemap).
   static bool can_tell_writes();
-  // Also where the view maps huge pages as such: Linux before 6.11 says there that all of them were written. False when
+  // Also where the view maps huge pages as such: Linux before 6.11 reports that all of these were written. False when
   // there is no huge page to try it with.
   static bool can_tell_in_huge_pages();
   // Numbers of the pages that this process wrote. About 20 ns per page of the view.

@@ -172,7 +172,7 @@ bool Messages::progress_incoming(std::size_t peer) {
 void Messages::accept(Message& message, std::size_t peer, const Envelope& envelope) {
   message.peer = peer;
   const auto dtype = static_cast<Dtype>(envelope.dtype);
-  // A row of numbers may stand for any shape of as many.
+  // A row of numbers may stand for any shape of that size.
   const bool is_alike = message.about.shape == envelope.shape || message.about.shape == 0 || envelope.shape == 0;
   if (message.bytes == envelope.bytes && message.dtype == dtype && is_alike) return;
   const std::string mine = amount(message.about.shape, message.bytes, message.dtype);

@@ -48,7 +48,7 @@ class Messages {
   void fail_all(const std::exception_ptr& error);
   // Called with a peer after its ring was written or read.
   std::function<void(std::size_t)> on_change;
-  // As whom the user knows a rank, for errors.
+  // The user's name for a rank, for errors.
   std::function<std::string(std::size_t)> name_of;
 
  private:

@@ -79,7 +79,7 @@ class Task {
 
 // Something that a rank waits for: a collective or a message. Guarded by its group's mutex.
 struct Pending {
-  std::atomic<bool> finished = false;  // alone may be asked without it
+  std::atomic<bool> finished = false;  // the only one that may be read without it
   std::exception_ptr error;
   virtual ~Pending() = default;
 };
@@ -97,7 +97,7 @@ struct Operation : Pending {
   bool has_worked = false;  // this rank's part is done; others may still be reading
   Condition waits_for;
   std::vector<std::vector<std::byte>> copies;  // of inputs that its results would spoil
-  // Where outputs that lie over each other go meanwhile; at the end to `targets`, one after the other.
+  // Where overlapping outputs go meanwhile; at the end they go to `targets`, one after the other.
   std::vector<std::vector<std::byte>> results;
   std::vector<void*> targets;
   std::shared_ptr<void> kept;  // what the task refers to

@@ -53,7 +53,7 @@ std::vector<Stretch> cut(const std::vector<Stretch>& whole, std::size_t parts) {
   return found;
 }
 
-// Whether output `to` may lie over input `from`, which is the same memory or shares some of it.
+// Whether output `to` may overwrite input `from`, which is the same memory or shares some of it.
 bool is_in_place(Kind kind, std::size_t from, std::size_t to, bool is_same, std::size_t rank) {
   switch (kind) {
     case Kind::reduce_scatter:
@@ -71,7 +71,7 @@ bool is_in_place(Kind kind, std::size_t from, std::size_t to, bool is_same, std:
 }  // namespace
 
 bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size) {
-  // Only a root writes, and only to a root that broadcasts is its tensor an input; one that scatters writes at the end.
+  // Only a root writes, and its tensor is an input only if it broadcasts; one that scatters writes at the end.
   if (request.root >= 0 && request.root != static_cast<std::int32_t>(rank)) return false;
   if (request.kind == Kind::scatter) return false;
   std::vector<Stretch> reads = read_by(request, world_size), writes = written_by(request, world_size);
@@ -125,7 +125,7 @@ void redirect_outputs(Operation& operation, std::size_t world_size) {
   for (const Stretch& write : written_by(operation.request, world_size)) operation.results.emplace_back(write.bytes);
   operation.targets = operation.request.outputs;
   for (std::size_t i = 0; i < operation.results.size(); ++i) {
-    // An empty one keeps its address, which is none of anybody's memory.
+    // An empty one keeps its address, which is nobody's memory.
     if (!operation.results[i].empty()) operation.request.outputs[i] = operation.results[i].data();
   }
 }

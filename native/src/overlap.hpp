@@ -9,17 +9,17 @@ namespace lockstep {
 // `earlier` is finished on this rank.
 bool depends_on(const Request& later, const Operation& earlier, std::size_t world_size);
 
-// Whether writing its results on this rank may change inputs that are still to be read, by others or by this rank. In
-// place is not such thing: a sum over its own terms, a part that lies where it is to end.
+// Whether writing its results on this rank may change inputs that others or this rank have yet to read. In-place use
+// does not count: a sum over its own terms, a part that is already where it ends.
 bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t world_size);
 
 // Have the operation read copies of its inputs, made now.
 void copy_inputs(Operation& operation, std::size_t world_size);
 
-// Whether outputs of the operation lie over each other. They come in no order, and the last of them in the list counts.
+// Whether outputs of the operation overlap. They arrive in no fixed order, and the last of them in the list counts.
 bool spoils_its_outputs(const Request& request, std::size_t world_size);
 
-// Have the operation write elsewhere; `deliver`, at its end, brings the results to their places in the order of the
+// Have the operation write elsewhere; `deliver`, at its end, puts the results in their places, in the order of the
 // list.
 void redirect_outputs(Operation& operation, std::size_t world_size);
 void deliver(Operation& operation);

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// The words of a robust, process-shared mutex that are not zero are the same in every process. So whoever comes to a
-// memory of zeros may write them, before or after others have, and nobody has to be the first.
+// The words of a robust, process-shared mutex that are not zero are the same in every process. So a process that
+// finds a memory of zeros may write them, before or after others have, and nobody has to be the first.
 void SharedLock::initialise() {
   pthread_mutex_t ours;
   std::memset(static_cast<void*>(&ours), 0, sizeof ours);

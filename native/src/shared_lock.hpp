@@ -7,15 +7,15 @@
 
 namespace lockstep {
 
-// Lies in shared memory. Zeros and a call of `initialise` by each process make a free lock.
+// Lives in shared memory. Zeros and a call of `initialise` by each process make a free lock.
 class SharedLock {
  public:
   enum class Taken { no, yes, from_the_dead };
 
   // Throws std::system_error.
   void initialise();
-  // Waits at most so long. After `from_the_dead` the lock is taken: mend what it protects, then call `mended`. Whoever
-  // dies before that leaves it to the next one again. Throws std::system_error.
+  // Waits at most this long. After `from_the_dead` the lock is taken: mend what it protects, then call `mended`. A
+  // process that dies before that leaves it to the next one. Throws std::system_error.
   Taken take(Nanoseconds at_most);
   void mended();
   void release();

@@ -15,11 +15,11 @@ namespace {
 constexpr std::size_t num_slots = 1024, granule = 64, num_sizes = 32;
 constexpr auto slice = std::chrono::milliseconds(50);
 
-// Where the keys of one hash begin, and where those sleep who wait for one of them.
+// Where the keys of one hash begin, and where those that wait for one of them sleep.
 struct Slot {
   std::atomic<std::uint32_t> first;
   std::atomic<std::uint32_t> changes;   // the futex
-  std::atomic<std::uint32_t> sleepers;  // one that was killed asleep stays counted, and others wake nobody
+  std::atomic<std::uint32_t> sleepers;  // one killed in its sleep stays counted, and is woken in vain
 };
 
 // FNV-1a: the same in every process.
@@ -43,7 +43,7 @@ struct TableEntry {
   std::string_view value() { return {bytes() + key_bytes, value_bytes}; }
 };
 
-// `slots` is the truth. Everything between it and the lock can be found out from it, and is after somebody has died.
+// `slots` is the truth. Everything between it and the lock can be rebuilt from it, and is when somebody has died.
 struct TableHeader {
   SharedLock lock;
   std::uint64_t repairs;
@@ -57,7 +57,7 @@ namespace {
 constexpr std::uint32_t first_place = (sizeof(TableHeader) + granule - 1) / granule;
 }
 
-// The lock, from construction to destruction. `held()` is false when it could not be had until the deadline.
+// The lock, from construction to destruction. `held()` is false when it could not be taken by the deadline.
 class Table::Locked {
  public:
   explicit Locked(Table& table, Clock::time_point deadline = Clock::time_point::max()) : table_(table) {
@@ -122,7 +122,7 @@ std::string_view Table::value_at(const std::atomic<std::uint32_t>& link) const {
   return place == 0 ? std::string_view() : at(place)->value();
 }
 
-// A new entry beside the old one, which it replaces by one store.
+// A new entry beside the old one, which it replaces with one store.
 void Table::replace(std::atomic<std::uint32_t>& link, std::string_view key, std::string_view value) {
   const std::uint32_t place = allocate(key.size() + value.size());
   TableEntry* entry = at(place);
@@ -168,7 +168,7 @@ std::uint32_t Table::allocate(std::size_t num_bytes) {
       all.unused_from = place + (1u << size);
       return place;
     }
-    if (!again) take_stock();  // puts free pieces together
+    if (!again) take_stock();  // merges free pieces
   }
   throw std::runtime_error("the ranks' store is full: " + std::to_string(all.num_keys) + " keys fill its " +
                            std::to_string(memory_->size() >> 10) + " KiB, and there is no room for " +
@@ -286,7 +286,7 @@ bool Table::wait(const std::vector<std::string>& keys, Nanoseconds patience) {
       if (!locked.held()) return false;
       const std::string* key = missing(keys);
       if (key == nullptr) return true;
-      // Whoever publishes after this has the lock after us, and sees a sleeper.
+      // A process that publishes after this takes the lock after us, and sees a sleeper.
       slot = &header().slots[slot_of(*key)];
       slot->sleepers.fetch_add(1, std::memory_order_seq_cst);
       before = slot->changes.load(std::memory_order_seq_cst);

@@ -20,9 +20,9 @@ struct TableEntry;
 
 // One process's view of a table. A memory full of zeros is an empty table; any number of processes and threads may use
 // it. An update is published by one store, so a process that is killed at any instruction leaves the old state or the
-// new one; a lock that it held passes to the next one, who puts the bookkeeping right.
+// new one; a lock that it held passes to the next one, which puts the bookkeeping right.
 //
-// `while_waiting` is called now and then by whoever waits, without the lock; what it throws comes out of the call.
+// `while_waiting` is called now and then by a waiting thread, without the lock; what it throws, the call throws.
 class Table {
  public:
   // Throws std::invalid_argument when the memory is too small for an empty table.
@@ -32,20 +32,20 @@ class Table {
   void set(std::string_view key, std::string_view value);
   void append(std::string_view key, std::string_view value);
   // The sum of `amount` and the decimal number at the key (0 when there is none), which is stored there.
-  // Throws std::invalid_argument when something else than a number is there.
+  // Throws std::invalid_argument when something other than a number is there.
   std::int64_t add(std::string_view key, std::int64_t amount);
   // Writes `desired` if `expected` is there, or if nothing is there and `expected` is empty. Returns what is there
-  // then. Where nothing is there and `expected` is not empty, `expected`: so do torch's stores.
+  // then; where nothing is there and `expected` is not empty, `expected`, as torch's stores do.
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   bool remove(std::string_view key);
 
   std::optional<std::string> find(std::string_view key);
   bool has_all(const std::vector<std::string>& keys);
-  // Until all keys are there at once; false when that took longer than `patience`.
+  // Waits until all keys are there at once; false when that took longer than `patience`.
   bool wait(const std::vector<std::string>& keys, Nanoseconds patience);
   std::uint64_t num_keys();
   std::vector<std::string> keys();
-  // How often somebody died with the lock.
+  // How often somebody died holding the lock.
   std::uint64_t repairs();
 
  private:

@@ -12,7 +12,7 @@ constexpr std::size_t cache_line = 128;  // two lines: neighbours are fetched in
 using Clock = std::chrono::steady_clock;
 using Nanoseconds = std::chrono::nanoseconds;
 
-// Sleep while `word` is `expected`, at most so long; may return early. Works between processes.
+// Sleep while `word` is `expected`, at most this long; may return early. Works between processes.
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanoseconds at_most);
 void wake_all(std::atomic<std::uint32_t>& word);
 
@@ -25,7 +25,7 @@ inline bool has_reached(std::uint32_t value, std::uint32_t target) {
   return static_cast<std::int32_t>(value - target) >= 0;
 }
 
-// Where a rank sleeps. It says on whom it waits, so that the others need not wake it in vain.
+// Where a rank sleeps. It says for whom it waits, so the others need not wake it in vain.
 struct alignas(cache_line) Bell {
   static constexpr std::uint32_t awake = 0, waits_for_any = 0xffffffff;
   std::atomic<std::uint32_t> rings;      // the futex
@@ -39,7 +39,7 @@ struct alignas(cache_line) Bell {
   void sleep(std::uint32_t rings_before, Nanoseconds at_most);
   void get_up();
 
-  // By others, after a sequentially consistent fence after the store that may be waited for.
+  // By others, after the store that may be waited for and then a sequentially consistent fence.
   void ring_if_waiting_for(std::uint32_t rank) {
     const std::uint32_t whom = waits_for.load(std::memory_order_relaxed);
     if (whom == rank + 1 || whom == waits_for_any) ring();
@@ -55,7 +55,7 @@ inline void pause() {
 #endif
 }
 
-// Spin until `done()` or until `budget` has passed; whether it was done.
+// Spin until `done()` or until `budget` has passed; returns whether it was done.
 template <typename Done>
 bool spin(Nanoseconds budget, Done done) {
   for (int i = 0; i < 32; ++i) {  // what comes at once needs no clock

@@ -25,7 +25,7 @@ struct Name {
   }
 };
 
-// What the leader tells about a memory that it has made; or a rank about opening it.
+// What the leader reports about a memory that it has made, or a rank about opening it.
 struct Offer {
   std::int32_t process, descriptor, error, padding;
   char text[240];
@@ -41,7 +41,7 @@ std::shared_ptr<Memory> made_here(int descriptor, const std::shared_ptr<Memory>&
 }
 
 std::shared_ptr<Memory> open_memory(const Offer& leader, bool named) {
-  // With names the process ids are of different namespaces, and equal ones mean nothing.
+  // With names the process ids come from different namespaces, and equal ones mean nothing.
   if (!named && leader.process == ::getpid()) return made_here(leader.descriptor);
   return std::make_shared<Memory>(
       Memory::open(named ? std::string("/dev/shm/") + leader.text

@@ -47,7 +47,7 @@ class Array {
   std::vector<unsigned char> bytes_;
 };
 
-// Zeros, infinities, NaNs quiet and signalling, subnormals, the greatest and their neighbours, of either sign; for
+// Zeros, infinities, quiet and signalling NaNs, subnormals, the greatest and their neighbours, of either sign; for
 // integers these are as good as any others.
 inline Raw random_special(Dtype dtype) {
   const int bits = static_cast<int>(lockstep::size_of(dtype)) * 8;

@@ -150,7 +150,7 @@ inline Raw reduce_booleans(const lockstep::Reduction& r, const std::vector<Raw>&
   return static_cast<Raw>(evaluate<char>(r.program, truths, combine));
 }
 
-// What the bits of the result have to be.
+// The bits that the result must have.
 inline Raw reduce(const lockstep::Reduction& r, const std::vector<Raw>& leaves) {
   const bool scaled = r.op == ReduceOp::average || (r.scale != Scale::none && r.dtype <= Dtype::bfloat16);
   if (leaves.size() == 1 && (!scaled || r.dtype == Dtype::boolean)) return leaves[0];

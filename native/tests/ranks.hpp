@@ -27,7 +27,7 @@ class Block {
   void* data_;
 };
 
-// Runs `body(group)` in a thread for each rank. Every rank must come back within the patience of a group.
+// Runs `body(group)` in a thread for each rank. Every rank must return within a group's patience.
 inline void on_ranks(std::size_t world_size, const std::function<void(Group&)>& body,
                      Nanoseconds spin = std::chrono::microseconds(2)) {
   Block block(world_size);

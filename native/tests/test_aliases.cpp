@@ -1,4 +1,4 @@
-// Operations whose tensors are each other's: a result is right whatever its size, its place and the timing.
+// Operations whose tensors share memory: a result is right whatever its size, its place and the timing.
 #include <memory>
 
 #include "ranks.hpp"
@@ -79,7 +79,7 @@ void a_gather_into_its_own_input(Kind kind, std::size_t count, std::size_t place
 
 float element(std::size_t rank, std::size_t index) { return static_cast<float>((rank * 5 + index * 3) % 101); }
 
-// The output lies over the input, `shift` elements from its beginning.
+// The output overlaps the input, `shift` elements from its beginning.
 void a_sum_into_its_own_input(std::size_t count, std::size_t shift, bool in_window) {
   on_ranks(3, [=](Group& group) {
     std::vector<float> own(4 * count);

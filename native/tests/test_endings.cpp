@@ -67,7 +67,7 @@ Request sum_of(std::vector<float>& data) {
   return request;
 }
 
-// A ring with less room than a header holds is not one that could go on.
+// A ring with less room than a header needs cannot go on.
 void an_almost_full_ring_does_not_hide_that_its_reader_is_dead() {
   Scene scene;
   std::string error;
@@ -215,7 +215,7 @@ void a_late_rank_is_late_for_the_operation_that_is_waited_for() {
       "Rank 1 did not come within the timeout of 0.001 s; rank 0 waits in all_reduce(sum) of 3 float32 (train.py:8).");
 }
 
-// Who is interrupted while the group is made is not waited for.
+// A rank that is interrupted while the group is made is not waited for.
 void a_rank_that_does_not_come_to_join_breaks_the_group() {
   Block block(2);
   Settings settings;

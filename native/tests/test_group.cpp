@@ -175,7 +175,7 @@ void random_operations(std::size_t world, unsigned seed, int num_operations) {
       flights.push_back(begin_one(group, random, static_cast<std::uint32_t>(i), window, used, window_bytes));
       const std::size_t at_most = random() % 30;  // more than there are rows
       while (flights.size() > at_most) {
-        const std::size_t pick = flights.size() > 1 && group.rank() % 2 ? 1 : 0;  // waiting is no collective: any order
+        const std::size_t pick = flights.size() > 1 && group.rank() % 2 ? 1 : 0;  // waits may come in any order
         group.wait(*flights[pick].operation);
         flights[pick].check();
         flights.erase(flights.begin() + static_cast<std::ptrdiff_t>(pick));
@@ -286,7 +286,7 @@ void differing_calls_raise_everywhere() {
     } else {
       group.run(request_for(Kind::all_reduce, 100000, {data.data()}, {data.data()}));
     }
-    std::abort();  // it must not come back
+    std::abort();  // it must not return
   });
   for (const auto& error : errors) {
     CHECK(error == errors[0]);
@@ -325,7 +325,7 @@ bool is_utf8(const std::string& text) {
   return left == 0;
 }
 
-// Python takes no text that ends within a letter.
+// Python accepts no text that ends within a letter.
 void a_long_text_is_cut_between_letters() {
   for (std::size_t before = 0; before < 2; ++before) {
     std::string line(before, 'a');

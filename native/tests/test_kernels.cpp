@@ -53,7 +53,7 @@ std::vector<Raw> expected_results(const Reduction& r, const Arrays& inputs) {
   return results;
 }
 
-// Reduce copies of `inputs`; as many outputs as `num_aliases` are inputs themselves.
+// Reduce copies of `inputs`; `num_aliases` of the outputs are inputs themselves.
 void check_once(const Reduction& r, const Arrays& inputs, const std::vector<Raw>& expected, std::size_t num_outputs,
                 std::size_t num_aliases) {
   std::vector<Array> arrays;

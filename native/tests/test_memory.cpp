@@ -44,7 +44,7 @@ void a_view_that_was_locked_forgets_too() {
   CHECK(view.written_pages().empty());
 }
 
-// Whether the kernel has huge pages left or not, and whether the view maps them as such.
+// Whether or not the kernel has huge pages left, and whether or not the view maps them as such.
 void huge_pages_are_told_apart_page_by_page(bool huge) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   const std::size_t bytes = 3 * huge_page + 5 * page_size();

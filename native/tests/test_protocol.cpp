@@ -74,8 +74,8 @@ void no_number_comes_from_the_tensor_of_a_rank_that_gave_up(const std::function<
   CHECK(has_raised);
 }
 
-// An operation that had to wait for an earlier one on the same memory is there for the others as soon as that is
-// finished, and not only when its rank calls again.
+// An operation that had to wait for an earlier one on the same memory is published as soon as that one is finished,
+// not only when its rank calls again.
 void what_an_operation_held_up_is_told_at_once() {
   std::atomic<int> stage = 0;
   const auto reach = [&](int wanted) {

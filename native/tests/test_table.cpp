@@ -89,7 +89,7 @@ void space_is_used_again() {
     for (int i = 0; i < 400; ++i) table.set(std::to_string(i), std::string(700, 'y'));
     for (int i = 0; i < 400; ++i) CHECK(table.remove(std::to_string(i)));
   }
-  table.set("large", std::string(400'000, 'z'));  // what was cut into small pieces is put together
+  table.set("large", std::string(400'000, 'z'));  // what was cut into small pieces is merged
   CHECK(table.find("large")->size() == 400'000 && table.num_keys() == 2);
 }
 
@@ -187,7 +187,7 @@ void sums_of_many_threads_and_processes_are_right() {
   CHECK(sum == 2 * num_workers * rounds);
 }
 
-// A child that writes and removes until it is killed; every value says itself whether it is whole. It counts what it
+// A child that writes and removes until it is killed; every value shows whether it is whole. It counts what it
 // has done in `done`, outside the table.
 void write_for_ever(Table& table, std::atomic<std::int64_t>& done, unsigned seed) {
   std::minstd_rand random(seed);

@@ -1,4 +1,4 @@
-"""What people read is written as a native engineer would: patterns that this house's first texts stumbled on stay out."""
+"""What people read is written as a native engineer would: patterns that our first texts stumbled on stay out."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What torch does not promise is named in one place, `torch_private.py`, and every name is there on this torch."""
+"""What torch does not promise is named in one place, `torch_private.py`, and every name exists in this torch."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def is_private(name):
 
 
 def chain(node):
-    """`torch`, `_C`, `x` of torch._C.x; empty where the beginning is no name."""
+    """`torch`, `_C`, `x` of torch._C.x; empty where the beginning is not a name."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,4 +1,4 @@
-"""One suite for every transport: shared memory and gloo between real processes, the fake between threads, one rank alone."""
+"""One suite for every transport: shared memory and Gloo between processes, the fake between threads, one rank alone."""
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ def synchronised_norm():
 
 
 def resumed(path, epochs):
-    """Two epochs, of which the second perhaps comes after a load; the state holds what lies on the GPU."""
+    """Two epochs, the second of which may come after a load; the state holds what is on the GPU."""
     run = lockstep.init(seed=1)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""What cannot be written is said, and a run of which something is missing does not end with exit code 0."""
+"""What cannot be written is reported, and a run that lacks something does not end with exit code 0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TRAINING = """
 
 
 def run_on_a_small_disk(place: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """`lockstep run -n 1` of TRAINING; what it said, and a copy of its run folder."""
+    """Run TRAINING under `lockstep run -n 1`; return what it said, and a copy of its run folder."""
     probe = subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("mount namespaces cannot be made here")

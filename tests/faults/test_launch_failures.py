@@ -1,4 +1,4 @@
-"""A failing run says one block, last, once, and ends with the documented exit code."""
+"""A failing run prints one block, last and once, and ends with the documented exit code."""
 
 from __future__ import annotations
 

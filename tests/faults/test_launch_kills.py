@@ -51,7 +51,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def nothing_left(run: Running, limit_s: float = 1.0) -> None:
-    """Within the limit no process and no shared memory is there; ports go with the processes."""
+    """Within the limit no process and no shared memory is left; ports go with the processes."""
     until(lambda: not run.processes(), "the end of all processes", stretched(limit_s))
     assert [path for pid in run.seen for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
 

@@ -27,7 +27,7 @@ PATIENCE = dt.timedelta(seconds=20)
 
 
 def in_a_namespace(scenario, folder):
-    """Call `scenario` in a child that is process 1; its exit code, or None where namespaces cannot be made."""
+    """Call `scenario` in a child that is process 1; return its exit code, or None where namespaces cannot be made."""
     unshare = ctypes.CDLL(None).unshare
     if unshare(NEW_PROCESS_IDS) != 0 and unshare(NEW_USER | NEW_PROCESS_IDS) != 0:
         return None

@@ -1,8 +1,8 @@
 """`make test-peers`, or `python -m tests.peers [WORD...]`: all programs, or those whose title has one of the words.
 
-An environment is made in `build/peers/` with the versions of `tests/peers/constraints.txt`, never with torchvision. Each
-program runs on two ranks under torchrun, `lockstep run` and `lockstep run --backend lockstep`, in a folder of its own, and
-offline. What our scripts compute must agree between the three.
+An environment is made in `build/peers/` with the versions of `tests/peers/constraints.txt`, never with torchvision.
+Each program runs on two ranks under torchrun, `lockstep run` and `lockstep run --backend lockstep`, in a folder of its
+own, and offline. What our scripts compute must agree between the three.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENOUGH_S = 300.0
 
 
 def environment() -> Environment:
-    """Made where it is not there yet, or of other versions."""
+    """Make it where it is missing or has other versions."""
     place = Environment(ROOT / "build" / "peers")
     wanted = pinned(CONSTRAINTS)
     made = place.folder / "made.txt"
@@ -46,7 +46,7 @@ def environment() -> Environment:
 
 
 def run(program: Program, launcher: Sequence[str], place: Environment) -> Outcome:
-    """One program under one launcher; what it started is ended with it when it takes too long."""
+    """Run one program under one launcher; if it takes too long, it is ended with everything that it started."""
     variables: Mapping[str, str] = {**os.environ, **OFFLINE, **program.variables}
     command = [place.python, "-m", *launcher, *program.words]
     began = time.monotonic()
@@ -64,7 +64,7 @@ def run(program: Program, launcher: Sequence[str], place: Environment) -> Outcom
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Both launchers end their ranks when they are asked to end; what is killed after a minute may leave some."""
+    """Both launchers end their ranks when asked to end; one that is killed after a minute may leave some."""
     process.terminate()
     try:
         process.communicate(timeout=60)

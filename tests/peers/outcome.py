@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TOLERANCE = 1e-3
-"""Of numbers under two launchers, relative: backends add in other orders."""
+"""Of numbers under two launchers, relative: backends add in different orders."""
 MARK = "peer "
 
 
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two trees of numbers have one shape and nearly one content."""
+    """Whether two trees of numbers have the same shape and nearly the same values."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -63,14 +63,14 @@ def read(code: int, out: str, err: str, seconds: float, tells: bool) -> Outcome:
 
 
 def reason(err: str) -> str:
-    """The line of an error output that says most: the last one that names an exception (not torchrun's own), else the last."""
+    """The most telling line of an error output: the last with an exception (not torchrun's own), else the last."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     named = [line for line in lines if re.search(r"Error\b|Exception\b|error: ", line) and "ChildFailed" not in line]
     return (named or lines or [""])[-1][:300]
 
 
 def table(rows: Mapping[str, Mapping[str, Outcome]], launchers: Sequence[str]) -> str:
-    """A row for each program, a column for each launcher (the first one is the reference), counts, and what went wrong."""
+    """A row for each program, a column for each launcher (the first is the reference), counts, and what went wrong."""
     width = max(map(len, rows)) + 2
     lines = [f"{'':<{width}}" + "".join(f"{name:<32}" for name in launchers)]
     notes, counts = [], dict.fromkeys(launchers, 0)

@@ -21,7 +21,7 @@ class Program:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     tells: bool = True
-    """Whether it prints numbers to compare; those of other people do not."""
+    """Whether it prints numbers to compare; other people's do not."""
 
 
 def _of_accelerate(name: str) -> Program:

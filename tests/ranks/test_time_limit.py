@@ -28,7 +28,7 @@ def test_under_the_launcher(tmp_path):
 
 
 def long_enough_to_begin():
-    """Seconds after which the ranks of a test surely stand in its code: several times what importing torch takes now."""
+    """Seconds after which a test's ranks are surely in its code: several times what importing torch takes now."""
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return max(5, round(5 * (time.monotonic() - begin)))

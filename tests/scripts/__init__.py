@@ -1,1 +1,1 @@
-"""What tests let ranks run: scenarios with bits to compare, and mistakes with the sentence that each must raise."""
+"""What tests run on ranks: scenarios with bits to compare, and mistakes with the sentence that each must raise."""

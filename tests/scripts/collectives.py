@@ -227,7 +227,7 @@ def all_to_all_single(case: Case) -> None:
 
 
 def messages(case: Case) -> None:
-    """Everybody to everybody, tags in another order than they are asked for."""
+    """Everybody to everybody, with tags in a different order than they are asked for."""
     case.moved()
     tags = [3, 1, 2]
     mine = {tag: case.tensor(case.of(case.rank, case.count, tag)) for tag in tags}
@@ -269,7 +269,7 @@ def round_about(case: Case) -> None:
 
 
 def several_at_once(case: Case) -> None:
-    """Many under way, waited for in another order; and a barrier between."""
+    """Many under way, waited for in a different order; and a barrier between."""
     case.dtype = torch.float32
     found = [case.tensor(case.of(case.rank, min(case.count, 70_000), salt)) for salt in range(20)]
     works = [dist.all_reduce(tensor, group=case.ours, async_op=True) for tensor in found]

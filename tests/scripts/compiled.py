@@ -1,4 +1,4 @@
-"""Training loops with `torch.compile`, for `test_compile`. They look at no rank."""
+"""Training loops with `torch.compile`, for `test_compile`. None looks at its rank."""
 
 import os
 import shutil

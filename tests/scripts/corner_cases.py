@@ -45,7 +45,7 @@ def shared_and_odd_buffers():
 
 
 class Twice(nn.Module):
-    """A reused block in a reentrant checkpoint, whose hooks fire twice, beside a large layer that only some lanes use."""
+    """A reused block in a reentrant checkpoint, whose hooks fire twice, and a large layer that only some lanes use."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def hooks_that_fire_twice():
 
 @scenario
 def peeking_on_one_rank():
-    """Rank 0 looks at a batch for itself; the evaluation that follows is the same on every rank."""
+    """Rank 0 looks at a batch on its own; the evaluation that follows is the same on every rank."""
     run = lockstep.init(seed=1, lanes=4)
     first = run.prepare(DataLoader(digits(60), batch_size=16, shuffle=True))
     second = run.prepare(DataLoader(digits(60), batch_size=16, shuffle=True))
@@ -157,7 +157,7 @@ def taking_turns():
 
 
 class Scales(torch.utils.data.Sampler):
-    """Indices that are no numbers: (picture, scale)."""
+    """Indices that are not numbers: (picture, scale)."""
 
     def __len__(self):
         return 60
@@ -203,7 +203,7 @@ def closures(make, epochs=2):
 
 @scenario
 def lbfgs():
-    """The lanes are gone through again in each evaluation of a line search."""
+    """Each evaluation of a line search goes through the lanes again."""
     return closures(lambda parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=4, line_search_fn="strong_wolfe"))
 
 

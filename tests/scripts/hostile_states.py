@@ -1,4 +1,4 @@
-"""States that somebody has changed and sealed again: their checksums are right, and their content is not what lockstep writes."""
+"""States that somebody changed and sealed again: their checksums are right, but lockstep writes no such content."""
 
 import copy
 import hashlib
@@ -47,7 +47,7 @@ def changed(value, path, new):
 
 
 def seal(folder):
-    """Write the manifest's sizes and checksums anew."""
+    """Rewrite the manifest's sizes and checksums."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     for name, told in manifest["files"].items():
         data = (folder / name).read_bytes()
@@ -87,7 +87,7 @@ def train_and_save(path):
 
 
 def load_each(path, make, numbers):
-    """Load variations of the state in `path` into a new run each; what was wrong with how that went."""
+    """Load variations of the state in `path` into a new run each; return what went wrong."""
     wrong = []
     for number in numbers:
         name = make(number)
@@ -111,7 +111,7 @@ def load_each(path, make, numbers):
 
 
 def trouble_after(name, run, model, optimizer):
-    """A state that was taken must be one with which the run can go on."""
+    """The run must be able to go on with a state that was accepted."""
     [loader] = run._run.progress.loaders
     try:
         for _ in run.epochs(run._run.progress.epochs.resume_next + 1):

@@ -1,4 +1,4 @@
-"""Scripts that cannot be right, each with a part of the sentence that must be said. Run on two ranks by `test_misuse`."""
+"""Scripts that cannot be right, each with part of the sentence that must be said. Run on two ranks by `test_misuse`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Training loops in mixed precision, for `test_precision`. They look at no rank."""
+"""Training loops in mixed precision, for `test_precision`. None looks at its rank."""
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ def prepared(precision, *, lanes=4, model=None, numerics=None):
 
 
 def spoiled(loss, numbers):
-    """Sample 17 makes the loss overflow wherever it lies."""
+    """Sample 17 makes the loss overflow wherever it is."""
     return loss * HUGE if bool((numbers == 17).any()) else loss
 
 
@@ -152,7 +152,7 @@ def own_scaler():
 
 
 def two_optimizers():
-    """A pass for each optimizer, of which one overflows; the other one's update counts."""
+    """A pass for each optimizer, one of which overflows; the other's update counts."""
     run = lockstep.init(seed=3, lanes=4, precision="16-mixed")
     first, second = scenarios.mlp(), scenarios.mlp()
     one, two = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (first, second))

@@ -7,6 +7,6 @@ SCENARIOS: list[Callable[[], dict[str, Any]]] = []
 
 
 def scenario(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """Every rank calls it; what it returns must not depend on their number."""
+    """Register a function that every rank calls; what it returns must not depend on their number."""
     SCENARIOS.append(function)
     return function

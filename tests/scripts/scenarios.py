@@ -1,6 +1,6 @@
-"""Training loops with everything in them that real scripts have. Each returns a dictionary of hashes and numbers.
+"""Training loops with everything that real scripts have. Each returns a dictionary of hashes and numbers.
 
-They run on any number of ranks (tests compare the results), so they look at no rank.
+They run on any number of ranks (tests compare the results), so none looks at its rank.
 """
 
 import copy

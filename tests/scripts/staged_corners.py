@@ -64,7 +64,7 @@ def mlp():
 
 
 class Checkpointed(nn.Module):
-    """The cut is where a checkpointed part begins; it has dropout, so it must be computed again with the same numbers."""
+    """The cut is where a checkpointed part begins; it has dropout, so it must be recomputed with the same numbers."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
 
 
 class Padded(nn.Module):
-    """A mask of the dtype of what the first stage computes; in evaluation torch takes its fast path for attention."""
+    """A mask of the dtype that the first stage computes; in evaluation torch takes its fast path for attention."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ class LooksAtDtype(nn.Module):
 
 
 class Spectral(nn.Module):
-    """Makes itself new buffers in forward; those of the last layer do not change in the first one."""
+    """Makes new buffers in forward; those of the last layer do not change in the first one."""
 
     def __init__(self):
         super().__init__()

@@ -170,7 +170,7 @@ def decides_by_values():
 
 
 class Unfollowable(nn.Module):
-    """Behind the cut it depends on values; what it returns has no form that everybody knows, or it keeps state."""
+    """After the cut it depends on values; what it returns has no well-known form, or it keeps state."""
 
     def __init__(self, counts):
         super().__init__()
@@ -298,7 +298,7 @@ def hook_that_clips():
 
 
 class Noise(nn.Module):
-    """Draws behind dropout what it uses behind the last layer."""
+    """Draws after dropout what it uses after the last layer."""
 
     def __init__(self):
         super().__init__()

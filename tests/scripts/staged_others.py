@@ -13,8 +13,8 @@ from tests.scripts.staged_models import Attention, following_data, tokens_data
 
 
 class KeepsState(nn.Module):
-    """Counts its calls at both ends, in layers, in a list that layers share, and in a memory of earlier lanes; writes into
-    its input."""
+    """Counts its calls at both ends, in layers, in a list that layers share, and in a memory of earlier lanes; writes
+    into its input."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +99,7 @@ class TiedTwice(nn.Module):
 
 
 class TiedCells(nn.Module):
-    """Recurrent layers keep their weights in a list besides."""
+    """Recurrent layers also keep their weights in a list."""
 
     def __init__(self):
         super().__init__()
@@ -120,7 +120,7 @@ def a_recurrent_layer_that_is_called_twice():
 
 
 class EncoderDecoder(nn.Module):
-    """Like T5: one table for three uses; what the encoder made, and a bias of its first layer, go into every later layer."""
+    """Like T5: one table for three uses; the encoder's result and its first layer's bias go into every later layer."""
 
     def __init__(self):
         super().__init__()
@@ -150,7 +150,7 @@ class Attends(nn.Module):
 
 @dataclass
 class Output:
-    """As the outputs of transformers are."""
+    """Like the outputs of transformers."""
 
     scores: torch.Tensor
     memory: torch.Tensor
@@ -171,11 +171,11 @@ def encoder_and_decoder_with_a_dataclass():
 
 
 class OwnResult:
-    """No class that anybody knows."""
+    """A class that nobody knows."""
 
 
 class ReturnsItsOwn(nn.Module):
-    """Its last layers depend on values, so that the first stage cannot follow them; alternately a NamedTuple."""
+    """Its last layers depend on values, so the first stage cannot follow them; alternately a NamedTuple."""
 
     def __init__(self, kind):
         super().__init__()
@@ -229,7 +229,7 @@ class Shifts(nn.Module):
 
 
 class WritesLate(nn.Module):
-    """Behind the cut, in place: what the first stage handed over is not to be touched there."""
+    """After the cut, in place: what the first stage handed over must not be touched there."""
 
     def __init__(self):
         super().__init__()

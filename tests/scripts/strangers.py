@@ -50,7 +50,7 @@ def center_loss(prepare, lanes=4):
 
 
 def temperature(prepare, lanes=4):
-    """A plain tensor that requires a gradient, in the model's own optimizer and in none of its modules."""
+    """A plain tensor with requires_grad, in the model's own optimizer and in none of its modules."""
     run, model, optimizer, loader = begin(lanes)
     scale = torch.ones((), requires_grad=True)
     other = torch.optim.Adam([scale], lr=0.01)
@@ -146,7 +146,7 @@ def trained_on_a_share(lanes=4):
 
 
 def unprepared_optimizer():
-    """Of the prepared model: whoever steps it, its gradients are complete."""
+    """Of the prepared model: no matter who steps it, its gradients are complete."""
     run, model, optimizer, loader = begin(lanes=1)
     model, loader = run.prepare(model, loader)
     return {

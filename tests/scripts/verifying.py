@@ -62,7 +62,7 @@ def mean_of_tokens(logits, tokens):
     return F.cross_entropy(logits[keep], tokens[keep])
 lengths = torch.arange(1, 45) % 7 + 1
 """
-"""A batch of padded sentences: the mean runs over tokens that are no padding, of which lanes have different numbers."""
+"""A batch of padded sentences: the mean runs over tokens without padding, of which lanes have different numbers."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Scripts that took views of parameters and buffers before `run.prepare`. Each returns hashes, and whether its views still show.
+"""Scripts that took views of parameters and buffers before `run.prepare`.
 
-They run under every strategy that can keep the memory, on any number of ranks.
+Each returns hashes, and whether its views still show. They run under every strategy that can keep the memory, on any
+number of ranks.
 """
 
 import copy
@@ -137,7 +138,7 @@ def _evaluate(model, answer):
 
 
 class WithAside(nn.Module):
-    """Gives something besides that no loss may use."""
+    """Also returns something that no loss may use."""
 
     def __init__(self):
         super().__init__()

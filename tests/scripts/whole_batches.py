@@ -94,7 +94,7 @@ def with_other_losses():
 
 
 def partly_without_gradient():
-    """Only some lanes have features that need a gradient, and one of three steps has a lane less than ranks."""
+    """Only some lanes have features that need a gradient, and one of three steps has a lane fewer than ranks."""
     run = lockstep.init(seed=3, lanes=4)
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Mistakes under zero1, each with a part of the sentence that every rank must hear."""
+"""Mistakes under zero1, each with part of the sentence that every rank must raise."""
 
 import copy
 import io
@@ -159,7 +159,7 @@ def random_numbers_in_the_step():
 
 
 class Trusting(optim.Optimizer):
-    """Takes it that there is a gradient."""
+    """Assumes that there is a gradient."""
 
     def __init__(self, parameters, state):
         super().__init__(parameters, {"lr": 0.1})

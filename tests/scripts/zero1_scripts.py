@@ -1,4 +1,4 @@
-"""Training scripts for `test_zero1`: each gives the same result under zero1 as on one rank. They look at no rank."""
+"""Training scripts for `test_zero1`: each gives the same result under zero1 as on one rank. None looks at its rank."""
 
 import copy
 import io
@@ -96,7 +96,7 @@ class Lamb(optim.Optimizer):
 
 
 class Sign(optim.SGD):
-    """Calls the step of its base class, as hooks of torch are not prepared for."""
+    """Calls the step of its base class, which torch's hooks are not prepared for."""
 
     def step(self, closure=None):
         for group in self.param_groups:

@@ -70,7 +70,7 @@ def states_of_single_parameters():
 
 
 def states_while_groups_change():
-    """A state stays while the optimizer does not list its parameter; one may be set together with a change of groups."""
+    """A state stays while the optimizer does not list its parameter; one may be set along with a change of groups."""
     away = []
 
     def comes_back(number, _model, optimizer):

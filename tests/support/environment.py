@@ -1,7 +1,7 @@
 """Environments of their own, for other versions of torch and for other people's libraries.
 
-Each is a virtual environment that sees this checkout's `src/`, compiled module included, as an editable install does; but
-pip's editable install would take the compiled module away, because it builds anew.
+Each is a virtual environment that sees this checkout's `src/`, compiled module included, as an editable install does;
+but pip's editable install would take the compiled module away, because it builds anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Environment:
         (found / "_lockstep_checkout.pth").write_text(f"{ROOT / 'src'}\n")
 
     def install(self, requirements: Sequence[str], constraints: Sequence[str]) -> None:
-        """As pip does, in one resolution.
+        """Install as pip does, in one resolution.
 
         Raises:
             subprocess.CalledProcessError: pip could not; it has said why.

@@ -1,6 +1,6 @@
 """Run a script under `lockstep run` in a test, and count what it leaves behind.
 
-Every process of a run inherits a variable with a value of its own, so that a test finds exactly its processes.
+Every process of a run inherits a variable with a value of its own, so a test finds exactly its processes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Running:
         return (self.place / "err.txt").read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:
-        """Until `text` is in the standard output."""
+        """Wait until `text` is in the standard output."""
         until(lambda: text in self.out or self.process.poll() is not None, f"{text!r} in the output")
         assert text in self.out, f"the run ended before it said {text!r}:\n{self.out}\n{self.err}"
 
@@ -68,7 +68,7 @@ class Running:
         return alive
 
     def pid_of(self, rank: int) -> int:
-        """With -v."""
+        """The process of a rank, as -v shows it."""
         match = re.search(rf"^rank {rank} +pid (\d+)", self.err, re.MULTILINE)
         assert match is not None, self.err
         return int(match.group(1))
@@ -110,7 +110,7 @@ def start_python(
 
 @contextlib.contextmanager
 def killed_at_the_end(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process whose texts the test reads; it does not outlive the test, whatever fails."""
+    """A process whose output the test reads; it does not outlive the test, whatever fails."""
     with subprocess.Popen(command, text=True, **how) as process:
         try:
             yield process
@@ -145,7 +145,7 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
-    """Wait until `condition()`; the seconds that it took."""
+    """Wait until `condition()`; return the seconds that it took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit_s, f"waited {limit_s} s for: {what}"
@@ -164,7 +164,7 @@ def listening_addresses(processes: list[int]) -> set[str]:
 
 
 def open_ports(processes: list[int]) -> set[str]:
-    """`tcp ADDRESS:PORT` or `udp ADDRESS:PORT`, in hexadecimal, for all that these processes would receive from anybody."""
+    """`tcp ADDRESS:PORT` or `udp ADDRESS:PORT`, in hexadecimal, wherever these processes would receive from anybody."""
     sockets = set()
     for process in processes:
         for descriptor in _entries(Path(f"/proc/{process}/fd")):

@@ -1,8 +1,8 @@
 """`make test-torch`, or `python -m tests.torch_own [WORD...]`: torch's own tests, or those whose name has one of the words.
 
-The tests are those of the installed torch, in `torch.testing._internal.distributed.distributed_test`. They run over Gloo first;
-what Gloo passes runs over lockstep too. Exit code 0 when lockstep passes all of that. Output goes to `build/torch-own/`, and the
-package that torch's tests want (expecttest) too.
+The tests are those of the installed torch, in `torch.testing._internal.distributed.distributed_test`. They run over Gloo
+first; what Gloo passes runs over lockstep too. Exit code 0 when lockstep passes all of that. Output goes to
+`build/torch-own/`, and so does the package that torch's tests need (expecttest).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WANTED = "expecttest==0.3.0"
 RANKS = 4
 """Some tests ask for 4 or for an even number."""
 TEST_S = 60
-"""For one test; its ranks are asked for their stacks and ended then."""
+"""For one test; then its ranks are asked for their stacks and ended."""
 SILENCE_S = 3 * TEST_S
-"""For a process that answers nothing, its import of torch included; then it is killed, and another one goes on."""
+"""For a process that answers nothing, its import of torch included; then it is killed, and another goes on."""
 
 
 def run(backend: str, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
-    """These tests over a backend, by as many processes as it takes."""
+    """Run these tests over a backend, in as many processes as it takes."""
     outcomes: dict[str, Outcome] = {}
     with (OUTPUT / f"{backend}.log").open("w") as log:
         while rest := names[len(outcomes) :]:
@@ -52,7 +52,7 @@ def run(backend: str, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
 
 
 def answers(backend: str, names: Sequence[str], ranks: int, log: IO[str]) -> Iterator[str]:
-    """What a process answers, line by line, an empty one at its end; no more after a silence. It is ended then, with its ranks."""
+    """A process's answers, line by line, an empty one at its end; after a silence, it is ended with its ranks."""
     reading, writing = os.pipe()
     variables = {
         **os.environ, "WORLD_SIZE": str(ranks), "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TEST_S), "OMP_NUM_THREADS": "1",

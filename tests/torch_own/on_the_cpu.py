@@ -48,7 +48,7 @@ class _OnCpu(DistributedDataParallel):
 
 @contextlib.contextmanager
 def on_the_cpu() -> Iterator[None]:
-    """While this is open, GPUs that are asked for are the CPU. What asks torch.cuda for more than a device still fails."""
+    """While this is open, requested GPUs are the CPU. What asks torch.cuda for more than a device still fails."""
     from torch.testing._internal.distributed import distributed_test
 
     def unmoved(module: torch.nn.Module, device: Any = None) -> torch.nn.Module:

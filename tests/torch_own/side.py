@@ -1,9 +1,9 @@
-"""One process that runs torch's tests over one backend: `python -m tests.torch_own.side NAME FD`, names on standard input.
+"""One process that runs torch's tests over one backend: `python -m tests.torch_own.side NAME FD`, names on stdin.
 
-torch's file is imported as it is; it learns the backend's name from its variable `BACKEND`. While it is imported the name
-is Gloo's, and then one that makes groups of the backend asked for and is equal to Gloo's too, so that no test is left out, and
-none is half a test, because of a name. Ranks are forked and not
-spawned, which saves an import of torch for each. A test that torch runs on GPUs alone is let in, with devices replaced by the CPU.
+torch's file is imported as it is; it learns the backend's name from its variable `BACKEND`. During the import the name
+is Gloo's, and then one that makes groups of the backend asked for and also equals Gloo's, so no test is left out or cut
+short because of a name. Ranks are forked, not spawned, which saves an import of torch for each. A test that torch runs
+on GPUs alone is let in, with devices replaced by the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GATES = ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu")
 
 
 class NameLikeGloo(str):
-    """A backend's name that also is Gloo's for whoever compares."""
+    """A backend's name that also compares equal to Gloo's."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -97,7 +97,7 @@ def run(test: unittest.TestCase) -> dict[str, Any]:
 
 
 def main(backend: str, descriptor: str) -> None:
-    """Without names: tell which tests there are, and which are for GPUs."""
+    """Run the named tests; without names, tell which there are, and which are for GPUs."""
     asked = sys.stdin.read().split()
     own = tests_over(backend)
     with os.fdopen(int(descriptor), "w", buffering=1) as answers:

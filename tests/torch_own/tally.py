@@ -43,7 +43,7 @@ class Tally:
         return self.ours.get(name, Outcome("not run"))
 
     def table(self) -> str:
-        """A line for each kind of tests, their sum, and the names of what fails only with us."""
+        """A line for each kind of test, their sum, and the names of what fails only with us."""
         lines = [f"{'':<28}{'passed by Gloo':>16}{'of these by lockstep':>24}"]
         rows = {title: self.counts(kind) for kind, title in KINDS.items()}
         rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))

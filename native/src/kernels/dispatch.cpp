@@ -25,12 +25,12 @@ constexpr std::array<kernels::Run, 1> runs = {kernels::run_portable};
 constexpr std::array<kernels::Stream, 1> streams = {kernels::stream_portable};
 #endif
 
-// Arrays that are together larger than this are not found in the caches again, so their results go past them. Measured
-// on an L3 of 32 MiB: less time from here on even if the result is read right afterwards; at a quarter, a copy lost so.
+// Arrays that together exceed this will not be found in the caches again, so their results go past them. Measured on an
+// L3 of 32 MiB: faster from here on even if the result is read right afterwards; at a quarter of it, a copy was slower.
 constexpr std::size_t streamed_from_bytes = std::size_t{32} << 20;
 
 #ifdef LOCKSTEP_X86_VARIANTS
-// Which registers the system keeps for a process when another one has its turn; a bit for each kind.
+// Which registers the system keeps for a process while another one runs; a bit for each kind.
 unsigned kept_registers() {
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -39,7 +39,7 @@ unsigned kept_registers() {
 #endif
 
 // Each asks for what CMake compiles its variant for. __builtin_cpu_supports would do, but not in the wheels: zig, which
-// compiles them, has its table and nobody who fills it in.
+// compiles them, has its table but nothing that fills it in.
 std::size_t count_supported() {
 #ifdef LOCKSTEP_X86_VARIANTS
   // Bits of ecx in leaf 1; of ebx in leaf 7, for AVX512 F, DQ, BW and VL; of the kept registers.
@@ -73,7 +73,7 @@ Scale scale_of(const Reduction& reduction) {
   return is_floating ? reduction.scale : Scale::none;
 }
 
-// An output that is an input has its lines in the caches already: no reading to be saved.
+// An output that is an input has its lines in the caches already: there is no read to save.
 bool is_streamed(std::span<const void* const> inputs, std::span<void* const> outputs, std::size_t bytes) {
   if ((inputs.size() + outputs.size()) * bytes < streamed_from_bytes) return false;
   return std::find_first_of(outputs.begin(), outputs.end(), inputs.begin(), inputs.end()) == outputs.end();

@@ -1,7 +1,7 @@
 // How each dtype lies in memory, in which type it is combined, and how it is converted; the operations on one element.
 //
 // Only for variant.cpp, which is compiled once per variant: everything is in an anonymous namespace, so that no two
-// variants share a function. All is branch-free, so that loops over it become vector instructions.
+// variants share a function. Everything is branch-free, so loops over it become vector instructions.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ Value float_maximum(Value left, Value right) {
   return left != left ? left : strict;
 }
 
-// In bits, because gcc makes branches of some `?:`, and then no vector instructions of the loop.
+// In bits, because gcc turns some `?:` into branches and then does not vectorise the loop.
 inline uint32_t select(bool condition, uint32_t yes, uint32_t no) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
@@ -66,7 +66,7 @@ using Float64 = Floating<double, uint64_t>;
 using Float32 = Floating<float, uint32_t>;
 
 // `fused`: one loop loads, converts, combines and stores. Otherwise blocks are converted: with instructions that
-// compilers do not use by themselves, or because they find the whole too long to make vector instructions of.
+// compilers do not use on their own, or because the whole is too long for them to vectorise.
 struct BFloat16 : Float32 {
   using Stored = uint16_t;
   static Value widen(Stored stored) { return __builtin_bit_cast(float, static_cast<uint32_t>(stored) << 16); }
@@ -95,7 +95,7 @@ struct Float16 : Float32 {
     return __builtin_bit_cast(float, bits | (stored & 0x8000u) << 16);
   }
 
-  // Rounds to nearest even. `value` is no NaN but the canonical one.
+  // Rounds to nearest even. `value` is no NaN other than the canonical one.
   static Stored narrow(Value value) {
     constexpr float half = 0.5f;  // the last bit of its mantissa is worth as much as that of a subnormal float16
     const auto all = __builtin_bit_cast(uint32_t, value);
@@ -133,7 +133,7 @@ struct Float16 : Float32 {
   }
 };
 
-// Sums and products wrap around: they are made in `Wide`, an unsigned type that is not promoted to int.
+// Sums and products wrap around: they are computed in `Wide`, an unsigned type that is not promoted to int.
 template <class IntegerType, class Wide>
 struct Integer {
   using Stored = IntegerType;

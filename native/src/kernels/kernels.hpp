@@ -35,8 +35,8 @@ struct Reduction {
   Dtype dtype;
   ReduceOp op;      // average is sum, then divide by `factor`, whatever `scale` says; of booleans it is sum alone
   Program program;  // is_valid for the number of inputs
-  Scale scale = Scale::none;  // floating point only; integers and booleans leave it out
-  double factor = 1.0;        // rounded to the type that is combined in; for the average of integers a whole number > 0
+  Scale scale = Scale::none;  // floating point only; integers and booleans ignore it
+  double factor = 1.0;        // rounded to the type of the arithmetic; for the average of integers a whole number > 0
 };
 
 // Combine `count` elements of the `inputs` and write the result to every one of `outputs`.
@@ -47,7 +47,7 @@ struct Reduction {
 //   in which payload and sign they keep. Only a single leaf without scale is copied with every bit.
 // - Integers wrap around; their average is the wrapped sum, divided and rounded towards zero.
 // - Booleans: sum and maximum are "or", product and minimum are "and". Any byte but 0 is true, the result is 0 or 1.
-// - Bits are combined of integers and booleans only.
+// - Only integers and booleans have bitwise operations.
 //
 // An output may be one of the inputs (the same address) but may not overlap one otherwise. Any alignment of at least
 // the dtype's; of a cache line is faster. When all arrays together are 32 MiB or more and no output is an input, the
@@ -55,7 +55,7 @@ struct Reduction {
 void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             std::size_t count);
 
-// Copy that does not displace what is in the caches when `bytes` is large (16 MiB or more); else memcpy.
+// A copy that does not displace what is in the caches when `bytes` is large (16 MiB or more); else memcpy.
 void copy(void* target, const void* source, std::size_t bytes);
 
 // The variants that this processor can run, the best last ("portable", "avx2", "avx512"); and which one runs.

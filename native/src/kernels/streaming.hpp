@@ -35,7 +35,7 @@ inline void stream_line(std::byte* target, const std::byte* source) {
 #endif
 }
 
-// Such stores are not ordered with others, not even by a release: needed once behind them.
+// Such stores are not ordered with others, not even by a release: call this once after them.
 inline void end_stream() { _mm_sfence(); }
 
 #else
@@ -45,7 +45,7 @@ inline void end_stream() {}
 
 #endif
 
-// `target` begins a line.
+// `target` is the start of a line.
 inline void stream_lines(void* target, const void* source, std::size_t bytes) {
   auto* to = static_cast<std::byte*>(target);
   const auto* from = static_cast<const std::byte*>(source);

@@ -1,4 +1,4 @@
-// What dispatch and the variants tell each other. Plain pointers and nothing else: code that a header gives to every
+// What dispatch and the variants exchange. Plain pointers and nothing else: code that a header gives to every
 // source (std::span and its like) must not be compiled here for instructions that the processor may not have, because
 // the linker keeps one copy of it for all.
 #pragma once
@@ -21,10 +21,10 @@ struct Work {
   void* const* outputs;
   std::size_t num_outputs;
   std::size_t count;
-  bool stream;  // the outputs past the caches
+  bool stream;  // the outputs go past the caches
 };
 
-// A copy past the caches, of any size and alignment; readers see it after the next release, as any other.
+// A copy past the caches, of any size and alignment; readers see it after the next release, like any other.
 using Stream = void (*)(void* target, const void* source, std::size_t bytes);
 using Run = void (*)(const Work& work);
 

@@ -1,7 +1,7 @@
-"""Accelerate's own test scripts for several GPUs, on CPUs: `accelerate_on_cpus.py NAME`, from accelerate.test_utils.scripts.
+"""Accelerate's test scripts for several GPUs, on CPUs: `accelerate_on_cpus.py NAME` of accelerate.test_utils.scripts.
 
-Accelerate lets two things be on GPUs only which torch does on CPUs as well, so under torchrun these scripts hang or fail here:
-`join_uneven_inputs` has no effect, and a plugin for FSDP is ignored. Both are switched on; the scripts stay as they are.
+Accelerate allows two things on GPUs only that torch does on CPUs too, so under torchrun these scripts hang or fail:
+`join_uneven_inputs` has no effect, and an FSDP plugin is ignored. Both are switched on; the scripts stay as they are.
 """
 
 import runpy

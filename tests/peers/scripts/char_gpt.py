@@ -1,6 +1,6 @@
 """A GPT over characters under DDP with snapshots, in the shape of pytorch/examples' distributed/minGPT-ddp; our own.
 
-The text is the source of Python's json package, which is there everywhere. It trains, saves, begins again from the
+The text is the source of Python's json package, which is there everywhere. It trains, saves, starts again from the
 snapshot as that example does after a restart, and goes on.
 """
 

@@ -1,6 +1,6 @@
 """A toy model cut by column and row, in the shape of pytorch/examples' distributed/tensor_parallelism; our own.
 
-`python tensor_parallel.py` has the same input on both ranks; with `--sequence` each has other samples (sequence
+`python tensor_parallel.py` has the same input on both ranks; with `--sequence` each has its own samples (sequence
 parallelism). Both are compared with the model on one rank.
 """
 

@@ -1,4 +1,4 @@
-"""`if run.is_main:` around a call that every rank must make is one sentence with both lines, before anything is written."""
+"""`if run.is_main:` around a collective call is one sentence with both lines, before anything is written."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_a_guarded_call_is_one_sentence_with_both_lines(tmp_path, call, followin
 
 
 def guarded_load(path):
-    """What needs no other rank may stand behind a guard, but then the models differ, which is found."""
+    """A call that needs no other rank may be guarded, but then the models differ, which is found."""
     run, model, _, loader = parts()
     run.save_weights(model, path)
     if run.is_main:

@@ -1,4 +1,4 @@
-"""A plain torch.multiprocessing script (processes of its own, shared parameters, a queue) runs as it does under python."""
+"""A plain torch.multiprocessing script (own processes, shared parameters, a queue) runs as it does under python."""
 
 import os
 import signal

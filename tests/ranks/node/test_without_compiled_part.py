@@ -1,4 +1,4 @@
-"""Where nothing was compiled, everything works over Gloo, with the same bits, and it is said once."""
+"""Where nothing was compiled, everything works over Gloo, with the same bits, and one notice says so."""
 
 import re
 import subprocess

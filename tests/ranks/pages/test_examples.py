@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def run_example(place: Path, num_ranks: int, name: str, *args: str, strategy: str = "") -> Finished:
-    """Run an example with one thread per rank to its good end."""
+    """Run an example with one thread per rank until it succeeds."""
     options = ("-n", str(num_ranks), "--threads", "1", *(("--strategy", strategy) if strategy else ()))
     finished = start(place, *options, str(EXAMPLES / name), *args).finish()
     assert finished.code == 0, finished.err

@@ -1,4 +1,4 @@
-"""Every example in examples/notes says in its docstring how it is started and what it prints; here it has to.
+"""Every example in examples/notes says in its docstring how it is started and what it prints; here that must hold.
 
 A block of lines that begin with `$` is a list of commands; the lines after it are what each of them prints. Ranks print
 in any order, so lines are compared as a set; where a line is expected several times, they are counted. `...` stands for
@@ -34,7 +34,7 @@ def said_in(path: Path) -> tuple[list[str], list[str]]:
 
 
 def printed_by(command: str, place: Path) -> list[str]:
-    """What the ranks printed, without the sign in front of it that tells the ranks apart."""
+    """What the ranks printed, without the prefix that tells the ranks apart."""
     binaries = Path(sys.executable).parent
     variables = {
         name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")

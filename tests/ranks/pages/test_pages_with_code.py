@@ -80,7 +80,7 @@ def test_what_the_migration_page_recommends_exists() -> None:
     ],
 )
 def test_before_and_after_train(tmp_path: Path, path: Path) -> None:
-    ranks = "2" if path.stem == "after" else "1"  # the others on two: test_launch_torchrun_scripts.py
+    ranks = "2" if path.stem == "after" else "1"  # the others on two: test_torchrun_scripts.py
     run(tmp_path, path, "-n", ranks, "--threads", "1")
     (saved,) = tmp_path.glob("digits.*")
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
@@ -93,7 +93,7 @@ def test_before_and_after_train(tmp_path: Path, path: Path) -> None:
 
 
 def correct(model: torch.nn.Module) -> float:
-    """The part of all digits that the model names right."""
+    """The fraction of all digits that the model gets right."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

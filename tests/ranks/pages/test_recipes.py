@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md: each script learns, has the same bits on one rank and on two, and is proved by verify."""
+"""The recipes of docs/recipes.md: each learns, has the same bits on one rank and on two, and is proved by verify."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECIPES = {
 }
 """What each logs last, and the least or the greatest value that shows it has learned."""
 INTENDED = {"environments"}
-"""Lanes that draw by themselves: the row plain cannot agree, and is accepted."""
+"""Lanes that draw on their own: the row plain cannot agree, and is accepted."""
 
 
 def learned(recipes: list[str]) -> dict[str, tuple[str, float]]:

@@ -87,7 +87,7 @@ def mistakes_of_one_rank(folder):
         (lambda: dist.group.WORLD.allgather([[ones]], [ones]), "a list of 2 tensors, one for each rank, not 1"),
     ):
         assert sentence in raised(CollectiveMisused, call)
-    dist.all_reduce(ones)  # nobody else was concerned
+    dist.all_reduce(ones)  # nobody else was involved
     assert ones.tolist() == [2, 2, 2]
 
 
@@ -203,7 +203,7 @@ def ends(folder):
     assert "The default group was destroyed on this rank" in raised(
         CollectiveMisused, lambda: default.allreduce([alone])
     )
-    for _ in range(3):  # over the same store, which still has the keys of before
+    for _ in range(3):  # over the same store, which still has the earlier keys
         begin(folder)
         dist.all_reduce(total := torch.ones(1))
         assert total.item() == size
@@ -301,7 +301,7 @@ def groups_that_differ(folder, patience_s):
         for name, members in (
             ("rank 0", "[0, 1, 2]"),
             ("ranks 1, 2", "[0, 1]"),
-        ):  # the last one, which is no member, too
+        ):  # also on rank 2, which is not a member
             line = rf"{name}: new_group of \d at {Path(__file__).name}:\d+ for the ranks {re.escape(members)}"
             assert re.search(line, text), text
     elif rank < 2:

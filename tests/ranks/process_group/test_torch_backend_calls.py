@@ -105,7 +105,7 @@ def is_shown():
 
 
 def rows_and_choices(rank):
-    """What is right over other backends stays right: a row for a column, NumPy's numbers, choices that no `if` shows."""
+    """What works over other backends works here: a row for a column, NumPy's numbers, choices that no `if` shows."""
     dist.all_reduce(column := torch.ones((4, 1) if rank else 4))
     assert column.sum() == 8
     assert dist.get_process_group_ranks(dist.new_group(list(np.arange(2)) if rank else [0, 1])) == [0, 1]
@@ -183,7 +183,7 @@ MISMATCHES = {
 
 
 def right_in_two_branches(rank, group):
-    """Ranks may make one call from two places, in turns."""
+    """Ranks may make one call from two places, in turn."""
     tensor = torch.ones(2)
     for turn in range(6):
         if rank == turn % 2:
@@ -212,7 +212,7 @@ def test_swapped_calls_other_shapes_messages_and_groups_raise_on_every_rank_with
 def parts_of_parts(folder):
     rank, _ = begin(folder)
     half, _ = dist.new_subgroups(group_size=2)
-    alone, _ = dist.new_subgroups(group_size=1, group=half)  # ranks 0 and 1 make other groups than 2 and 3
+    alone, _ = dist.new_subgroups(group_size=1, group=half)  # ranks 0 and 1 make different groups from 2 and 3
     assert dist.get_process_group_ranks(alone) == [rank]
     dist.all_reduce(total := torch.tensor(rank), group=half)
     assert total.item() == (1, 5)[rank // 2]

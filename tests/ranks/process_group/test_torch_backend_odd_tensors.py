@@ -1,4 +1,4 @@
-"""The backend "lockstep" and what torch calls a tensor, but is not simply numbers in memory."""
+"""The backend "lockstep" and what torch calls a tensor though it is not simply numbers in memory."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def without_numbers(folder):
         ):
             with pytest.raises(CollectiveMisused, match=f"{type(tensor).__name__}, which has no numbers of its own"):
                 call(tensor)
-    dist.all_reduce(total := torch.ones(2))  # nobody else was concerned
+    dist.all_reduce(total := torch.ones(2))  # nobody else was involved
     assert total.tolist() == [2, 2]
 
 

@@ -1,4 +1,4 @@
-"""A torch that breaks lockstep's process group, as torch 2.15 did: found by a group of one rank, before any rank waits."""
+"""A torch that breaks lockstep's process group, as torch 2.15 did: a group of one rank shows it before any waits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
 
 
 def a_script_of_another_launcher(folder: str) -> None:
-    """Found when the backend is imported; a group of another backend works afterwards, with nothing left of the trial."""
+    """Found when the backend is imported; a group of another backend works afterwards; nothing is left of the trial."""
     made, hook = distributed_c10d._new_process_group_helper, sys.excepthook
 
     def breaks(*args: object, **kwargs: object) -> object:

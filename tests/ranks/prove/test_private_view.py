@@ -1,4 +1,4 @@
-"""The runs of `verify` and `bench` leave the user's files as they are; each begins with the same ones; ranks see each other's."""
+"""Runs of `verify` and `bench` leave the user's files alone; each begins with the same ones; ranks see each other's."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ WITHOUT_VIEWS = """
 echo 0 > /proc/sys/user/max_user_namespaces || exit 9
 exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin "$@"
 """
-"""Inside a user namespace of its own: a system that makes no further ones, and gives no right to mount."""
+"""Inside a user namespace of its own: a system that makes no more of them, and gives no right to mount."""
 
 
 class Home:
@@ -92,7 +92,7 @@ class Home:
         )
 
     def close(self) -> bool:
-        """Remove what a run left in shared memory, which is real; whether there was something."""
+        """Remove what a run left in shared memory, which is real; return whether there was anything."""
         file = Path("/dev/shm") / self.shared
         there = file.exists()
         file.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    # A short name: sockets of loader workers lie in TMPDIR, and their names may have 107 bytes.
+    # A short name: sockets of loader workers are in TMPDIR, and their names may have 107 bytes.
     home = Home(tmp_path_factory.mktemp("v"))
     yield home
     home.close()

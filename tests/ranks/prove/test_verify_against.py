@@ -24,7 +24,7 @@ def text_of(findings: Findings) -> str:
 
 
 def with_facts(file: Path, other: Path, **facts: object) -> Path:
-    """The same bits from other conditions."""
+    """The same bits under other conditions."""
     saved = decode(file.read_bytes(), str(file))
     changed = type(saved)(saved.script, saved.args, {**saved.facts, **facts}, saved.steps, saved.evidence)
     other.write_bytes(changed.encode())

@@ -1,4 +1,4 @@
-"""`lockstep verify` looks at what its steps alone do not show: the end of the script, data sets that remember, what lanes hand on.
+"""`lockstep verify` sees what its steps alone do not: the script's end, data sets that remember, what lanes pass on.
 
 Each script has a mistake that its first steps hide, or that used to be blamed on something else.
 """

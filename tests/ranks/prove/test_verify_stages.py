@@ -1,4 +1,4 @@
-"""`lockstep verify` of models in stages: the recordings of all stages are compared as one, and a planted mistake is named."""
+"""`lockstep verify` of models in stages: all stages' recordings are compared as one, and a planted mistake is named."""
 
 import pytest
 

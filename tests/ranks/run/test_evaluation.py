@@ -1,4 +1,4 @@
-"""Evaluation loops as people write them for one process: right on one rank, and said where a number is one rank's share."""
+"""Evaluation loops as written for one process: right on one rank, with a notice where a number is one rank's share."""
 
 import contextlib
 import io

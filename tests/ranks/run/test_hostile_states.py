@@ -1,4 +1,4 @@
-"""A state that somebody has changed and sealed again is refused, or can be gone on with; never half of it is loaded."""
+"""A state that somebody changed and sealed again is refused, or the run goes on with it; half of it is never loaded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_more_changed_states(state, tmp_path, part):
 
 
 def said_of_each(path, original, variations):
-    """What two ranks say of some states, and whether the model stayed."""
+    """What two ranks say of some states, and whether the model stayed as it was."""
     said = []
     for where, new in variations:
         run, model, *_, average = hostile.started()

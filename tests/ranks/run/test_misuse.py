@@ -1,4 +1,4 @@
-"""What cannot be right is one sentence with the fix, on every rank, before anybody waits."""
+"""What cannot be right raises one sentence with the fix, on every rank, before anybody waits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Random numbers that one rank draws alone, and seeds inside lanes, are said once; what all ranks do alike is not."""
+"""Random numbers that one rank draws alone, and seeds inside lanes, are noted once; what all ranks do alike is not."""
 
 import random
 

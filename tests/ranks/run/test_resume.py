@@ -130,7 +130,7 @@ def spread(folder, stop_after, load):
 
 
 def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, undisturbed):
-    """ddp on two ranks, then model_parallel on two, then one rank: the average stays outside, as it needs all layers."""
+    """ddp on two ranks, then model_parallel on two, then one rank; the average stays outside: it needs all layers."""
     run_ranks(spread, Started(2), str(tmp_path), 1, False)
     run_ranks(spread, Started(2), str(tmp_path), 3, True)
     names = json.loads((tmp_path / "cnn" / "manifest.json").read_text())["files"]["optimizer.safetensors"]["tensors"]
@@ -219,7 +219,7 @@ def test_the_epochs_that_are_left_come_after_a_load(tmp_path):
 
 
 def rolled_back(path):
-    """A state loaded inside the loop: its epochs come again, with the same bits; so does what the run itself keeps."""
+    """A state loaded inside the loop: its epochs run again, with the same bits; so does what the run itself keeps."""
     run, model, epoch = simple()
     numbers, digests = [], []
     own = run._run.progress.stateful["an average"] = AveragedModel(model)
@@ -362,7 +362,7 @@ def test_a_damaged_file_is_named_on_every_rank_and_nothing_is_changed(tmp_path):
 
 
 def full_disk(path):
-    """Files may not grow beyond some bytes, as on a disk that is full, after one state was written."""
+    """After one state is written, files may not grow beyond some bytes, as on a full disk."""
     run, model, epoch = simple()
     run.save_state(path)
     kept = digest_of(model)

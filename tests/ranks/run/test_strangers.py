@@ -1,4 +1,4 @@
-"""What is trained besides the model: prepared it has the same bits everywhere, else it is refused, on one rank too."""
+"""What is trained besides the model: prepared, it has the same bits everywhere; else it is refused, on one rank too."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a script took views of before `run.prepare` it still sees afterwards, under every strategy, or it is told."""
+"""Views taken before `run.prepare` still show the values afterwards, under every strategy, or the script is told."""
 
 import pytest
 

@@ -91,7 +91,7 @@ def test_all_ranks_train_one_copy_of_the_model_on_samples_of_their_own():
     for epoch in range(3):
         share = [rank[2][len(rank[2]) // 3 * epoch :][: len(rank[2]) // 3] for rank in (first, second)]
         assert sorted(share[0] + share[1]) == list(range(90))
-    # 90 samples in steps of 32 are 32 + 32 + 26 = (16 + 16) + (16 + 16) + (16 + 10): an update of each rank in each step
+    # 90 samples in steps of 32 are 32 + 32 + 26 = (16 + 16) + (16 + 16) + (16 + 10): one update per rank and step
     assert (first[4], second[4]) == (9, 9)
     assert first[3] != second[3]
 

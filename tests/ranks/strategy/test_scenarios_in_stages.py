@@ -1,4 +1,4 @@
-"""The scenarios of every rank count, cut into stages: the same losses and norms to the bit, or a sentence; never a wrong number."""
+"""Scenarios of test_same_bits in stages: the same losses and norms to the bit, or a sentence, never a wrong number."""
 
 import pytest
 
@@ -25,7 +25,7 @@ LOOKS_AT_ABSENT_GRADIENTS = {"frozen_then_unfrozen": "steps", "unused_parameters
 
 
 def without_digests(scenario):
-    """Hashes of whole models are not on one rank; losses and norms of many steps tell as much."""
+    """No rank can hash the whole model; losses and norms of many steps show as much."""
     for module in (scenarios, corner_cases):
         module.digest_of = lambda *_: "elsewhere"
     return scenario()

@@ -31,7 +31,7 @@ def trained():
 
 
 def spread(run, model, optimizer):
-    """Leave to each rank its own layers: rank 0 the first linear one, rank 1 the rest; as a strategy of stages does."""
+    """Leave each rank its own layers: rank 0 the first linear one, rank 1 the rest; as a strategy of stages does."""
     holders = {
         id(tensor): 0 if name.startswith("1.") else 1 for name, tensor in model.state_dict(keep_vars=True).items()
     }

@@ -1,4 +1,4 @@
-"""What goes into a state comes back with its type and its bits, or is refused by its path."""
+"""What goes into a state comes back with its type and its bits, or is refused, naming its path."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A value that was saved takes the place of one of its kind only."""
+"""A saved value replaces only one of its kind."""
 
 import numpy as np
 import pytest

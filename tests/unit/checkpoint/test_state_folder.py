@@ -147,7 +147,7 @@ def test_a_stage_that_is_a_link_is_not_followed(tmp_path):
 
 
 def foreign_things(place):
-    """Makes something of somebody else's at `place`, one after the other."""
+    """Make things that are somebody else's at `place`, one after the other."""
     place.write_text("mine")
     yield place
     place.unlink()
@@ -198,7 +198,7 @@ def test_what_somebody_puts_into_a_stage_or_a_state_stays(tmp_path):
 
 
 def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
-    """Each save is made, or says that the other one is saving; a reader always finds a complete state."""
+    """Each save succeeds, or says that the other one is saving; a reader always finds a complete state."""
     save(tmp_path / "state", b"first")
     program = (
         "import sys\n"

@@ -200,7 +200,7 @@ def test_parameters_on_the_meta_device_are_another_ranks(tmp_path):
 
 
 class OwnState(nn.Linear):
-    """A module whose state_dict is made by code of its own."""
+    """A module whose state_dict is made by its own code."""
 
     def get_extra_state(self):
         return {"calls": 3}
@@ -277,7 +277,7 @@ def lying_archive():
 
 
 def lying_old_file():
-    """A pickle of before torch 1.6 that says that its four numbers are 2^38."""
+    """A pickle from before torch 1.6 that says that its four numbers are 2^38."""
     data = saved({"weight": torch.ones(4)}, new=False)
     return data.replace(b"K\x04N", b"\x8a\x05\x00\x00\x00\x00\x40N")
 

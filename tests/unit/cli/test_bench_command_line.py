@@ -1,4 +1,4 @@
-"""From the words of `lockstep bench` to what is to be measured; every mistake is one sentence, before anything starts."""
+"""From the words of `lockstep bench` to what it measures; every mistake is one sentence, before anything starts."""
 
 import subprocess
 import sys

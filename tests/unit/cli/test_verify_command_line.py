@@ -1,4 +1,4 @@
-"""From the words of `lockstep verify` to what is to be proved; every mistake is one sentence."""
+"""From the words of `lockstep verify` to what it proves; every mistake is one sentence."""
 
 import subprocess
 import sys

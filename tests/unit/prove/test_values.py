@@ -1,4 +1,4 @@
-"""How far captured tensors are apart."""
+"""How far apart captured tensors are."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process, so that it need not be mapped again."""
+"""Memory that is freed stays with the process, so it need not be mapped again."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The pages: links lead somewhere on a code host and on the site, generated parts are there, design pages have one form."""
+"""The pages: links work on a code host and on the site, generated parts are there, design pages have one form."""
 
 from __future__ import annotations
 

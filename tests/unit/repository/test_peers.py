@@ -1,4 +1,4 @@
-"""How `make test-peers` reads what other people's libraries did, and that its programs and versions are what it says."""
+"""How `make test-peers` judges what other people's libraries did, and that its programs and versions are as stated."""
 
 import re
 

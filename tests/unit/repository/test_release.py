@@ -57,7 +57,7 @@ def test_what_was_unreleased_gets_the_version_and_its_day() -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This repository with somebody to commit in its name."""
+    """This repository with an author to commit as."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "A test")
         monkeypatch.setenv(f"{name}_EMAIL", "test@localhost")

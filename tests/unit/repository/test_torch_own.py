@@ -1,4 +1,4 @@
-"""How `make test-torch` counts what torch's own tests did, what it lets in, and that a test that hangs or dies ends alone."""
+"""How `make test-torch` counts torch's own tests, what it lets in, and that a test that hangs or dies ends alone."""
 
 import json
 

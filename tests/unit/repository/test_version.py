@@ -1,4 +1,4 @@
-"""The version is said in one place, pyproject.toml."""
+"""The version is in one place, pyproject.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which epochs are left: whatever is saved where, a resumed script makes each epoch once."""
+"""Which epochs are left: whatever is saved where, a resumed script runs each epoch once."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The numbers by which ranks compare their models: they move whatever a script does to a value."""
+"""The numbers by which ranks compare their models: they change whatever a script does to a value."""
 
 import pytest
 import torch

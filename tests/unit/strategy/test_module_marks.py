@@ -1,4 +1,4 @@
-"""What a call changed of a model's Python state is found, wherever it lies; what it did not change is not."""
+"""What a call changed of a model's Python state is found, wherever it is; what it did not change is not."""
 
 import itertools
 import random
@@ -65,7 +65,7 @@ CHANGES = {
 def test_a_change_is_found_and_nothing_else(name):
     model = Everything()
     before = marks_of(model)
-    assert changed(before, marks_of(model)) == [StatePlace("", "numbers")]  # nobody can see where an iterator stands
+    assert changed(before, marks_of(model)) == [StatePlace("", "numbers")]  # nobody can see how far an iterator is
     CHANGES[name](model)
     found = set(changed(before, marks_of(model))) - {StatePlace("", "numbers")}
     assert found == {StatePlace("", name)} | ({StatePlace("", "itself")} if name == "nested" else set())

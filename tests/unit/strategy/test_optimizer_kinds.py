@@ -1,4 +1,4 @@
-"""The table of optimizers is true: what may be given chunks gives the same bits by chunks, with one and two threads."""
+"""The table of optimizers holds: what may be given chunks gives the same bits by chunks, with one and two threads."""
 
 import warnings
 

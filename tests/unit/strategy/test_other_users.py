@@ -1,4 +1,4 @@
-"""Whose memory a tensor lies in, and an arena that follows another one."""
+"""Whose memory a tensor is in, and an arena that follows another one."""
 
 import numpy as np
 import pytest

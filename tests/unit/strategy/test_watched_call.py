@@ -1,4 +1,4 @@
-"""A call of a model that is watched is the call itself: once, with the same bits, and with everything that forward does."""
+"""A watched call of a model is the call itself: once, with the same bits, and with everything that forward does."""
 
 import random
 from collections import OrderedDict
@@ -91,7 +91,7 @@ def test_random_numbers_drawn_behind_those_of_another_stage_may_not_cross_a_cut(
 
 
 class Writes(nn.Module):
-    """What went into the last layer is written to behind it."""
+    """Writes, after the last layer, to what went into it."""
 
     def __init__(self):
         super().__init__()

@@ -120,7 +120,7 @@ def bench_from(options: dict[str, Any]) -> Bench:
     """Check everything that can be checked before anything starts.
 
     Raises:
-        UsageError: one sentence with the fix.
+        UsageError: with the fix.
     """
     for name in ("steps", "rounds", "lanes"):
         if options[name] is not None and options[name] < 1:

@@ -67,7 +67,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entrance of `lockstep` and `python -m lockstep`. A mistake is one sentence and exit code 2."""
+    """The entrance of `lockstep` and `python -m lockstep`. A mistake is a line with the problem, one with the fix, and exit code 2."""
     try:
         code = _run()
         if sys.stdout is not None:

@@ -112,7 +112,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
         The request, the names of given options that change nothing, and what to say about too many threads.
 
     Raises:
-        UsageError: one sentence with the fix.
+        UsageError: with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
     check_nodes(own["nnodes"])

@@ -105,7 +105,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     """Check everything that can be checked before anything starts.
 
     Raises:
-        UsageError: one sentence with the fix.
+        UsageError: with the fix.
     """
     ranks = parse_ranks(options["ranks"], alone=bool(options["save"] or options["against"]))
     for name in ("steps", "lanes"):

@@ -33,7 +33,7 @@ class FailureKind(StrEnum):
     """Who has to act."""
 
     USAGE = "usage"
-    """The script, an option or the data: one sentence, exit code 2."""
+    """The script, an option or the data: exit code 2."""
     SCRIPT = "script"
     """An exception of the script."""
     PEER = "peer"

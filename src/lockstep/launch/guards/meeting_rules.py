@@ -70,7 +70,7 @@ def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
     """The way to meet.
 
     Raises:
-        UsageError: one sentence with the fix, for what would block or cannot be.
+        UsageError: for what would block or cannot be.
     """
     _check_backend(asked, launched)
     if asked.has_store:

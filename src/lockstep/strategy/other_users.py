@@ -124,7 +124,7 @@ def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether other processes may see the tensor's memory. torch says so of every CUDA tensor, so those do not count."""
+    """Whether other processes may see the tensor's memory. CUDA tensors do not count: torch says so of all of them."""
     return tensor.device.type == "cpu" and tensor.layout is torch.strided and bool(tensor.is_shared())  # type: ignore[no-untyped-call]
 
 

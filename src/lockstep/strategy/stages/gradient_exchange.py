@@ -30,7 +30,7 @@ class GradientExchange:
 
     @contextmanager
     def going_back(self, calls: Sequence[Call]) -> Iterator[None]:
-        """A context for a backward of these calls. Each earlier stage gets one message per call, come what may."""
+        """A context for a backward of these calls. Each earlier stage gets a message per call, whatever it reaches."""
         for call in calls:
             call.backwards += 1
             call.gave = call.took = False

@@ -67,7 +67,7 @@ class Trace:
     cast_once: Mapping[str, tuple[int, ...]]
     """When autocast copied a parameter that several operations then used: it adds their gradients in its dtype."""
     is_reentrant: bool = False
-    """Whether a part is checkpointed with use_reentrant=True: its backward has a separate graph of parameters."""
+    """Whether a part is checkpointed with use_reentrant=True: its backward goes through parameters separately."""
 
 
 @dataclass(frozen=True)

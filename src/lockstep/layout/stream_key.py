@@ -1,4 +1,4 @@
-"""Keys of random streams: a pure function of (seed, domain, place), hashed so that no two streams are neighbours.
+"""Keys of random streams: a pure function of (seed, domain, place), hashed so no two streams are neighbours.
 
 Never `seed + step`: then rank 1 at step 4 and rank 2 at step 3 would draw the same numbers. Domains keep augmentation
 and dropout apart.

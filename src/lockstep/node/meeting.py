@@ -75,7 +75,7 @@ def meet(
     """Make a group. Collective: call it on every rank.
 
     Args:
-        store: shared by these ranks; nobody else uses its keys.
+        store: shared by these ranks; nothing else uses its keys.
         rank: from 0, in the group.
         world_size: the number of ranks in the group.
         where: returns the calling source line, for errors; called only when something is wrong.

@@ -61,7 +61,7 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
 def check_same_models(
     models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
 ) -> None:
-    """Raise `UsageError` when names, shapes, dtypes or values differ. Collective: call it on every rank."""
+    """Raise `UsageError` on each rank if names, shapes, dtypes or values differ. Collective: call it on every rank."""
     found = find_difference(models, transport, absent)
     if found is not None:
         raise found.mistake

@@ -181,7 +181,7 @@ class CutAtFirstCall:
         self.is_done = True
         if self._transport.rank == 0:
             say(f"stages {cut} (forward and backward of a lane)")
-        torch.clear_autocast_cache()  # the first lane's casts of weights refer to where those still are now
+        torch.clear_autocast_cache()  # the first lane's casts of weights refer to where those are now
         self._stages.install(model, cut, self._used, laid)
         return self._replica.begin_again(current, self._stages.may_lack)
 

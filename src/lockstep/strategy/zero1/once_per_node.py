@@ -56,7 +56,7 @@ class OncePerNode(Visibility):
         return any(part.was_written() for part in self._parts)
 
     def after_update(self, stretches: Sequence[Stretch]) -> None:
-        """Wait until all ranks see what is in shared memory. What had to stay in own memory is handed around."""
+        """Wait until all ranks see what is in shared memory; hand around what had to stay in a rank's own."""
         for stretch in stretches:
             if not any(part.mine is stretch.flat for part in self._parts):
                 self._transport.broadcast(stretch.values, stretch.owner)

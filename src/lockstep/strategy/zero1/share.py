@@ -96,7 +96,10 @@ class Share:
         return True
 
     def _has_dropped_gradients(self) -> bool:
-        """Whether the step ended with `zero_grad()`, which reached only this rank's part; a rank without one is told."""
+        """Whether the step ended with `zero_grad()`, which reached only this rank's part.
+
+        The others tell a rank without a part.
+        """
         dropped = bool(self._lending.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")

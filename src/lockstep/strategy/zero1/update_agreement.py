@@ -31,7 +31,7 @@ def require_agreement(
     *,
     wrote: bool,
 ) -> tuple[list[nn.Parameter], bool]:
-    """Raise `UsageError` when options, gradients or `sums` differ. Collective: call it on every rank.
+    """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
 
     Returns the parameters that have a gradient, and whether any rank `wrote`.
 

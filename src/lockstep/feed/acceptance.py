@@ -1,4 +1,4 @@
-"""Which loaders can be cut into lanes, and what must be said about those that were written for another launcher."""
+"""Which loaders can be cut into lanes, and what to say about those written for another launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.errors import UsageError
 
 
 def refuse_unsupported(loader: DataLoader[Any]) -> None:
-    """Raise `UsageError` for a loader that cannot be cut into lanes, with the fix."""
+    """Raise `UsageError`, with the fix, for a loader that cannot be cut into lanes."""
     if isinstance(loader.dataset, IterableDataset) or not isinstance(loader.dataset, Sized):
         raise UsageError(
             f"The data set {type(loader.dataset).__name__} has no length, so it cannot be cut into lanes.",

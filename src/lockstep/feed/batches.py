@@ -10,11 +10,11 @@ from lockstep.feed.under_way import UnderWay, blamed
 
 
 class Batches(Iterator[Any]):
-    """Batches as the DataLoader gives them: for ranks on the CPU.
+    """Batches as the DataLoader yields them, for ranks on the CPU.
 
     Args:
         fetched: the DataLoader's iterator.
-        under_way: what its workers are fetching; None without workers.
+        under_way: what its workers are fetching; None if there are no workers.
     """
 
     def __init__(self, fetched: Iterator[Any], under_way: UnderWay | None = None) -> None:
@@ -32,20 +32,20 @@ class Batches(Iterator[Any]):
             raise
 
     def look_ahead(self) -> None:
-        """The current lane's work is queued: a good moment to begin with the next batch. Draws from the process's
-        random streams, so the caller sets them after it.
+        """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random
+        streams, so the caller sets them afterwards.
         """
 
 
 class CopiedBatches(Batches):
-    """Batches for a GPU, copied on a stream of their own.
+    """Batches for a GPU, copied on their own stream.
 
     Args:
         fetched: the DataLoader's iterator.
         copies: the copying stream.
         ahead: whether the next batch may be fetched before it is asked for. True with loader workers, which fetch
-            ahead anyway. Without them a data set that the script changes between steps would be read too early, by
-            ranks with many lanes and not by others.
+            ahead anyway. Without them, ranks with many lanes, but not the others, would read a data set too early that
+            the script changes between steps.
     """
 
     def __init__(
@@ -69,5 +69,5 @@ class CopiedBatches(Batches):
             return
         try:
             self._under_way.append(self._copies.begin(self._fetch()))
-        except Exception as failure:  # noqa: BLE001 - the end, or what a data set raised: told when the batch is asked for
+        except Exception as failure:  # noqa: BLE001 - the end, or a data set's error: raised with the next batch
             self._failure = failure

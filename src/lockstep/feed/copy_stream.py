@@ -1,8 +1,8 @@
-"""Copying batches to a GPU on a stream of its own, while the compute stream works on the batch before.
+"""Copying batches to a GPU on a separate stream, while the compute stream works on the previous batch.
 
 Two rules keep it safe. The compute stream waits for the copy's event before it reads the batch; and the allocator is
-told that the compute stream uses the copy's memory (`record_stream`), so that it is not given to the next copy while
-kernels that read it are still queued. The pinned source is kept until the copy is handed over.
+told that the compute stream uses the copy's memory (`record_stream`), so the next copy does not get it while kernels
+that read it are still queued. The pinned source is kept until the copy is handed over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstep.feed.move import tensors_in, to_device
 
 @dataclass(frozen=True)
 class Copy:
-    """A batch that is on its way."""
+    """A batch on its way."""
 
     source: Any
     batch: Any
@@ -27,10 +27,10 @@ class Copy:
 
 
 class CopyStream:
-    """The copying stream of one rank. Its two methods are all that knows about streams and events.
+    """One rank's copying stream. Nothing but its two methods knows about streams and events.
 
     Args:
-        device: where batches go; the process's present device of its kind.
+        device: where batches go; the process's current device of its kind.
         streams: torch's module for such devices (`torch.cuda`, `torch.cpu`), with Stream, stream and current_stream.
     """
 
@@ -42,8 +42,8 @@ class CopyStream:
     def begin(self, batch: Any) -> Copy:
         """Queue the copy of a batch in host memory.
 
-        A batch with tensors that are on a device already, or inside objects which move themselves, is copied on the
-        compute stream: nobody could say here what must wait for what.
+        A batch with tensors that are on a device already, or inside objects that move themselves, is copied on the
+        compute stream: nothing here knows what must wait for what.
         """
         tensors = tensors_in(batch)
         if tensors is None or any(tensor.device.type != "cpu" for tensor in tensors):
@@ -54,7 +54,7 @@ class CopyStream:
         return Copy(batch, moved, done)
 
     def hand_over(self, copy: Copy) -> Any:
-        """The batch, for the compute stream: what is queued there from now on sees it complete. Does not block."""
+        """Return the batch for the compute stream; work queued there from now on sees it complete. Does not block."""
         if copy.done is not None:
             compute = self._streams.current_stream()
             compute.wait_event(copy.done)

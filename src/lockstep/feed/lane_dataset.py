@@ -1,7 +1,7 @@
-"""A data set that is fetched lane by lane, with the lane's own random stream.
+"""A data set that is fetched lane by lane, each with its own random stream.
 
-A lane is fetched whole, in order, by one process, whichever that is. So augmentation draws the same numbers with 0 or
-8 loader workers, and on 1 or 8 ranks.
+One process, no matter which, fetches a whole lane in order. So augmentation draws the same numbers with 0 or 8 loader
+workers, and on 1 or 8 ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LaneIndices(list[Any]):
         super().__init__(indices)
         self.key = key
         self.sample_keys = sample_keys
-        """With these, each sample is fetched with a stream of its own: used to compare different cuts."""
+        """If given, each sample is fetched with its own stream: used to compare different cuts."""
 
 
 class LaneDataset(Dataset[Any]):
@@ -35,7 +35,7 @@ class LaneDataset(Dataset[Any]):
     Args:
         dataset: the user's; every other attribute is looked up there.
         seed_process: sets the process's random streams from a key.
-        under_way: where workers write what they fetch; None without workers.
+        under_way: where workers write what they fetch; None if there are no workers.
     """
 
     def __init__(self, dataset: Any, seed_process: Callable[[int], None], under_way: UnderWay | None = None) -> None:
@@ -50,7 +50,7 @@ class LaneDataset(Dataset[Any]):
         return self.dataset[index]
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
-        """The samples of one lane."""
+        """Return the samples of one lane."""
         samples = self._lane(indices)
         if self.under_way is not None:
             self.under_way.end()
@@ -87,7 +87,7 @@ class LaneDataset(Dataset[Any]):
 class DieWithRank:
     """A `worker_init_fn` that ties the worker's life to its rank's, then calls the user's.
 
-    torch's own watch takes 3.5 seconds to notice that the rank is gone; the kernel takes none.
+    torch's own watchdog takes 3.5 seconds to notice that the rank is gone; the kernel takes none.
     """
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:

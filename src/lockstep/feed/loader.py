@@ -1,8 +1,9 @@
-"""The loader that `run.prepare` gives back: the user's DataLoader, fetched lane by lane.
+"""The loader that `run.prepare` returns: the user's DataLoader, fetched lane by lane.
 
-It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it, lane by
-lane; iterating it evaluates: whole batches, each on one rank, so that one rank sees `len(loader)` of them. The samples themselves come from a stock DataLoader inside, one
-for training and one for evaluation, so that worker processes, pinning and prefetching are torch's own.
+It is a new DataLoader with the same data set, sampler, batch size and attributes. `run.steps(loader)` trains with it,
+lane by lane; iterating over it evaluates: whole batches, each on one rank, so a single rank sees `len(loader)` of them.
+The samples themselves come from stock DataLoaders inside, one for training and one for evaluation, so worker processes,
+pinning and prefetching are torch's own.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a loader stands; everything about the run that it needs."""
+    """Everything that a loader needs to know about the run."""
 
     seed: int
     number: int
-    """Which of the run's loaders it is, so that two loaders draw different augmentation."""
+    """Which of the run's loaders it is, so two loaders draw different augmentation."""
     lanes: range
     """The lanes that this rank carries."""
     num_lanes: int
@@ -41,15 +42,15 @@ class Standing:
     device: torch.device = CPU
     """Where the rank's batches go."""
     per_sample: bool = False
-    """Whether each sample has a random stream of its own (`verify` compares different cuts so)."""
+    """Whether each sample has its own random stream (how `verify` compares different cuts)."""
 
 
 @dataclass(frozen=True)
 class LanePart:
-    """The part of a step that one lane has."""
+    """One lane's part of a step."""
 
     step: int
-    """Number of the step in the epoch, from 0."""
+    """The step's number in the epoch, from 0."""
     lane: int
     indices: LaneIndices
 
@@ -60,16 +61,16 @@ class StepPlan:
 
     cut: StepCut
     parts: tuple[LanePart, ...]
-    """Of this rank's lanes, in order; empty lanes are left out."""
+    """Those of this rank's lanes, in order; empty lanes are left out."""
 
     @property
     def num_mine(self) -> int:
-        """Samples of this rank."""
+        """The number of this rank's samples."""
         return sum(len(part.indices) for part in self.parts)
 
 
 class _Assigned(Sampler[LaneIndices]):
-    """The batch sampler of an inner loader: the parts of this rank, replaced for each epoch."""
+    """The batch sampler of an inner loader: this rank's parts, replaced for each epoch."""
 
     parts: Sequence[LanePart] = ()
 
@@ -85,7 +86,7 @@ class PreparedLoader(DataLoader[Any]):
 
     Args:
         loader: the user's loader; it is not changed.
-        standing: where this rank stands.
+        standing: what the loader needs to know about the run and this rank.
         evaluate: what plain iteration does.
 
     Raises:
@@ -100,12 +101,12 @@ class PreparedLoader(DataLoader[Any]):
     ) -> None:
         refuse_unsupported(loader)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's own DataLoader has said it already
+            warnings.simplefilter("ignore")  # the user's own DataLoader has already given these warnings
             super().__init__(loader.dataset, **_sampling(loader), **_fetching(loader))
         self.standing = standing
         self.epochs_begun = 0
         self.evaluated: list[Any] = []
-        """Data-set indices of the samples that the last evaluation gave this rank."""
+        """Data-set indices of the samples that this rank got in the last evaluation."""
         self._evaluate = evaluate
         self._copies: CopyStream | None = None
         self._inner: dict[str, tuple[DataLoader[Any], _Assigned]] = {}
@@ -114,12 +115,12 @@ class PreparedLoader(DataLoader[Any]):
         return self._evaluate(self)
 
     def plan_training(self) -> EpochPlan:
-        """The order of the next epoch. The process draws from the epoch's stream; the caller sets another one after."""
+        """Draw the order of the next epoch. The process is left in the epoch's stream; the caller sets another one."""
         self.epochs_begun += 1
         return self._plan(self.epochs_begun - 1, 0)
 
     def plan_evaluation(self, step: int) -> EpochPlan:
-        """The order of an evaluation after `step` steps of training: not of how often a rank looked before."""
+        """Draw the order of an evaluation after `step` steps of training, however many evaluations came before."""
         return self._plan(step, 1)
 
     def _plan(self, number: int, kind: int) -> EpochPlan:
@@ -128,7 +129,7 @@ class PreparedLoader(DataLoader[Any]):
         return plan_epoch(self)
 
     def cut(self, plan: EpochPlan, first_step: int) -> list[StepPlan]:
-        """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
+        """Plan what this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
         cut = Cut(plan.batch_size, self.standing.num_lanes)
         return [
             StepPlan(
@@ -145,7 +146,7 @@ class PreparedLoader(DataLoader[Any]):
         )
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
-        """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. One rank has all of them."""
+        """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
         dealt = ((batch, batch % self.standing.num_lanes, samples) for batch, samples in enumerate(plan.steps))
         return [
             LanePart(batch, lane, self._tagged(samples, batch, lane, evaluation=True))
@@ -162,7 +163,7 @@ class PreparedLoader(DataLoader[Any]):
         return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys)
 
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
-        """The batches of `parts`, in order, on the rank's device."""
+        """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
         assigned.parts = parts
         under_way = inner.dataset.under_way  # type: ignore[attr-defined]
@@ -172,7 +173,7 @@ class PreparedLoader(DataLoader[Any]):
         return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0, under_way=under_way)
 
     def has_fetched(self, purpose: str) -> bool:
-        """Whether batches were fetched for "training" or "evaluation", by whichever rank."""
+        """Whether any rank has fetched batches for "training" or "evaluation"."""
         return purpose in self._inner
 
     def _inner_loader(self, purpose: str) -> tuple[DataLoader[Any], _Assigned]:
@@ -182,7 +183,7 @@ class PreparedLoader(DataLoader[Any]):
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
             if self.standing.device.type == "cuda":
-                settings["pin_memory"] = True  # torch's default says no; only pinned memory is copied beside the work
+                settings["pin_memory"] = True  # torch's default is False; only pinned memory is copied during compute
             under_way = UnderWay(self.num_workers) if self.num_workers else None
             dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
             with warnings.catch_warnings():
@@ -204,7 +205,7 @@ _FETCHING = (
     "pin_memory_device",
     "in_order",
 )
-"""Arguments of a DataLoader that have nothing to do with which samples it takes."""
+"""Arguments of a DataLoader that do not affect which samples it takes."""
 
 
 def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:

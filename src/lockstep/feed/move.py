@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor on `device`; containers keep their types, everything else is passed on as it is.
+    """Return `batch` with every tensor on `device`; containers keep their types, everything else is passed on as it is.
 
     Objects with a `to(device)` method of their own (BatchEncoding, PackedSequence, graphs) are asked to move.
     """
@@ -40,7 +40,7 @@ def _moved(value: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one retu
 
 
 def tensors_in(batch: Any) -> list[Tensor] | None:
-    """Every tensor of a batch; None when some object in it moves itself, so that its tensors are not known."""
+    """Every tensor of a batch; None when some object in it moves itself, so its tensors are not known."""
     if isinstance(batch, Tensor):
         return [batch]
     if isinstance(batch, (str, bytes, int, float, bool, type(None))):

@@ -1,8 +1,8 @@
 """The order of an epoch's samples, and its cut into steps.
 
-The order is whatever the user's sampler yields while the process draws from the epoch's random stream: so it is a pure
-function of (seed, epoch) for every sampler that uses the global generators, and the same on every rank. With a
-`batch_sampler` its batches are the steps.
+The order is whatever the user's sampler yields while the process draws from the epoch's random stream. So for every
+sampler that uses the global generators it is a pure function of (seed, epoch), the same on every rank. With a
+`batch_sampler`, its batches are the steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EpochPlan:
     steps: list[Sequence[Any]]
     """Data-set indices (whatever the sampler yields) of each step."""
     batch_size: int
-    """Samples of a full step: what the cut into lanes is made for."""
+    """Samples of a full step, for which the cut into lanes is made."""
 
     @property
     def num_samples(self) -> int:
@@ -38,7 +38,7 @@ class EpochPlan:
 
 class _IgnoresEpochs:
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: the order is a function of the run's seed and the epoch anyway."""
+        """Do nothing: the order is a function of the run's seed and the epoch anyway."""
 
 
 class _Shuffled(RandomSampler, _IgnoresEpochs):
@@ -50,7 +50,7 @@ class _Sequential(SequentialSampler, _IgnoresEpochs):
 
 
 def undistributed(sampler: Any) -> Any:
-    """The sampler over the whole data set: the user's, or what a DistributedSampler stood for."""
+    """The sampler over the whole data set: the user's, or the one that a DistributedSampler replaced."""
     if isinstance(sampler, DistributedSampler):
         dataset: Any = sampler.dataset
         return _Shuffled(dataset) if sampler.shuffle else _Sequential(dataset)

@@ -1,4 +1,4 @@
-"""Hashes of samples: of a few of a data set, so that ranks notice that they read different data, and of batches."""
+"""Hashes of a few samples of a data set, so ranks notice when they read different data, and of batches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 def dataset_digest(dataset: Any) -> str:
     """A hash of the data set's first, middle and last sample. Values of unknown classes count by their class only.
 
-    A data set that cannot be asked for these indices counts by its class.
+    A data set that does not take these indices counts by its class.
     """
     last = len(dataset) - 1
     digest = hashlib.blake2b(digest_size=8)
     try:
         for index in sorted({0, last // 2, last}):
             _update(digest, dataset[index])
-    except Exception:  # noqa: BLE001 - a data set with other indices than whole numbers; its sampler knows them
+    except Exception:  # noqa: BLE001 - a data set whose indices are not whole numbers; its sampler knows them
         return type(dataset).__name__
     return digest.hexdigest()
 

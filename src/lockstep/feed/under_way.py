@@ -1,7 +1,7 @@
-"""Which samples loader workers are fetching: what is known of a worker that was killed, or that is stuck.
+"""Which samples loader workers are fetching: all that is known about a worker that was killed or is stuck.
 
-A worker writes down each sample before it fetches it, in memory that it shares with its rank. It costs about a microsecond
-for each sample.
+A worker writes down each sample before fetching it, in memory that it shares with its rank. This costs about a
+microsecond per sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNKNOWN = "lockstep: which sample it was cannot be said"
 
 
 class UnderWay:
-    """A row for each worker. It is not there for workers that are spawned: they do not inherit memory.
+    """A row for each worker. Spawned workers have none: they do not inherit memory.
 
     Args:
         num_workers: of one DataLoader.
@@ -33,23 +33,23 @@ class UnderWay:
         return {"_rows": None, "_worker": self._worker}
 
     def be_worker(self, number: int) -> None:
-        """This process is a worker: what it writes from now on stands in its row."""
+        """Make this process worker `number`: from now on it writes to that row."""
         self._worker = number
 
     def begin(self, index: Any, *, several: bool = False) -> None:
-        """A sample, or the first of several that are fetched at once, is fetched now."""
+        """Note the sample that is fetched now, or the first of several that are fetched at once."""
         if self._rows is not None:
             text = str(index).encode(errors="replace")[:MAX_INDEX]
             start = self._worker * ROW
             self._rows[start : start + 2 + len(text)] = bytes((SEVERAL if several else ONE, len(text))) + text
 
     def end(self) -> None:
-        """Nothing is fetched any more."""
+        """Note that nothing is being fetched any more."""
         if self._rows is not None:
             self._rows[self._worker * ROW] = NOTHING
 
     def told(self, workers: list[int]) -> str:
-        """What to say about the first of `workers` that is fetching something."""
+        """Say what the first of `workers` that is fetching something is fetching."""
         for worker in workers:
             row = self._rows[worker * ROW : (worker + 1) * ROW] if self._rows is not None else bytes(ROW)
             if row[0] != NOTHING:
@@ -59,7 +59,7 @@ class UnderWay:
 
 
 def blamed(iterator: Any) -> list[int]:
-    """The workers of a DataLoader's iterator that are dead; if none is, those that live, the awaited one first."""
+    """The dead workers of a DataLoader's iterator; if none is dead, all of them, the awaited one first."""
     workers = list(getattr(iterator, "_workers", ()))
     dead = [number for number, worker in enumerate(workers) if not worker.is_alive()]
     if dead:

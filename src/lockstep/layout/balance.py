@@ -1,7 +1,7 @@
-"""Where a row of segments is cut into stages: the slowest stage decides, so its cost is made as small as possible.
+"""Where to cut a row of segments into stages: the slowest stage decides, so its cost is made as small as possible.
 
 Measured costs are noisy. Of all cuts whose slowest stage is within `TOLERANCE` of the best, the one with the most even
-numbers of segments is taken: ten equal layers on two stages are cut 5 + 5 whatever the clock said.
+numbers of segments is taken: ten equal layers on two stages are cut 5 + 5, whatever was measured.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ TOLERANCE = 0.1
 
 
 def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
-    """The first segment of each stage but the first.
+    """The first segment of every stage except stage 0.
 
     Args:
         costs: seconds of each segment, in order; at least as many as stages.
         num_stages: how many stages; each gets at least one segment.
 
-    Invariant: the bounds rise; no cut has a slowest stage cheaper than 1 / (1 + `TOLERANCE`) of this one's.
+    Invariant: the bounds rise; in no cut is the slowest stage cheaper than 1 / (1 + `TOLERANCE`) of this one's.
     """
     if not 1 <= num_stages <= len(costs):
         raise ValueError(f"{len(costs)} segments cannot make {num_stages} stages")
@@ -28,7 +28,7 @@ def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
 
     @cache
     def slowest(start: int, stages: int) -> float:
-        """The cost of the slowest of `stages` stages over the segments from `start` on, at best."""
+        """The lowest possible cost of the slowest of `stages` stages over the segments from `start` on."""
         if stages == 1:
             return sums[-1] - sums[start]
         ends = range(start + 1, len(costs) - stages + 2)

@@ -1,7 +1,7 @@
 """Fixed chunks of parameters: the units in which norms are computed, and in which ranks share out the update.
 
-A chunk never crosses a parameter, and starts at a multiple of `ALIGNMENT` elements from the parameter's start, so the
-chunks depend on shapes only: not on ranks, shards or buckets. (8 elements suffice for float32 and 32 for bfloat16;
+A chunk never crosses a parameter, and starts at a multiple of `ALIGNMENT` elements from the parameter's start, so
+chunks depend only on shapes: not on ranks, shards or buckets. (8 elements suffice for float32 and 32 for bfloat16;
 odd chunks change the bits of fused optimizers.)
 """
 
@@ -16,12 +16,12 @@ ALIGNMENT = 1024
 """Every chunk starts at a multiple of this many elements from its parameter's start."""
 
 CHUNK_ELEMENTS = 256 * ALIGNMENT
-"""The size of every chunk but a parameter's last: 1 MiB of float32."""
+"""The size of every chunk except a parameter's last: 1 MiB of float32."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements [start, end) of the parameter number `parameter`."""
+    """Elements [start, end) of parameter number `parameter`."""
 
     parameter: int
     start: int
@@ -29,7 +29,7 @@ class Chunk:
 
 
 def chunks_of(sizes: Sequence[int], chunk_elements: int = CHUNK_ELEMENTS) -> Iterator[Chunk]:
-    """All chunks of parameters of the given element counts, in order.
+    """All chunks of parameters with the given element counts, in order.
 
     Invariant: disjoint, in order, covering every element; starts are multiples of `ALIGNMENT`. A parameter without
     elements has no chunk.
@@ -44,8 +44,8 @@ def chunks_of(sizes: Sequence[int], chunk_elements: int = CHUNK_ELEMENTS) -> Ite
 def aligned_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> tuple[tuple[int, ...], int]:
     """Where each parameter starts in a flat buffer, and the buffer's length; every start is a multiple of `alignment`.
 
-    Small parameters share the alignment of `min(alignment, next power of two)`, so that a hundred biases do not cost a
-    hundred kilobytes: a start is a multiple of 64 elements, or of `alignment` for parameters of `alignment` and more.
+    Small parameters share the alignment of `min(alignment, next power of two)`, so a hundred biases do not cost a
+    hundred kilobytes: a start is a multiple of 64 elements, or of `alignment` for parameters of `alignment` or more.
     """
     offsets, end = [], 0
     for size in sizes:
@@ -57,16 +57,16 @@ def aligned_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> tuple[t
 
 
 def shares(sizes: Sequence[int], may_cut: Sequence[bool], world_size: int) -> tuple[tuple[Chunk, ...], ...]:
-    """For each rank the chunks that it updates: a run of neighbouring parameters, of about as many elements as the others'.
+    """For each rank, the chunks that it updates: a run of neighbouring parameters, about as many elements on each rank.
 
     Args:
         sizes: elements of each parameter, in the order in which they lie in memory.
-        may_cut: which of them may be cut inside; the others go to one rank each.
+        may_cut: which of them may be cut; each of the others goes to one rank.
         world_size: the number of ranks.
 
-    Invariant: disjoint, in order, covering every element; a rank has at most one chunk of a parameter, and it starts at a
-    multiple of `ALIGNMENT`; a parameter without elements has one empty chunk. When all may be cut, a rank's elements
-    differ from the mean by at most `ALIGNMENT`. Depends on the arguments only.
+    Invariant: disjoint, in order, covering every element; a rank has at most one chunk of a parameter, and it starts at
+    a multiple of `ALIGNMENT`; a parameter without elements has one empty chunk. When all may be cut, a rank's number of
+    elements differs from the mean by at most `ALIGNMENT`. Depends only on the arguments.
     """
     starts = [0, *accumulate(sizes)]
     total = starts[-1]
@@ -87,7 +87,7 @@ def shares(sizes: Sequence[int], may_cut: Sequence[bool], world_size: int) -> tu
 
 
 def _border(starts: Sequence[int], may_cut: Sequence[bool], target: int) -> int:
-    """The allowed place that is nearest to `target`: the edge of a parameter, or a multiple of `ALIGNMENT` inside one."""
+    """The allowed place nearest to `target`: the edge of a parameter, or a multiple of `ALIGNMENT` inside one."""
     number = bisect_right(starts, target) - 1
     if number >= len(may_cut):
         return starts[-1]

@@ -1,8 +1,8 @@
 """How a step's samples are cut into lanes, and what each lane weighs.
 
-Lane `l` owns the positions [start_l, end_l) of a *full* step, cut as `numpy.array_split` cuts. A short last step
-fills the same positions in the same order: early lanes full, one partial, the rest empty. So there are few different
-lane sizes, and no lane of one sample where BatchNorm would refuse to work unless the batch itself asks for it.
+Lane `l` owns the positions [start_l, end_l) of a *full* step, cut as by `numpy.array_split`. A short last step fills
+the same positions in the same order: early lanes full, one partial, the rest empty. So there are few different lane
+sizes, and no lane of one sample, which BatchNorm refuses, unless the batch itself forces it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StepCut:
-    """How one step's samples lie on the lanes; the same on every rank."""
+    """How one step's samples are distributed over the lanes; the same on every rank."""
 
     step: int
     """Counted from 1."""
     samples: tuple[int, ...]
-    """Samples of each lane; 0 for a lane that is empty in a short step."""
+    """The number of samples of each lane; 0 for a lane that is empty in a short step."""
     weights: tuple[float, ...]
-    """Samples relative to the largest full lane; 1.0 for a full lane of an even cut."""
+    """Numbers of samples relative to the largest full lane; 1.0 for a full lane of an even cut."""
 
     @property
     def num_samples(self) -> int:
@@ -60,16 +60,16 @@ class Cut:
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """`num_lanes + 1` positions; lane `l` owns `bounds[l]` up to `bounds[l + 1]` of a full step."""
+        """The `num_lanes + 1` bounds; lane `l` owns the positions `bounds[l]` up to `bounds[l + 1]` of a full step."""
         size, larger = divmod(self.batch_size, self.num_lanes)
         return tuple(lane * size + min(lane, larger) for lane in range(self.num_lanes + 1))
 
     def full_sizes(self) -> tuple[int, ...]:
-        """Samples of each lane in a full step."""
+        """The number of samples of each lane in a full step."""
         return tuple(end - start for start, end in pairwise(self.bounds))
 
     def sizes(self, num_samples: int) -> tuple[int, ...]:
-        """Samples of each lane in a step of `num_samples` ≤ `batch_size`."""
+        """The number of samples of each lane in a step of `num_samples` ≤ `batch_size`."""
         clipped = [min(bound, num_samples) for bound in self.bounds]
         return tuple(end - start for start, end in pairwise(clipped))
 
@@ -85,7 +85,7 @@ class Cut:
         return StepCut(step, *_sizes_and_weights(self, num_samples))
 
     def lanes_of(self, samples: Sequence[T]) -> list[Sequence[T]]:
-        """The step's samples, lane by lane; concatenated they are `samples` again."""
+        """The step's samples, lane by lane; concatenated, they are `samples` again."""
         clipped = [min(bound, len(samples)) for bound in self.bounds]
         return [samples[start:end] for start, end in pairwise(clipped)]
 
@@ -97,7 +97,7 @@ def _sizes_and_weights(cut: Cut, num_samples: int) -> tuple[tuple[int, ...], tup
 
 
 def steps_of(order: Sequence[T], batch_size: int, drop_last: bool) -> Iterator[Sequence[T]]:
-    """The epoch's order cut into steps. Only the last may be short; `drop_last` leaves it out."""
+    """Cut the epoch's order into steps. Only the last may be short; `drop_last` leaves it out."""
     for start in range(0, len(order), batch_size):
         samples = order[start : start + batch_size]
         if drop_last and len(samples) < batch_size:

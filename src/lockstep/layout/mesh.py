@@ -1,7 +1,7 @@
-"""How the ranks are arranged: replicas of the model, and stages that one replica is cut into.
+"""How the ranks are arranged: replicas of the model, each cut into stages.
 
-The stages of one replica are neighbouring ranks (rank = replica * stages + stage), because they exchange most. Lanes
-are placed on replicas; the ranks of one replica carry the same lanes, each for its own layers.
+The stages of a replica are neighbouring ranks (rank = replica * stages + stage), because they exchange the most. Lanes
+are placed on replicas; the ranks of a replica carry the same lanes, each for its own layers.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ SCHEDULES = ("1f1b", "gpipe")
 
 @dataclass(frozen=True)
 class Form:
-    """What a person said about how the model is laid on ranks; None where nothing was said."""
+    """What the user asked for in laying the model on ranks; None where nothing was asked for."""
 
     strategy: str | None = None
     mesh: str | None = None
     """Such as "pipeline=2,ddp=2"."""
     schedule: str | None = None
-    """Of a pipeline."""
+    """The pipeline's."""
 
     def over(self, weaker: Form) -> Form:
-        """This form, completed by a weaker one: the command line over the script. A strategy brings its own mesh."""
+        """Complete this form from a weaker one: the command line over the script. A strategy brings its own mesh."""
         if self.strategy or self.mesh:
             return Form(self.strategy, self.mesh, self.schedule or weaker.schedule)
         return Form(weaker.strategy, weaker.mesh, self.schedule or weaker.schedule)
@@ -65,7 +65,7 @@ class Mesh:
     stages: int = 1
     schedule: str = "1f1b"
     copies: int = 0
-    """Under `dp`: replicas inside the one rank; 0: one for each CUDA device, or one on the CPU."""
+    """Under `dp`: replicas inside the single rank; 0: one for each CUDA device, or one on the CPU."""
 
     @property
     def num_ranks(self) -> int:
@@ -73,7 +73,7 @@ class Mesh:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether ranks go through an epoch without waiting for each other, each with losses and an optimizer of its own."""
+        """Whether ranks go through an epoch without waiting for each other, each with its own losses and optimizer."""
         return self.strategy == "hogwild"
 
     def replica(self, rank: int) -> int:
@@ -85,11 +85,11 @@ class Mesh:
         return rank % self.stages
 
     def peers(self, stage: int) -> tuple[int, ...]:
-        """The ranks that hold `stage`, one in each replica: they reduce its gradients."""
+        """The ranks that hold `stage`, one per replica: they reduce its gradients."""
         return tuple(replica * self.stages + stage for replica in range(self.replicas))
 
     def default_lanes(self) -> int:
-        """Lanes when nobody names a number: one for each replica; four micro-batches for each stage of a pipeline."""
+        """The number of lanes by default: one for each replica; four micro-batches for each stage of a pipeline."""
         return self.replicas * (4 * self.stages if self.strategy == "pipeline" and self.stages > 1 else 1)
 
     def check_lanes(self, num_lanes: int) -> None:
@@ -121,10 +121,10 @@ class Mesh:
 
 
 def strategy_named(name: str) -> str:
-    """The strategy that a spelling names.
+    """Return the strategy that a spelling names.
 
     Raises:
-        UsageError: for a name that is none.
+        UsageError: for an unknown name.
     """
     found = ALIASES.get(name.lower().replace("-", "_"))
     if found is None:
@@ -133,10 +133,10 @@ def strategy_named(name: str) -> str:
 
 
 def choose_mesh(form: Form, world_size: int) -> Mesh:
-    """The arrangement of `world_size` ranks; by default `single` for one rank, else `ddp`.
+    """Arrange `world_size` ranks; by default `single` for one rank, else `ddp`.
 
     Raises:
-        UsageError: when names are unknown, or strategy, mesh and number of ranks cannot be true together.
+        UsageError: when names are unknown, or strategy, mesh and number of ranks contradict each other.
     """
     if form.schedule not in (None, *SCHEDULES):
         raise UsageError(f"There is no schedule {form.schedule!r}.", f"Use one of {', '.join(SCHEDULES)}.")
@@ -174,7 +174,7 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
 
 
 def launched(form: Form, count: int) -> tuple[int, Form]:
-    """How many ranks `-n count` starts, and the form that they are told: `dp` is one rank with `count` replicas.
+    """Return how many ranks `-n count` starts, and their form: `dp` is one rank with `count` replicas.
 
     Raises:
         UsageError: when the mesh names another number of replicas.
@@ -191,13 +191,13 @@ def launched(form: Form, count: int) -> tuple[int, Form]:
 
 
 def on_ranks(form: Form, count: int) -> Form:
-    """The form for a comparison over several numbers of ranks: on one rank a model that is not cut is `single`."""
+    """The form for a comparison over several numbers of ranks: on one rank, a model that is not cut is `single`."""
     in_one_piece = form.strategy and strategy_named(form.strategy) in ("dp", "hogwild")
     return form if count > 1 or in_one_piece or is_data_parallel(form) else Form()
 
 
 def is_data_parallel(form: Form) -> bool:
-    """Whether the form says `dp`, by its strategy or by its mesh."""
+    """Whether the form names `dp`, by its strategy or by its mesh."""
     if form.strategy:
         return strategy_named(form.strategy) == "dp"
     return bool(form.mesh) and "dp" in _parse(form.mesh or "")
@@ -232,7 +232,7 @@ def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: 
 
 
 def _parse(text: str) -> dict[str, int]:
-    """The text "pipeline=2,ddp=2" as {"pipeline": 2, "ddp": 2}."""
+    """Parse "pipeline=2,ddp=2" into {"pipeline": 2, "ddp": 2}."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = part.partition("=")

@@ -43,7 +43,7 @@ class Placement:
         return maximal_subtrees(self.num_lanes, self.bounds[rank], self.bounds[rank + 1])
 
     def most_held(self) -> int:
-        """The most gradients of lanes or subtrees that any rank holds at one time while it goes through its lanes."""
+        """The most gradients of lanes or subtrees that any rank holds at a time as it goes through its lanes."""
         return max(1, *(self._most_held(rank) for rank in range(self.num_ranks)))
 
     def _most_held(self, rank: int) -> int:
@@ -56,7 +56,7 @@ class Placement:
 
 
 def place(num_lanes: int, num_ranks: int) -> Placement:
-    """The even placement: sizes differ by at most one, fewest subtrees on the worst rank, then in all.
+    """Return the even placement: sizes differ by at most one, fewest subtrees on the worst rank, then in total.
 
     Raises:
         UsageError: when a rank would have no lane.
@@ -72,7 +72,7 @@ def place(num_lanes: int, num_ranks: int) -> Placement:
 
 
 def place_shares(num_lanes: int, shares: Sequence[int]) -> Placement:
-    """The placement that gives `shares[r]` lanes to rank `r` (a slow node may get fewer, or none).
+    """Return the placement that gives `shares[r]` lanes to rank `r` (a slow node may get fewer, or none).
 
     Raises:
         UsageError: when the shares are negative or do not add up to `num_lanes`.
@@ -91,7 +91,7 @@ def _even_shares(num_lanes: int, num_ranks: int) -> tuple[int, ...]:
 
     @cache
     def best(rank: int, larger_left: int) -> tuple[int, int, tuple[int, ...]]:
-        """(subtrees of the worst rank, subtrees in all, negated shares) of ranks `rank` and later."""
+        """(subtrees of the worst rank, subtrees in total, negated shares) of ranks `rank` and later."""
         if rank == num_ranks:
             return (0, 0, ())
         start = rank * size + (larger - larger_left)

@@ -1,10 +1,10 @@
-"""The order of a pipeline's work, as data: it prints itself, can be checked, and is simulated without a device.
+"""The order of a pipeline's work, as data: it can be printed, checked, and simulated without a device.
 
-Each stage has a list of actions: the forward (F) or backward (B) of one micro-batch. GPipe (Huang et al., 2019) does all
-forwards first and keeps every micro-batch's activations; 1F1B (Narayanan et al., PipeDream-Flush, 2021) begins a
-backward as soon as it can and keeps at most as many as there are stages behind. Both idle for (p - 1) / m of the ideal
-time with p equal stages and m micro-batches, and do the backwards in the order of the micro-batches: the bits are the
-same.
+Each stage has a list of actions: the forward (F) or backward (B) of one micro-batch. GPipe (Huang et al., 2019) does
+all forwards first and keeps every micro-batch's activations; 1F1B (Narayanan et al., PipeDream-Flush, 2021) begins a
+backward as soon as it can and keeps at most as many as there are stages after it. With p equal stages and m
+micro-batches both idle for (p - 1) / m of the ideal time, and do the backwards in the order of the micro-batches, so
+the bits are the same.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The actions of every stage, in the order in which the stage does them."""
+    """Every stage's actions, in the order in which the stage does them."""
 
     name: str
     num_micro_batches: int
     stages: tuple[tuple[Action, ...], ...]
 
     def check(self) -> None:
-        """Raise `ValueError` unless it can be carried out, each forward and backward once.
+        """Raise `ValueError` unless the schedule can be carried out, with each forward and backward once.
 
-        Also: backwards come in the order of the micro-batches, as the lane tree needs them.
+        Also, backwards must come in the order of the micro-batches, as the lane tree needs them.
         """
         for stage, actions in enumerate(self.stages):
             for kind in Kind:
@@ -87,12 +87,12 @@ class Schedule:
     def simulate(
         self, forward_s: Sequence[float], backward_s: Sequence[float] | None = None, message_s: float = 0.0
     ) -> Timeline:
-        """The step in time.
+        """Simulate a step in time.
 
         Args:
             forward_s: seconds of one micro-batch's forward on each stage.
-            backward_s: of its backward; by default twice the forward.
-            message_s: from one stage to the next.
+            backward_s: seconds of its backward; by default twice the forward.
+            message_s: seconds of a message from one stage to the next.
         """
         seconds = {Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s or [2.0 * each for each in forward_s]}
         ends: dict[tuple[int, Action], float] = {}
@@ -116,7 +116,7 @@ class Schedule:
         return Timeline(tuple(busy), len(self.stages))
 
     def _needed(self, stage: int, action: Action) -> tuple[int, Action] | None:
-        """What must be done elsewhere before `action` can begin on `stage`."""
+        """The action that must be done, usually elsewhere, before `action` can begin on `stage`."""
         if action.kind is Kind.FORWARD:
             return (stage - 1, action) if stage else None
         if stage == len(self.stages) - 1:
@@ -141,7 +141,7 @@ class Schedule:
 
 
 def schedule(name: str, num_stages: int, num_micro_batches: int) -> Schedule:
-    """The schedule called `name`: "gpipe" or "1f1b".
+    """Make the schedule called `name`: "gpipe" or "1f1b".
 
     Raises:
         UsageError: for another name.

@@ -1,4 +1,4 @@
-"""Keys of random streams: a pure function of (seed, domain, place), hashed so that no two streams are neighbours.
+"""Keys of random streams: a pure function of (seed, domain, place), hashed so no two streams are neighbours.
 
 Never `seed + step`: then rank 1 at step 4 and rank 2 at step 3 would draw the same numbers. Domains keep augmentation
 and dropout apart.
@@ -18,17 +18,17 @@ class Domain(StrEnum):
     EPOCH = "epoch"
     """The order of the samples of one epoch."""
     FETCH = "fetch"
-    """Fetching the samples of one lane: augmentation."""
+    """Fetching one lane's samples: augmentation."""
     LANE = "lane"
-    """Forward and backward of one lane: dropout, noise."""
+    """One lane's forward and backward: dropout, noise."""
     STEP = "step"
     """Between a step's lanes and the next: the same on every rank."""
     SCRIPT = "script"
-    """Generators that the script makes for itself with `run.seed(...)`."""
+    """Generators that the script itself makes with `run.seed(...)`."""
 
 
 def stream_key(seed: int, domain: Domain, *place: int | str) -> int:
-    """64 bits for the stream of `domain` at `place`, such as (step, lane, pass).
+    """The 64-bit key of the stream of `domain` at `place`, such as (step, lane, pass).
 
     Invariant: equal arguments give equal keys on every machine; different ones differ (2^-64 per pair).
     """

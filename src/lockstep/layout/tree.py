@@ -1,8 +1,8 @@
 """The lane tree: a fixed binary tree over the lanes, whose root is the step's gradient.
 
 The node [a, b) splits at a + the largest power of two below b - a. Float addition is not associative, so *where* the
-tree splits decides the bits; who computes a node does not. Therefore a rank that carries the lanes [s, e) hands over
-the values of the maximal subtrees inside [s, e), and anybody who holds the values of a disjoint cover by subtrees can
+tree splits decides the bits; which rank computes a node does not. So a rank that carries the lanes [s, e) hands over
+the values of the maximal subtrees inside [s, e), and any rank that holds the values of a disjoint cover by subtrees can
 finish the sum with the same bits.
 """
 
@@ -31,8 +31,8 @@ def children(node: Node) -> tuple[Node, Node]:
 def maximal_subtrees(num_lanes: int, start: int, end: int) -> list[Node]:
     """The fewest nodes of the tree over `num_lanes` lanes that cover exactly [start, end), in order.
 
-    Invariant: they are disjoint, in order, and cover [start, end); none of them is inside a larger node that is
-    itself inside [start, end).
+    Invariant: they are disjoint, in order, and cover [start, end); none is inside a larger node that is itself inside
+    [start, end).
     """
 
     def cover(node: Node) -> list[Node]:
@@ -47,9 +47,9 @@ def maximal_subtrees(num_lanes: int, start: int, end: int) -> list[Node]:
 
 
 def fold(node: Node, values: Mapping[Node, T], add: Callable[[T, T], T]) -> T:
-    """The value of `node` from the values of any disjoint cover of it by nodes.
+    """Compute the value of `node` from the values of any disjoint cover of it by nodes.
 
-    Invariant: for a fixed `add` on given lane values the result does not depend on the cover.
+    Invariant: for a fixed `add` and given lane values, the result does not depend on the cover.
     """
     if node in values:
         return values[node]
@@ -58,10 +58,10 @@ def fold(node: Node, values: Mapping[Node, T], add: Callable[[T, T], T]) -> T:
 
 
 def merges_after(lane: int, subtrees: Sequence[Node]) -> list[tuple[Node, Node]]:
-    """Which pairs of finished nodes become one when `lane` is the lane that was computed last, smallest first.
+    """Which pairs of finished nodes merge into one after `lane` is computed, smallest first.
 
-    The lanes of each subtree are computed in order. Doing all merges of all lanes leaves exactly `subtrees`, with at
-    most log2 of the lanes waiting at any time.
+    The lanes of each subtree are computed in order. Doing all merges of all lanes leaves exactly `subtrees`; at any
+    time at most log2 of the lanes are waiting.
     """
     node = next(node for node in subtrees if node[0] <= lane < node[1])
     merges = []

@@ -1,8 +1,8 @@
-"""How the ranks of a group come to share one control block: through a store that they have already.
+"""How the ranks of a group come to share one control block, through a store that they already have.
 
-The leader makes the block without a name (memfd) and tells process id and descriptor; the others open it by way of
-`/proc`. Where they cannot (other PID namespaces, or `/proc` is closed), the leader makes a file of mode 0600 with a
-random name in `/dev/shm` and unlinks it as soon as all have mapped it. See docs/design/0010.
+The leader makes the block without a name (memfd) and tells the others its process id and descriptor; they open it
+through `/proc`. Where they cannot (other PID namespaces, or `/proc` is closed), the leader makes a file of mode 0600
+with a random name in `/dev/shm` and unlinks it as soon as all have mapped it. See docs/design/0010.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
 
 LONG_SPIN_US, SHORT_SPIN_US = 30.0, 2.0
-"""How long a rank spins before it sleeps: where each thread has a core of its own, and where it has not."""
+"""How long a rank spins before it sleeps: where each thread has its own core, and where it does not."""
 
 PATIENCE = dt.timedelta(days=7)
-"""How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
+"""How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
 WITHOUT_IT = "Install g++ and lockstep again, or use the backend gloo."
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-"""Between two looks at a store and at the process that is to write there. A store's own waiting sees no process, and torch's
-TCPStore prints a warning whenever it ends without a key."""
+"""Between two looks at a store and at the process that should write to it. A store's own wait sees no process, and
+torch's TCPStore prints a warning whenever it ends without a key."""
 
 
 class Store(Protocol):
-    """What of torch.distributed's stores a meeting needs: `get` waits until the key is there."""
+    """What a meeting needs from a torch.distributed store: `get` waits until the key is there."""
 
     def set(self, key: str, value: str, /) -> None:
         """Write a key."""
@@ -45,11 +45,11 @@ class Store(Protocol):
         """Read a key, waiting for it."""
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether they are there."""
+        """Whether all keys are there."""
 
 
 def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> UsageError:
-    """That rank `name` means a group of other ranks than this one."""
+    """The error when rank `name` means a group of different ranks than this one does."""
     return UsageError(
         f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}.",
         "Call new_group for the same ranks in the same order on every rank.",
@@ -57,7 +57,7 @@ def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> Usage
 
 
 def spin_us(num_ranks: int, threads: int, cores: int) -> float:
-    """How long to spin: longer only when nobody else needs the core."""
+    """How long to spin, in µs: longer only when nothing else needs the core."""
     return LONG_SPIN_US if num_ranks * threads <= cores else SHORT_SPIN_US
 
 
@@ -72,20 +72,20 @@ def meet(
     known: dict[int, RankProcess] | None = None,
     is_watched: bool = False,
 ) -> compiled.Group:
-    """Make a group; every rank of it must call this, with the same store (keys of its own) and another rank.
+    """Make a group. Collective: call it on every rank.
 
     Args:
-        store: shared by these ranks; nobody else uses its keys.
+        store: shared by these ranks; nothing else uses its keys.
         rank: from 0, in the group.
         world_size: the number of ranks in the group.
-        where: the source line that called, for errors; asked only when something is wrong.
+        where: returns the calling source line, for errors; called only when something is wrong.
         patience: how long to wait for a rank, here and in every operation.
-        names: as whom the user knows these ranks: their numbers in the default group. By default those from 0.
-        known: who those numbers are, as far as it was heard before; what is heard here is added.
+        names: the numbers by which the user knows these ranks: those of the default group. By default counted from 0.
+        known: the processes of those numbers, as far as they are known; those learned here are added.
         is_watched: whether the lines of calls are compared too (sites.py); the same on every rank.
 
     Raises:
-        PeerLost: when a rank ends that is known.
+        PeerLost: when a known rank ends.
         UsageError: on every rank, when some are on another machine, or there is no compiled part.
         WorldError: on every rank, when memory cannot be shared.
     """
@@ -124,7 +124,7 @@ def meet(
 def _share(
     store: Store, rank: int, names: Sequence[int], known: Mapping[int, RankProcess], *, named: bool
 ) -> tuple[compiled.Memory | None, str]:
-    """The control block, mapped by every rank; or why one of them could not, the same on all."""
+    """Return the control block, mapped by every rank; or why one of them could not, the same on all."""
     key = "named" if named else "nameless"
     control, name, told, here = None, "", {"path": "", "problem": ""}, known[names[rank]]
     try:
@@ -158,11 +158,11 @@ def _share(
 
 
 def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], here: RankProcess) -> bytes:
-    """What rank `name` tells.
+    """Return what rank `name` tells.
 
     Raises:
-        PeerLost: it has ended without telling it.
-        WorldError: it did not in time; torch's own error would name a key only.
+        PeerLost: when it has ended without telling it.
+        WorldError: when it is late; torch's own error would only name a key.
     """
     try:
         if name in known and known[name].process != here.process:
@@ -176,13 +176,13 @@ def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], 
 
 
 def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProcess) -> None:
-    """Return when the key is there."""
+    """Wait until the key is there."""
     patience_s: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # not in torch's stub
     pause_s, deadline = SHORTEST_PAUSE_S, time.monotonic() + patience_s
     while not store.check([key]):
         if time.monotonic() > deadline:
             raise DistStoreError(f"nothing after {patience_s:g} s")
-        if place.has_ended(here) and not store.check([key]):  # it may have told it as the last thing
+        if place.has_ended(here) and not store.check([key]):  # it may have written the key just before it ended
             raise PeerLost(
                 f"Rank {name} ended while this rank waits for it to make the group. "
                 f"If rank {name} failed, its own error says why."

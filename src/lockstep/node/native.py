@@ -1,7 +1,7 @@
 """Whether the compiled part of the package, `lockstep._native`, can be used here, and why not.
 
-An installation without a C++ compiler, or on another system than Linux, has no compiled part: then the ranks of one node
-talk over Gloo. Whoever wants the compiled part asks `why_not` first and then uses `compiled`.
+Without a C++ compiler, or on a system other than Linux, an installation has no compiled part: then the ranks of one
+node talk over Gloo. Ask `why_not` first, then use `compiled`.
 """
 
 import sys
@@ -18,10 +18,10 @@ _NOT_BUILT = (
 
 
 class _Missing:
-    """Stands for the compiled part where there is none: its first use says so."""
+    """A stand-in for a missing compiled part: its first use raises."""
 
     class GroupError(RuntimeError):
-        """Nobody raises it."""
+        """Never raised."""
 
     def __getattr__(self, name: str) -> object:
         raise WorldError(f"There is no {name} here: {why_not()}.")
@@ -41,7 +41,7 @@ def available() -> bool:
 
 
 def why_not() -> str:
-    """One sentence without a full stop about what is missing, with the fix; empty where nothing is."""
+    """One sentence without a full stop about what is missing, with the fix; empty if nothing is."""
     return "" if _problem is None else reason(_problem, sys.platform)
 
 

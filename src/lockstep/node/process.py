@@ -1,4 +1,4 @@
-"""Where a rank's process lives, and whether it still does: what can be shared with it, and who need not be waited for."""
+"""Where a rank's process lives, and whether it still does: what can be shared with it, and whether to wait for it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from lockstep.errors import UsageError
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A process, for those who have only heard of it."""
+    """A process, as other processes know it."""
 
     boot: str
-    """The machine, since it was started."""
+    """The machine and its last boot."""
     process_names: str
     """The PID namespace."""
     process: int = 0
-    """Its number there; 0 when nothing can be known."""
+    """Its process id there; 0 when it cannot be known."""
     started: int = 0
-    """When it began, in ticks since the start of the machine: numbers of processes are used again."""
+    """When it began, in ticks since boot: process ids are reused."""
 
     @classmethod
     def here(cls) -> RankProcess:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         process_names = str(Path("/proc/self/ns/pid").readlink())
         process = os.getpid()
-        if Path("/proc/self").readlink().name != str(process):  # /proc is that of another namespace, with other numbers
+        if Path("/proc/self").readlink().name != str(process):  # /proc belongs to another namespace, with other ids
             return cls(boot, process_names)
         return cls(boot, process_names, process, _state(process)[1])
 
     def has_ended(self, mine: RankProcess) -> bool:
-        """Whether the process is gone, seen from `mine`. False where that cannot be seen, as on another machine."""
+        """Whether the process is gone, as seen from `mine`. False where that cannot be seen, as on another machine."""
         if not (self.process and mine.process) or (self.boot, self.process_names) != (mine.boot, mine.process_names):
             return False
         try:
@@ -46,7 +46,7 @@ class RankProcess:
 
 
 def _state(process: int) -> tuple[str, int]:
-    """Its letter (Z: dead, but nobody has asked how it ended), and when it began."""
+    """The process's state letter (Z: dead, but not reaped), and when it began."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
 

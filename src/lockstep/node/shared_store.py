@@ -1,7 +1,7 @@
-"""torch.distributed's store in shared memory: what the ranks of one node meet through, without a port or a file.
+"""A torch.distributed store in shared memory, through which the ranks of one node meet without a port or a file.
 
-The table behind it is in C++ (`native/src/table.hpp`); the launcher makes its memory, and every rank inherits it. This is
-no server: nobody has to run for the others, and a rank that is killed in the middle of an update does no harm.
+The table behind it is in C++ (`native/src/table.hpp`); the launcher makes its memory, and every rank inherits it. There
+is no server: no process has to run for the others, and a rank that is killed in the middle of an update does no harm.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lockstep.node.trial import trouble_of
 
 
 class SharedStore(Store):
-    """A store over a shared table. Any thread and process may use it at any time; waiting holds no GIL.
+    """A store over a shared table. Any thread and process may use it at any time; waiting releases the GIL.
 
-    torch calls these methods from C++ too, by these names (`deleteKey` and `getNumKeys` among them), and does not keep the
-    Python object alive: whoever gives a SharedStore to torch keeps it as long as torch has it.
+    torch also calls these methods from C++, by these names (`deleteKey` and `getNumKeys` among them), and does not keep
+    the Python object alive: the caller that gives a SharedStore to torch must keep it as long as torch has it.
     """
 
     def __init__(self, table: compiled.Table) -> None:
@@ -37,24 +37,24 @@ class SharedStore(Store):
         self._table.set(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
-        """The value, waiting for it. Raises DistStoreError when that takes longer than the store's timeout."""
+        """Read a key, waiting for it. Raises DistStoreError when that takes longer than the store's timeout."""
         while (value := self._table.find(key)) is None:
             self.wait([key])
         return value
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number at `key`, which is 0 where there is none, and return the sum."""
+        """Add to the number at `key`, 0 if there is none, and return the sum."""
         return self._table.add(key, amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` if `expected` is there, or nothing is there and `expected` is empty; what is there then."""
+        """Write `desired` if the value is `expected`, or missing and `expected` is empty; return the value then."""
         return self._table.compare_set(key, _bytes(expected), _bytes(desired))
 
     def wait(self, keys: Sequence[str], timeout: dt.timedelta | None = None) -> None:
-        """Until all keys are there.
+        """Wait until all keys are there.
 
         Raises:
-            DistStoreError: after `timeout`, or the store's own one; it names the keys that are not there.
+            DistStoreError: after `timeout`, by default the store's own; it names the missing keys.
         """
         patience: dt.timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
         if not self._table.wait(keys, patience.total_seconds()):
@@ -68,13 +68,13 @@ class SharedStore(Store):
         return self._table.has_all(keys)
 
     def deleteKey(self, key: str) -> bool:  # noqa: N802 - torch's name
-        """Remove a key; whether it was there."""
+        """Remove a key, and return whether it was there."""
         return self._table.remove(key)
 
     delete_key = deleteKey
 
     def getNumKeys(self) -> int:  # noqa: N802 - torch's name
-        """How many keys there are."""
+        """The number of keys."""
         return self._table.num_keys()
 
     num_keys = getNumKeys
@@ -84,11 +84,11 @@ class SharedStore(Store):
         return self._table.keys()
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Write `value` behind what is there."""
+        """Append `value` to what is there."""
         self._table.append(key, _bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of all keys, waiting for them."""
+        """Read several keys, waiting for them."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
@@ -97,11 +97,11 @@ class SharedStore(Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether there are `append`, `multi_get` and `multi_set`."""
+        """Whether the store has `append`, `multi_get` and `multi_set`."""
         return True
 
     def clone(self) -> SharedStore:
-        """This store: threads may share it."""
+        """Return this store: threads may share it."""
         return self
 
 
@@ -110,14 +110,14 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 _given: list[SharedStore] = []
-"""All that were given away, forever: torch keeps no Python object alive."""
+"""All stores that were given away, kept forever: torch keeps no Python object alive."""
 
 
 def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | None:
-    """A store of this process's run, with a timeout of its own; all of them have the same keys.
+    """Return a store of this process's run, with its own timeout; all of them have the same keys.
 
-    None where the launcher gave none, or there is no compiled part to read it. A process that a rank has started has the
-    rank's environment, but not its descriptors, and gets None.
+    None if the launcher gave none, or there is no compiled part to read it. A process that a rank has started has the
+    rank's environment but not its descriptors, and gets None.
     """
     place = _place(variables)
     if place is None:
@@ -127,7 +127,7 @@ def inherited_store(variables: Mapping[str, str] = os.environ) -> SharedStore | 
 
 
 def has_inherited(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether `inherited_store` gives one."""
+    """Whether `inherited_store` returns a store."""
     return _place(variables) is not None
 
 
@@ -138,13 +138,13 @@ def _place(variables: Mapping[str, str]) -> MeetingPlace | None:
 
 
 def new_store(num_bytes: int = 1 << 16) -> SharedStore:
-    """A store of this process's own."""
+    """Make a store of this process's own."""
     return SharedStore(compiled.Table(compiled.Memory.create(num_bytes, reserve=False)))
 
 
 @lru_cache
 def store_trouble() -> str:
-    """What goes wrong when this torch calls a store that is written in Python, tried once; empty when nothing does.
+    """What goes wrong when this torch calls a store written in Python, tried once; empty if nothing does.
 
     Then ranks meet through a file of the run, as without the compiled part.
     """

@@ -1,11 +1,11 @@
-"""What a line of the user's program says, so that ranks which make the same calls in another order are found.
+"""What a line of the user's program says, to find ranks that make the same calls in another order.
 
-The compiled part looks at the frames of each call of a collective and asks here about each place once. A place is known by
-the text of its call and the function around it, not by its line, because ranks may make the same call from both branches of
-an `if`. Calls that come from inside torch (DDP, autograd) say nothing.
+The compiled part looks at the frames of each call of a collective and asks here about each place once. A place is
+known by the text of its call and the function around it, not by its line, because ranks may make the same call from
+both branches of an `if`. Calls that come from inside torch (DDP, autograd) say nothing.
 
-Ranks may also do different things on purpose: one contributes its tensor and the others zeros, in turns. Then one of them
-comes to both lines of an `if`, in its turns; `judge` finds that.
+Ranks may also do different things on purpose: they take turns, one contributing its tensor and the others zeros. Then
+a rank reaches both branches of an `if` in its turns; `judge` finds that.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ OURS, USERS, INNER = range(3)
 Place = tuple[CodeType, int]
 """A code object and the offset of an instruction in it."""
 Span = tuple[int, int, int, int]
-"""First and last line, from 1, and columns in bytes, from 0; both columns are 0 where Python does not keep them."""
+"""First and last line, from 1, and columns in bytes, from 0; both columns are 0 if Python does not keep them."""
 Decision = tuple[int, int]
-"""Line and column where it begins."""
+"""The line and column where it begins."""
 Branches = frozenset[tuple[Decision, int]]
 
 _COLLECTIVES = {dist.distributed_c10d.__file__, dist.c10d_logger.__file__}
@@ -41,12 +41,12 @@ _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 @lru_cache
 def sites() -> compiled.Sites:
-    """The places that the compiled part knows; one object for the process."""
+    """The places that the compiled part knows; one object per process."""
     return compiled.Sites(describe)
 
 
 def describe(code: CodeType, lasti: int) -> tuple[int, int, str]:
-    """The kind of a place, what it says (0: nothing that could be compared), and `file:line`."""
+    """Return the kind of a place, a hash of what it says (0: nothing to compare), and `file:line`."""
     file = code.co_filename
     if file.startswith(PASSED_OVER) or file in _COLLECTIVES:
         return OURS, 0, ""
@@ -60,7 +60,7 @@ def describe(code: CodeType, lasti: int) -> tuple[int, int, str]:
 
 
 def span_of(code: CodeType, lasti: int) -> Span:
-    """Where the instruction stands in the source."""
+    """Where the instruction is in the source."""
     positions = next(itertools.islice(code.co_positions(), lasti // 2, None), (None,) * 4)
     first, last, start, end = positions
     first = first or code.co_firstlineno
@@ -68,20 +68,20 @@ def span_of(code: CodeType, lasti: int) -> Span:
 
 
 def text_at(file: str, span: Span) -> str:
-    """The source there without spaces and line breaks; empty when nobody has it."""
+    """The source there, without spaces and line breaks; empty if it is not available."""
     first, last, start, end = span
     lines = [linecache.getline(file, line).encode() for line in range(first, last + 1)]
     if end:
-        lines[-1] = lines[-1][:end]  # before the first one is cut: they may be one
+        lines[-1] = lines[-1][:end]  # before the first line is cut: they may be the same
         lines[0] = lines[0][start:]
     return "".join(b"".join(lines).decode(errors="replace").split())
 
 
 def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
-    """Whether calls of this rank belong together although other ranks make them in another order; and their lines.
+    """Whether this rank's calls belong together although other ranks make them in another order; and their lines.
 
     Args:
-        calls: in the order of this rank; each as its places, the innermost first.
+        calls: in this rank's order; each as its places, the innermost first.
     """
     known = [call for call in calls if call]
     pairs = list(itertools.combinations(known, 2))
@@ -90,7 +90,7 @@ def judge(calls: Sequence[Sequence[Place]]) -> tuple[bool, str]:
 
 
 def _told(call: Sequence[Place], calls: Sequence[Sequence[Place]]) -> Place:
-    """The innermost place in which this call differs from another one, else its innermost."""
+    """The innermost place in which this call differs from another one, else its innermost place."""
     return next((place for place, *others in zip(call, *calls, strict=False) if set(others) != {place}), call[0])
 
 
@@ -99,12 +99,12 @@ def _line(place: Place) -> str:
 
 
 def stand_in_one_function(one: Sequence[Place], other: Sequence[Place]) -> bool:
-    """Whether some function comes to both calls. Where none does, a choice that nobody sees here may lead to one or the other."""
+    """Whether some function makes both calls. If none does, a decision that is not visible here may lead to either."""
     return any(first[0] is second[0] and first[1] != second[1] for first, second in itertools.product(one, other))
 
 
 def are_alternatives(one: Sequence[Place], other: Sequence[Place]) -> bool:
-    """Whether somewhere a decision (`if`, `match`, `except`, `a if b else c`, `a and b or c`) led to one call or to the other."""
+    """Whether a decision (`if`, `match`, `except`, `a if b else c`, `a and b or c`) led to one call or the other."""
     return any(
         first[0].co_filename == second[0].co_filename
         and exclude_each_other(
@@ -122,7 +122,7 @@ def exclude_each_other(one: Branches, other: Branches) -> bool:
 
 @lru_cache(maxsize=256)
 def branches(file: str, span: Span) -> Branches:
-    """The decisions that lead to this place, and which branch of each; none where the source cannot be read."""
+    """The decisions that lead to this place, and which branch of each; none if the source cannot be read."""
     try:
         return frozenset(_descend(_tree(file), span))
     except (SyntaxError, ValueError, RecursionError):
@@ -136,7 +136,7 @@ def _tree(file: str) -> ast.AST:
 
 def _descend(node: ast.AST, span: Span) -> Iterator[tuple[Decision, int]]:
     for name, value in ast.iter_fields(node):
-        left: list[tuple[Decision, int]] = []  # by an `if` before the place, whose body does not come here
+        left: list[tuple[Decision, int]] = []  # each an `if` before the place whose body does not get here
         for index, part in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(part, ast.AST):
                 continue
@@ -154,7 +154,7 @@ def _decision(node: Any) -> Decision:
 
 
 def _branch(node: ast.AST, name: str, index: int) -> int | None:
-    """Which branch of the node a part is; None for what is no choice."""
+    """Which branch of the node a part is; None if the node is no decision."""
     if isinstance(node, ast.If | ast.IfExp):
         return {"body": 0, "orelse": 1}.get(name)
     if isinstance(node, ast.Try):

@@ -1,11 +1,11 @@
-"""How a model is laid on ranks: one contract, a room for each way of doing it.
+"""How a model is laid on ranks: one contract, and a room for each way of doing it.
 
     choose_strategy(mesh, ...) -> Strategy                   choice
     strategy.adopt(models)                                   contract; agreement (do ranks have the same?), other_users
     for each step:  begin_pass, then for each lane
-                    begin_lane, backward, end_lane;          replica/ is the way that the others build on
+                    begin_lane, backward, end_lane;          replica/ is what the others build on
                     end_pass                                 norm, losses, precision, loss_scale
     optimizer.step                                           step_watch, optimizer_kinds
 
-`around` is a strategy that changes little of another one. `right_form` holds the loops that messages show.
+`around` is the base of strategies that change little of another one. `right_form` holds the loops that messages show.
 """

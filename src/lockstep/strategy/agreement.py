@@ -1,7 +1,7 @@
-"""What every rank must agree on before it trains: which parameters and buffers, and their values.
+"""What ranks must agree on before they train: which parameters and buffers there are, and their values.
 
-Differences are named, not averaged away: a model that differs between ranks was made with different random numbers or
-from different files, and broadcasting one of them would hide that.
+Differences are reported, not averaged away: a model that differs between ranks was made with different random numbers
+or from different files, and broadcasting one of them would hide that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refuse_unsupported(models: Sequence[tuple[str, nn.Module]], absent: Containe
 
 
 def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
-    """Two tensors over the same memory would come apart when each gets a place of its own."""
+    """Refuse tensors over the same memory: they would come apart when each gets its own place."""
     spans: dict[int, tuple[int, int, str]] = {}
     for label, model in models:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -61,7 +61,7 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
 def check_same_models(
     models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
 ) -> None:
-    """Raise `UsageError` on every rank when names, shapes, dtypes or values differ between ranks."""
+    """Raise `UsageError` on each rank if names, shapes, dtypes or values differ. Collective: call it on every rank."""
     found = find_difference(models, transport, absent)
     if found is not None:
         raise found.mistake
@@ -69,7 +69,7 @@ def check_same_models(
 
 @dataclass(frozen=True)
 class Difference:
-    """The first thing in which models differ."""
+    """The first difference between models."""
 
     name: str
     mistake: UsageError
@@ -78,7 +78,7 @@ class Difference:
 def find_difference(
     models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
 ) -> Difference | None:
-    """The first parameter or buffer that is not the same on every rank, but for `absent`. Every rank must call it."""
+    """The first parameter or buffer, `absent` ones aside, that differs. Collective: call it on every rank."""
     mine = [(name, _digest(tensor)) for name, tensor in _tensors(models) if id(tensor) not in absent]
     whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
     if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
@@ -116,7 +116,7 @@ def _tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Ten
 
 
 def _digest(tensor: Tensor) -> str:
-    """Shape, dtype, and a hash of the bytes."""
+    """The tensor's shape and dtype, and a hash of its bytes."""
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor_hash(tensor)}"
 
 
@@ -124,10 +124,10 @@ def tensor_hash(tensor: Tensor) -> str:
     """32 hexadecimal digits of the tensor's values: equal exactly when the bits are (and -0.0 is not 0.0)."""
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     flat = dense.contiguous().cpu().reshape(-1)
-    alias = from_dlpack(flat.view(torch.uint8))  # .numpy() marks a storage for good as one that NumPy may use
+    alias = from_dlpack(flat.view(torch.uint8))  # .numpy() would mark the storage forever as one that NumPy may use
     return hashlib.blake2b(alias.numpy().data, digest_size=16).hexdigest()
 
 
 def spans_devices(model: nn.Module) -> bool:
-    """Whether a module's author has put it on several devices already; then it is left as it is."""
+    """Whether the model's author has already put it on several devices; then it is left as it is."""
     return len({tensor.device for tensor in model.parameters()}) > 1

@@ -1,6 +1,6 @@
-"""A strategy that leaves everything to another one; others hold their inner strategy in it and replace what is theirs.
+"""A strategy that leaves everything to an inner one; subclasses replace what they do differently.
 
-The delegation is written out here once, so that those files hold only what is theirs.
+The delegation is written out here once, so their files hold only the differences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstep.strategy.precision import Precision
 
 
 class Around(Strategy):
-    """Every method goes to `inner`.
+    """A strategy that passes every call on to `inner`.
 
     Args:
         inner: the strategy that does the work.
@@ -29,11 +29,11 @@ class Around(Strategy):
         self.placement = inner.placement
 
     @property
-    def observers(self) -> list[LaneObserver]:  # those of the inner one, which makes the lanes
+    def observers(self) -> list[LaneObserver]:  # the inner strategy's, which makes the lanes
         return self._inner.observers
 
     @property
-    def precision(self) -> Precision:  # the inner one's too: it scales the losses
+    def precision(self) -> Precision:  # the inner strategy's, which scales the losses
         return self._inner.precision
 
     @precision.setter

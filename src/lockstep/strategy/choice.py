@@ -1,4 +1,4 @@
-"""The strategies by name."""
+"""Make a strategy by its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lockstep.transport.contract import Transport
 
 
 def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> Strategy:
-    """The strategy of the mesh; every rank must call it."""
+    """Make the mesh's strategy. Collective: call it on every rank."""
     if mesh.stages > 1:
         return on_several_ranks(mesh, transport, placement, device)
     if mesh.strategy == "dp":
@@ -42,7 +42,7 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
 
 
 def on_several_ranks(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> CutModel:
-    """A stage on each rank of a replica."""
+    """Put one stage on each rank of a replica."""
     stages = RankStages(mesh, transport, device)
     part_of = [mesh.stage(rank) for rank in range(mesh.num_ranks)]
     replica = Replica(mesh.strategy, transport, placement, peers=stages.peers, part_of=part_of)
@@ -54,7 +54,7 @@ def on_several_ranks(mesh: Mesh, transport: Transport, placement: Placement, dev
 
 
 def on_several_devices(transport: Transport, placement: Placement, devices: Sequence[torch.device]) -> CutModel:
-    """All stages on each rank, a stage on each of its devices."""
+    """Put all stages on each rank, one on each of its devices."""
     stages, replica = DeviceStages(devices), Replica("model_parallel", transport, placement)
     cutting = CutAtFirstCall(replica, stages, transport, looks=transport.rank == 0, device=devices[0])
     return CutModel(replica, cutting, stages, lambda inner: StagedPass(inner, cutting, stages))

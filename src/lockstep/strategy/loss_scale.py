@@ -1,8 +1,8 @@
 """The factor on the loss under 16-mixed: small gradients would vanish in float16, large ones overflow.
 
-A power of two, so that scaling and unscaling change no bit of a float32 gradient. It doubles after `GROWTH_INTERVAL`
-steps without an overflow and halves after one, as `torch.amp.GradScaler` does. Every rank holds the same value: it
-changes by decisions that are the same on every rank only.
+It is a power of two, so scaling and unscaling change no bit of a float32 gradient. It doubles after `GROWTH_INTERVAL`
+steps without an overflow and halves after one, as in `torch.amp.GradScaler`. Every rank holds the same value: only
+decisions that are the same on every rank change it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.errors import UsageError
 INITIAL = 2.0**16
 GROWTH_INTERVAL = 2000
 SMALLEST, LARGEST = 2.0**-14, 2.0**100
-"""Below the one a gradient that still overflows is not the scale's fault; above the other float32 has little room."""
+"""Below the first, an overflowing gradient is not the scale's fault; above the second, float32 has little room left."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Scaling:
     skipped_in_a_row: int = 0
 
     def after(self, overflow: bool) -> Scaling:
-        """The scaling after a step whose gradient overflowed, or did not."""
+        """Return the scaling after a step whose gradient overflowed or did not."""
         if overflow:
             return Scaling(max(self.value / 2, SMALLEST), 0, self.skipped_in_a_row + 1)
         if self.good_steps + 1 < GROWTH_INTERVAL:
@@ -45,12 +45,12 @@ class Scaling:
 
 
 class LossScale:
-    """The scale of a run. Changed at the end of a step in which an optimizer stepped, or was to."""
+    """The scale of a run. It changes at the end of a step in which an optimizer stepped or should have."""
 
     def __init__(self) -> None:
         self._scaling = Scaling()
         self._overflows: list[bool] = []
-        """Of the current step's optimizer updates: whether each was skipped."""
+        """Whether each optimizer update of the current step was skipped."""
 
     @property
     def value(self) -> float:
@@ -59,19 +59,19 @@ class LossScale:
 
     @property
     def skipped_in_a_row(self) -> int:
-        """Steps skipped since the last one that was not."""
+        """The number of steps skipped since the last one that was not."""
         return self._settled().skipped_in_a_row
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss times the scale, in float32 or wider, where the product has room."""
+        """Return the loss times the scale, in float32 or wider, which has room for the product."""
         return loss.to(torch.promote_types(loss.dtype, torch.float32)) * self.value
 
     def record(self, overflow: bool) -> None:
-        """An optimizer was to step in the current step: its gradient was finite, or it was skipped."""
+        """Note an optimizer update of the current step; on overflow it was skipped."""
         self._overflows.append(overflow)
 
     def settle(self) -> None:
-        """The step is over; the next one has the new scale. One step changes the scale once, like its optimizers."""
+        """End the step; the next one has the new scale. A step changes it once, however many optimizers it has."""
         self._scaling = self._settled()
         self._overflows.clear()
 
@@ -79,7 +79,7 @@ class LossScale:
         return self._scaling.after(any(self._overflows)) if self._overflows else self._scaling
 
     def state_dict(self) -> dict[str, float | int]:
-        """What the next step begins with; plain numbers, the same on every rank."""
+        """Return what the next step begins with: plain numbers, the same on every rank."""
         settled = self._settled()
         return {
             "scale": settled.value,
@@ -88,10 +88,10 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
-        """Go on from `state_dict()`; every rank, with the same values.
+        """Go on from a `state_dict()`, with the same values on every rank.
 
         Raises:
-            UsageError: when it is no such a state.
+            UsageError: when it is no such state.
         """
         try:
             value, good, skipped = float(state["scale"]), int(state["good_steps"]), int(state["skipped_in_a_row"])

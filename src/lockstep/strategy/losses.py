@@ -1,4 +1,4 @@
-"""The losses of lanes: what `run.backward` may be given, and their values with one look at the device."""
+"""The losses of lanes: what `run.backward` accepts, and their values in one read from the device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lockstep.errors import UsageError
 
 
 def stacked(losses: Sequence[Tensor]) -> Tensor:
-    """In one float64 tensor."""
+    """Stack the losses in one float64 tensor."""
     return torch.stack([loss.double().reshape(()) for loss in losses])
 
 
 def numbers(losses: Sequence[Tensor]) -> list[float]:
-    """The values, with one look at the device."""
+    """Return the values, in one read from the device."""
     return [float(losses[0])] if len(losses) == 1 else stacked(losses).tolist() if losses else []
 
 
 def check_loss(loss: Tensor, weight: float | None) -> None:
-    """Raise `UsageError` for what is no scalar that needs a gradient, and for a weight below 0."""
+    """Raise `UsageError` for anything but a scalar that needs a gradient, and for a weight below 0."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise UsageError(

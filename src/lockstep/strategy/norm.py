@@ -1,6 +1,6 @@
 """The norm of gradients over fixed chunks in a fixed order: the same bits under every strategy.
 
-Each chunk's norm to the power p is one float64; their sum is rounded once, so it has no order.
+Each chunk's norm to the power p is one float64; their sum is rounded once, so the order does not matter.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lockstep.layout.chunks import chunks_of
 
 
 def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
-    """The p-norm of all gradients taken as one vector; `norm_type` may be infinity."""
+    """The p-norm of all gradients as one vector; `norm_type` may be infinity."""
     return combine_norms(chunk_norms(gradients, norm_type), norm_type)
 
 
 def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
-    """Scale gradients whose norm is `norm` so that it is at most `max_norm`, as torch does."""
+    """Scale gradients of norm `norm` so that it is at most `max_norm`, as torch does."""
     scale = max_norm / (norm + 1e-6)
     if not scale >= 1.0:  # NaN too
         for gradient in gradients:
@@ -30,7 +30,7 @@ def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
 
 
 def require_norm_type(norm_type: float) -> None:
-    """Raise `UsageError` for what is not the order of a norm."""
+    """Raise `UsageError` for an invalid order of a norm."""
     if not norm_type > 0:
         raise UsageError(f"`norm_type` must be above 0 (or infinity), but is {norm_type}.", "Use 2.0.")
 
@@ -51,7 +51,7 @@ def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
 
 
 def combine_norms(values: Sequence[float], norm_type: float) -> float:
-    """The norm of everything from the norms of its chunks, in whatever order: `fsum` rounds once."""
+    """The norm of everything from the norms of its chunks, in any order: `fsum` rounds once."""
     if any(map(math.isnan, values)):
         return math.nan
     largest = max(values, default=0.0)

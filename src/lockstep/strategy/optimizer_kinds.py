@@ -1,9 +1,9 @@
-"""Which optimizers may be given a part of the parameters, and how fine the part may be.
+"""Which optimizers may be given part of the parameters, and how fine that part may be.
 
-An optimizer is *element-wise* when the update of an element depends on that element's gradient and state alone; then it
-may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that couples
-parameters, or that nobody here knows, is refused unless the script says what it is; then zero1 gives it its own parameters
-(`lending`). The tables are tested: `tests/unit/strategy/test_optimizer_kinds.py`.
+An optimizer is *element-wise* when the update of an element depends only on that element's gradient and state; then it
+may be given chunks. One with statistics over a tensor is given whole parameters, as stages do with all. One that
+couples parameters, or that is not known here, is refused unless the script says what it is; then zero1 gives it its own
+parameters (`lending`). The tables are tested: `tests/unit/strategy/test_optimizer_kinds.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UpdatesBy(StrEnum):
     ELEMENT = "element"
     PARAMETER = "parameter"
     ITSELF = "itself"
-    """A parameter at most, says the script; nobody here knows its code, so it gets the parameters themselves."""
+    """At most a parameter, says the script; its code is not known here, so it gets the parameters themselves."""
 
 
 KNOWN: dict[type[Optimizer], UpdatesBy] = {
@@ -46,20 +46,20 @@ KNOWN: dict[type[Optimizer], UpdatesBy] = {
 }
 
 CUTTABLE = (torch.float32, torch.float64)
-"""Parameters of other dtypes stay whole: torch's half-precision kernels round in another way at the end of a thread's
-part than in the middle of it, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
+"""Parameters of other dtypes stay whole: torch's half-precision kernels round differently at the end of a thread's part
+than in the middle, and where a part ends depends on the tensor's length (seen with 2 threads, bf16 and fp16)."""
 
 
 def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") -> UpdatesBy:
     """How `optimizer` may be shared out.
 
     Args:
-        optimizer: any.
-        said: what the script said of optimizers that are not known here.
+        optimizer: any optimizer.
+        said: what the script said about optimizers that are not known here.
         strategy: what messages call the strategy that shares out.
 
     Raises:
-        UsageError: for one that is not known and of which nothing was said, and for forms whose bits depend on the sharing.
+        UsageError: for an unknown one about which nothing was said, and for forms whose bits depend on the sharing.
     """
     for group in optimizer.param_groups:
         _refuse_form(optimizer, group)
@@ -78,11 +78,11 @@ def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") 
 
 
 def _is_like(kind: type[Optimizer], known: type[Optimizer]) -> bool:
-    """Whether it is the known class, or one that inherits everything that updates."""
+    """Whether `kind` is the known class, or inherits from it all that updates."""
     if not issubclass(kind, known):
         return False
     own: Sequence[type] = kind.__mro__[: kind.__mro__.index(known)]
-    # torch wraps `step` of every class that is instantiated, so that `vars` has one also where nobody wrote it.
+    # torch wraps `step` of every class that is instantiated, so `vars` has one even if the class does not define it.
     return inspect.unwrap(kind.step) is inspect.unwrap(known.step) and not any(
         "_init_group" in vars(one) for one in own
     )

@@ -1,8 +1,8 @@
-"""Whose memory it is too: tensors that somebody besides the model reads or writes, so that they must stay where they are.
+"""Memory with other users: tensors that something besides the model reads or writes, so they must stay where they are.
 
 A script may have taken views of its parameters before `run.prepare` (`p.data` for an average, `p.detach().numpy()`, a
-flat tensor that the parameters were cut from), or have shared them with another process. Such a view is cut off when the
-parameter gets other memory, and nothing would say so.
+flat tensor that the parameters were cut from), or have shared them with another process. Such a view is silently cut
+off when the parameter gets other memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Models = Sequence[tuple[str, nn.Module]]
 def agree_who_stays(
     models: Models, transport: Transport, absent: Container[int] = (), laid: Container[int] = ()
 ) -> frozenset[int]:
-    """Identities of the parameters and buffers that must keep the memory that they have, on some rank. Every rank.
+    """Identities of the parameters and buffers that must keep their memory. Collective: call it on every rank.
+
+    One rank where they must is enough.
 
     Args:
         models: the same on every rank.
@@ -66,7 +68,7 @@ def _between(name: str) -> UsageError:
 
 
 def named_once(models: Models) -> list[tuple[str, Tensor]]:
-    """Every parameter and buffer once."""
+    """Every parameter and buffer, each once."""
     found: dict[int, tuple[str, Tensor]] = {}
     for label, model in models:
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
@@ -75,7 +77,7 @@ def named_once(models: Models) -> list[tuple[str, Tensor]]:
 
 
 def _mapped_file(tensor: Tensor) -> str:
-    """Device and inode of the file in which a shared tensor lies, equal in all processes; empty where nobody tells."""
+    """Device and inode of the file that holds a shared tensor, equal in all processes; empty if unknown."""
     address = tensor.data_ptr()
     try:
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -89,7 +91,7 @@ def _mapped_file(tensor: Tensor) -> str:
 
 
 def with_other_users(named: Iterable[tuple[str, Tensor]], laid: Container[int] = ()) -> set[str]:
-    """The names of those tensors whose memory is somebody else's too; `laid` as below."""
+    """The names of those tensors whose memory has other users; `laid` as below."""
     listed = list(named)
     return {
         name
@@ -99,7 +101,7 @@ def with_other_users(named: Iterable[tuple[str, Tensor]], laid: Container[int] =
 
 
 def refuse_other_users(named: Iterable[tuple[str, Tensor]], fix: str, laid: Container[int] = ()) -> None:
-    """Raise `UsageError` for a tensor that has to move, and whose memory is somebody else's too.
+    """Raise `UsageError` for a tensor that has to move, but whose memory has other users.
 
     Args:
         named: tensors by name.
@@ -111,7 +113,7 @@ def refuse_other_users(named: Iterable[tuple[str, Tensor]], fix: str, laid: Cont
 
 
 def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
-    """Raise `UsageError` for the first of the tensors that have to move, and are among the `used` ones."""
+    """Raise `UsageError` for the first of the tensors that have to move but are `used`."""
     for name in names:
         if name in used:
             raise UsageError(
@@ -122,16 +124,16 @@ def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether other processes may see the tensor's memory. torch says of every CUDA tensor that they do."""
+    """Whether other processes may see the tensor's memory. CUDA tensors do not count: torch says so of all of them."""
     return tensor.device.type == "cpu" and tensor.layout is torch.strided and bool(tensor.is_shared())  # type: ignore[no-untyped-call]
 
 
 def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list[bool]:
-    """For each dense or strided tensor, whether its memory is somebody else's too.
+    """For each dense or strided tensor, whether its memory has other users.
 
-    It is when other tensors than `tensors` (also one in a NumPy array, or in a graph that is still alive) use the storage,
-    when the storage is shared with other processes, and when torch did not make it (`torch.from_numpy`, a mapped file), so
-    that nobody can tell; unless its address is in `laid`. About 2 µs for each tensor.
+    It has when tensors other than `tensors` (even in a NumPy array, or in a graph that is still alive) use the storage,
+    when the storage is shared with other processes, and when torch did not make it (`torch.from_numpy`, a mapped file),
+    so its users are unknown; unless its address is in `laid`. About 2 µs per tensor.
     """
     storages = [_storage(tensor) for tensor in tensors]
     ours = Counter(storage._cdata for storage in storages if storage is not None)  # noqa: SLF001
@@ -140,7 +142,7 @@ def used_elsewhere(tensors: Sequence[Tensor], laid: Container[int] = ()) -> list
         return storage is not None and _num_users(storage) > ours[storage._cdata]  # noqa: SLF001
 
     if any(map(has_others, storages)):
-        gc.collect()  # a view in a cycle that nobody can reach is nobody's
+        gc.collect()  # a view in an unreachable cycle is no user
     return [
         has_others(storage) or (storage is not None and tensor.data_ptr() not in laid and _is_foreign(storage))
         for tensor, storage in zip(tensors, storages, strict=True)
@@ -158,10 +160,10 @@ def _is_foreign(storage: torch.UntypedStorage) -> bool:
 
 
 def _num_users(storage: torch.UntypedStorage) -> int:
-    """How many tensors use it."""
+    """The number of tensors that use a storage."""
     return int(storage_uses(storage._cdata)) - _ASKING  # noqa: SLF001
 
 
 _ASKING = 0
 _ASKING = _num_users((_LONE := torch.empty(1)).untyped_storage()) - 1
-"""What torch counts for the storage object that asks: more than one tensor's worth of a tensor that nobody shares."""
+"""What torch counts for the storage object that asks: the excess over 1 for a tensor that nothing shares."""

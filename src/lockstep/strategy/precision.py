@@ -1,7 +1,7 @@
 """The precision of forward passes: autocast around a lane, none around its backward, a scale on its loss.
 
 Autocast keeps the casts of weights until it is left, so it is entered with each lane and left before the next: no lane
-can see what another one cast, and a lane's bits do not depend on which lanes ran before it on this rank.
+sees what another one cast, and a lane's bits do not depend on which lanes ran before it on this rank.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class Precision:
-    """What `precision=` means while lanes are computed. One lane or evaluation batch is inside at a time.
+    """The effect of `precision=` while lanes are computed. One lane or evaluation batch is inside at a time.
 
     Args:
         name: "32", "bf16-mixed" or "16-mixed".
         device_type: "cpu" or "cuda".
-        scale: on the loss; None: none.
+        scale: on the loss, if any.
     """
 
     def __init__(self, name: str = "32", device_type: str = "cpu", scale: LossScale | None = None) -> None:
@@ -32,23 +32,23 @@ class Precision:
         self._present: torch.autocast | None = None
 
     def enter(self) -> None:
-        """The lane's forward begins; what the script calls from here on computes in this precision."""
-        # An autocast of the script around the loop, also a disabled one, would keep the casts of weights over lanes and
-        # even over optimizer steps, when they are stale: torch drops them only where the outermost one ends.
+        """Begin the lane's forward; what the script calls from here on computes in this precision."""
+        # An autocast of the script around the loop, even a disabled one, would keep the casts of weights across lanes
+        # and even optimizer steps, when they are stale: torch drops them only when the outermost one ends.
         torch.clear_autocast_cache()
         if self._dtype is not None and self._present is None:
             self._present = torch.autocast(self._device_type, dtype=self._dtype)
             self._present.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
-        """The lane's forward is over, in whatever way. Called twice, the second call does nothing."""
+        """End the lane's forward, however it ended. A second call does nothing."""
         present, self._present = self._present, None
         if present is not None:
             present.__exit__(None, None, None)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """What is computed inside is in this precision."""
+        """Compute what is inside in this precision."""
         self.enter()
         try:
             yield
@@ -57,7 +57,7 @@ class Precision:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """No autocast inside: torch's advice for backward, which takes each operation's dtype from its forward."""
+        """Turn autocast off inside, as torch advises for backward: it takes each operation's dtype from its forward."""
         if not torch.is_autocast_enabled(self._device_type):
             yield
             return
@@ -65,12 +65,12 @@ class Precision:
             yield
 
     def backward(self, loss: Tensor, *, retain_graph: bool = False) -> None:
-        """Backward of the scaled loss; the gradients are too large by `scale.value`, which `unscale` takes back."""
+        """Run the scaled loss's backward; gradients are too large by `scale.value`, which `unscale` undoes."""
         with self.outside():
             scaled = loss if self.scale is None else self.scale.scaled(loss)
             scaled.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
     @property
     def unscale(self) -> float:
-        """What gradients are multiplied by to undo the scale; exactly 1.0 without one. A power of two."""
+        """The factor on gradients that undoes the scale, a power of two; exactly 1.0 without a scale."""
         return 1.0 if self.scale is None else 1.0 / self.scale.value

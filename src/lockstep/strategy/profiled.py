@@ -1,4 +1,4 @@
-"""Ranges of a step in torch.profiler's traces: "lockstep: lane 2", "lockstep: reduce bucket 3". Nothing while nobody profiles."""
+"""Ranges of a step in torch.profiler's traces, such as "lockstep: lane 2"; without a profiler they do nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.autograd import profiler
 
 
 class Range:
-    """From here to `end`. Ends in the order of beginnings are not needed.
+    """A range from here to `end`. Ranges may end in any order.
 
     Args:
         title: as traces show it.
@@ -21,7 +21,7 @@ class Range:
             self._record.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Twice does no harm."""
+        """End the range. A second call does nothing."""
         record, self._record = self._record, None
         if record is not None:
             record.__exit__(None, None, None)
@@ -29,7 +29,7 @@ class Range:
 
 @contextmanager
 def profiled(title: str) -> Iterator[None]:
-    """Show what is done inside."""
+    """Show what is done inside as a range."""
     shown = Range(title)
     try:
         yield

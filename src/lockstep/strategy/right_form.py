@@ -9,4 +9,4 @@ ORDERED_FORM = (
     "for step in run.steps(loader):\n    step.backward(lambda batch: loss_of(model, batch))  # calls the model once\n"
     "    optimizer.step()\n    optimizer.zero_grad()"
 )
-"""Where a strategy does the forwards and backwards of lanes in an order of its own."""
+"""For strategies that do the lanes' forwards and backwards in their own order."""

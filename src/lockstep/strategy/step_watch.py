@@ -1,9 +1,10 @@
-"""Work around the inside an optimizer's step: after everybody's hooks before it, and before everybody's hooks after it.
+"""Work around an optimizer's engine in its step: after all pre-hooks, and before all post-hooks.
 
-torch calls hooks in the order in which they were registered. So `optimizer.step` of the object puts ours at their places
-first, and cleans up when the step raises, for which torch has no hook.
+torch calls hooks in the order in which they were registered. So the object's `optimizer.step` first puts ours in their
+places, and cleans up when the step raises, for which torch has no hook.
 
-An inside that draws random numbers is refused: each rank would draw the first ones for its own part. Looking costs 3 µs.
+An engine that draws random numbers is refused: each rank would draw the first ones for its own part. The check costs
+3 µs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from lockstep.errors import UsageError
 
 
 class StepWatch:
-    """Watches one optimizer.
+    """The watch over one optimizer.
 
     Args:
-        optimizer: its object gets a `step` that calls its former one.
-        before: called when the engine is about to begin; hooks of others have seen the optimizer as it is.
+        optimizer: the object gets a `step` that calls its former one.
+        before: called when the engine is about to begin; other hooks have seen the optimizer as it is.
         after: called when the engine is finished.
-        undo: called at the end of each `step` that no other one called, also when it raised.
+        undo: called at the end of each outermost `step`, even if it raised.
         strategy: what messages call the strategy by which each rank updates a part.
 
     A step that drew random numbers raises `UsageError` before `after`, on every rank that has a part of it.
@@ -43,12 +44,12 @@ class StepWatch:
     ) -> None:
         self._optimizer, self._strategy = optimizer, strategy
         self._streams: list[Tensor] = []
-        """torch's random stream when each step began that is not over; a step may call that of its base class."""
+        """torch's random stream at the start of each running step; a step may call its base class's."""
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
         self._depth = 0
-        """Calls of `step` that are not over: one may call itself."""
+        """The running calls of `step`: one may call itself."""
         self._inner = optimizer.step
         self._step = MethodType(self._around(undo), optimizer)
         optimizer.step = self._step  # type: ignore[method-assign]
@@ -98,7 +99,7 @@ class StepWatch:
         return step
 
     def remove(self) -> None:
-        """The optimizer steps as it did before. A scheduler that was made meanwhile keeps calling through."""
+        """Let the optimizer step as before. A scheduler that was made in the meantime still calls through this."""
         self._is_active = False
         self._first.remove()
         self._last.remove()

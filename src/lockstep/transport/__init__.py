@@ -1,6 +1,7 @@
-"""How ranks exchange tensors: one contract, and everything that fulfils it.
+"""How ranks exchange tensors: one contract and its implementations.
 
-`contract` says what a transport promises and `frame` what every small exchange carries. `alone` is one rank, `shared_memory`
-the ranks of one node, `torch_group` torch.distributed (Gloo, NCCL), `backend_order` the same without a fixed order; `channel`
-sends tensors between two ranks. One suite in `tests/contract/` runs over all of them and over `testing.fake_transport`.
+`contract` defines what a transport promises and `frame` what every small exchange carries. `alone` is for one rank,
+`shared_memory` for the ranks of one node, `torch_group` for torch.distributed (Gloo, NCCL), `backend_order` the same
+without a fixed order; `channel` sends tensors between two ranks. One suite in `tests/contract/` runs over all of them
+and over `testing.fake_transport`.
 """

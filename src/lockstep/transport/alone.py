@@ -1,4 +1,4 @@
-"""The transport of a run with one rank: nothing to exchange, the same sums."""
+"""The transport of a run with one rank: there is nothing to exchange, and the sums are the same."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _LocalSum(Pending):
             self._out.mul_(scale)
 
     def finish(self) -> None:
-        """`advance` has done everything."""
+        """Do nothing: `advance` has done everything."""
 
     def give_up(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: nothing is under way."""
 
 
 class AloneTransport(Transport):
@@ -50,7 +50,7 @@ class AloneTransport(Transport):
         return _LocalSum(partials, placement, out)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        """The only rank's tensor stays."""
+        """Leave the only rank's tensor as it is."""
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor.clone()]
@@ -65,4 +65,4 @@ class AloneTransport(Transport):
         raise ValueError(f"one rank has no rank {source} to receive {out.shape} with tag {tag} from")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

@@ -1,7 +1,7 @@
 """The transport under numerics="fast": the backend's own all-reduce, in whatever order it adds.
 
-Everything else is that of `group`. One copy of the partials is reduced, so that what the contract says about `partials`
-and `out` stays true.
+Everything else is as in `torch_group`. A copy of the partials is reduced, so the contract about `partials` and `out`
+holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.transport.torch_group import LEFT, GroupTransport
 
 
 class BackendOrderTransport(GroupTransport):
-    """Ranks of the default process group, whose backend adds as it likes. Bits depend on the number of ranks."""
+    """Ranks of the default process group, whose backend adds in any order. Bits depend on the number of ranks."""
 
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
         total = out.new_zeros(out.shape) if not partials else partials[0].clone()
@@ -38,7 +38,7 @@ class _BackendSum(Pending):
             self._out.mul_(scale)
 
     def finish(self) -> None:
-        """`advance` has done everything."""
+        """Do nothing: `advance` has done everything."""
 
     def give_up(self) -> None:
         try:

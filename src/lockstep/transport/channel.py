@@ -1,7 +1,7 @@
-"""Messages of tensors between two ranks: what is sent is described, so that the receiver needs to know nothing before.
+"""Messages of tensors between two ranks: each describes what it carries, so the receiver needs no prior knowledge.
 
-A tensor arrives with its strides, because kernels (and so bits) may depend on them: a channels-last image stays one, an
-expanded gradient stays expanded and travels as what it was expanded from.
+A tensor arrives with its strides, because kernels (and so bits) may depend on them: a channels-last image stays
+channels-last; an expanded gradient stays expanded, and travels as what it was expanded from.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 from lockstep.transport.contract import Sent, Transport
 
 HEADER_BYTES = 1024
-"""A header up to this size, less 8 bytes for its length, needs one message; a longer one two."""
+"""A header up to this size, less 8 bytes for its length, needs one message; a longer one needs two."""
 
 
 class Channel:
-    """One direction of messages; every pair of ranks has its own order in it.
+    """One direction of messages; every pair of ranks has its own order.
 
     Args:
         transport: the ranks.
-        tag: tells this channel from others on the same transport.
+        tag: distinguishes this channel from others on the same transport.
         device: where received tensors live, unless they were sent from the CPU.
     """
 
@@ -33,7 +33,7 @@ class Channel:
         self._under_way: list[tuple[Sent, Tensor]] = []
 
     def send(self, destination: int, words: Any, tensors: Sequence[Tensor] = ()) -> None:
-        """Begin to send JSON words and tensors of any layout. The tensors must not be written to until `flush`."""
+        """Begin to send JSON words and tensors of any layout. Do not write to the tensors until `flush`."""
         bases = [_unexpanded(tensor.detach()) for tensor in tensors]
         told = [
             [str(base.dtype).removeprefix("torch."), base.shape, base.stride(), tensor.shape, base.device.type == "cpu"]
@@ -52,7 +52,7 @@ class Channel:
         self._under_way.append((self._transport.send(data, destination, self._tag), data))
 
     def receive(self, source: int) -> tuple[Any, list[Tensor]]:
-        """The next message from `source`, waiting for it.
+        """Return the next message from `source`, waiting for it.
 
         Raises:
             PeerLost: when `source` is gone.
@@ -101,7 +101,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def _unexpanded(tensor: Tensor) -> Tensor:
-    """One element of every dimension along which all elements are the same memory."""
+    """Keep one element of every dimension along which all elements share the same memory."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if size > 1 and stride == 0:
             tensor = tensor.narrow(dim, 0, 1)
@@ -109,7 +109,7 @@ def _unexpanded(tensor: Tensor) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The elements in memory order as one contiguous row: a view if the tensor is dense, else a copy."""
+    """Return the elements in memory order as one contiguous row: a view if the tensor is dense, else a copy."""
     if is_dense(tensor):
         return tensor.as_strided((tensor.numel(),), (1,))
-    return tensor.reshape(-1).contiguous()  # of every second column, reshape alone is a view with a stride
+    return tensor.reshape(-1).contiguous()  # reshape alone would give a strided view of, say, every second column

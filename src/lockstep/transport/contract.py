@@ -1,9 +1,9 @@
 """What a transport promises.
 
-Two kinds of exchange. *Frames* are small, carry what the rank is doing and at which source line, and are compared: if
-ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting forever or
-adding numbers that do not belong together. *Tensors* move without further checks, always behind a frame that described
-them.
+There are two kinds of exchange. *Frames* are small, carry what the rank is doing and at which source line, and are
+compared: if ranks are at different operations, every rank raises one sentence that names both lines, instead of waiting
+forever or adding numbers that do not belong together. *Tensors* move without more checks, always after a frame that
+described them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreem
 
 
 class Pending(ABC):
-    """A reduction that has begun. Either `advance` and `finish`, or `give_up`; on all ranks the same, in one order."""
+    """A reduction that has begun. Call `advance` and `finish`, or `give_up`: on all ranks, in the same order."""
 
     @abstractmethod
     def advance(self, scale: float = 1.0) -> None:
@@ -34,50 +34,52 @@ class Pending(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until the whole result stands in `out`."""
+        """Wait until the whole result is in `out`."""
 
     @abstractmethod
     def give_up(self) -> None:
-        """Wait until `partials` are not read any more, and forget the result: they had changed meanwhile."""
+        """Wait until `partials` are no longer read, and drop the result: they changed in the meantime."""
 
 
 class Sent(Protocol):
     """A message on its way."""
 
     def wait(self) -> object:
-        """Return when the message is delivered."""
+        """Wait until the message is delivered."""
 
 
 @dataclass(frozen=True)
 class SharedOnce:
-    """A tensor that lies once in the memory that all ranks share."""
+    """A tensor that exists once, in memory that all ranks share."""
 
     mine: Tensor
-    """This rank's view: it shows `master`, but what is written here only this rank sees."""
+    """This rank's view: it shows `master`, but only this rank sees what is written here."""
     master: Tensor
-    """What everyone sees who has not written. Ranks must agree who writes where and when."""
+    """What every rank sees that has not written. Ranks must agree on who writes where and when."""
     was_written: Callable[[], bool]
     """Whether this rank wrote through `mine` since the last `forget_writes`. About 20 ns per 4 KiB."""
     forget_writes: Callable[[], None]
-    """`mine` shows `master` again."""
+    """Let `mine` show `master` again."""
 
 
 class Transport(ABC):
-    """The exchange between the ranks of a run. Every method must be called by every rank, in the same order.
+    """The exchange between the ranks of a run. Collective: call every method on every rank, in the same order.
 
-    Raises (every method): `PeerLost` when another rank is gone.
+    Raises (all methods): `PeerLost` when another rank is gone.
     """
 
     rank: int
     world_size: int
     begins_early = True
-    """Whether a reduction makes progress while the rank does something else, so that beginning it early pays."""
+    """Whether a reduction makes progress while the rank does something else, so beginning it early pays off."""
 
     shares_memory = False
-    """Whether the ranks have memory in common, so that `allocate_once` works. The same on every rank."""
+    """Whether the ranks share memory, so `allocate_once` works. The same on every rank."""
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A 1-D tensor of zeros in memory whose reductions cost least. Every rank must call it, and `free` it in turn.
+        """Make a 1-D tensor of zeros in the memory that is cheapest to reduce. Collective: call it on every rank.
+
+        `free` it in the same way.
 
         Raises:
             WorldError: on every rank, when there is too little memory.
@@ -85,18 +87,18 @@ class Transport(ABC):
         return torch.zeros(size, dtype=dtype, device=device)
 
     def allocate_once(self, size: int, dtype: torch.dtype, device: torch.device) -> SharedOnce:
-        """A 1-D tensor of zeros once for all ranks, of at least one element, on the CPU; only where `shares_memory`.
+        """Make one 1-D tensor of zeros for all ranks, on the CPU. Collective: call it on every rank.
 
-        Every rank must call it, and `free` the master in turn.
+        It has at least one element; only where `shares_memory`. `free` the master in the same way.
         """
         raise PromiseBroken(f"{type(self).__name__} shares no memory for {size} of {dtype} on {device}.")
 
     def free(self, tensor: Tensor) -> None:  # noqa: B027 - most have nothing to do
-        """`tensor`, which `allocate` made, is an ordinary tensor from now on; its memory goes when nobody holds it."""
+        """Make `tensor`, which `allocate` made, an ordinary tensor; its memory is freed when nothing holds it."""
 
     @abstractmethod
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """The `data` of every rank, in rank order. All ranks must pass the same number of bytes."""
+        """Return every rank's `data`, in rank order. All ranks must pass the same number of bytes."""
 
     @abstractmethod
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
@@ -108,21 +110,21 @@ class Transport(ABC):
                 be overwritten, and must live until `finish`.
             placement: the lanes on the ranks; the same on every rank.
             out: 1-D contiguous, same length, dtype and device; every rank gets the root's value, to the bit what one
-                rank that holds all lanes would compute; in 16 bits only for two partials, because some transports round once and
-                others after each addition. It may be one of `partials`.
+                rank that holds all lanes would compute; in 16 bits only for two partials, because some transports round
+                once and others after each addition. It may be one of `partials`.
         """
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        """Overwrite `tensor` (contiguous, same shape and dtype everywhere) with that of the rank `source`."""
+        """Overwrite `tensor` (contiguous, same shape and dtype everywhere) with that of rank `source`."""
 
     @abstractmethod
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """New tensors with every rank's `tensor` (contiguous, same shape and dtype everywhere), in rank order."""
+        """Return every rank's `tensor` (contiguous, same shape and dtype everywhere) as new tensors, in rank order."""
 
     @abstractmethod
     def split(self, groups: Sequence[Sequence[int]]) -> Transport:
-        """A transport of the group that this rank is in; ranks count anew inside.
+        """Return a transport of the group that this rank is in; inside it, ranks count from 0.
 
         Args:
             groups: every rank once, each group in ascending order; the same on every rank.
@@ -130,7 +132,7 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
-        """Begin to send a 1-D contiguous tensor to one rank; it must not change until it is delivered.
+        """Begin to send a 1-D contiguous tensor to one rank; it must not change until delivered.
 
         Messages from one rank to another with one tag arrive in order. Not a collective.
         """
@@ -144,18 +146,18 @@ class Transport(ABC):
         """Release what the transport holds. Not a collective."""
 
     def all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
-        """`begin_all_reduce` and wait."""
+        """Call `begin_all_reduce` and wait."""
         pending = self.begin_all_reduce(partials, placement, out)
         pending.advance()
         pending.finish()
 
     def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:
-        """Every rank's payload (any sizes), in rank order, after all agreed that they are at `operation`.
+        """Return every rank's payload (any sizes), in rank order, after all agreed that they are at `operation`.
 
         Args:
             operation: what this rank is doing, at most 28 bytes.
             payload: up to `INLINE_BYTES` bytes travel in one round, more in two.
-            where: the user's source line, `file:line`, for the sentence when ranks disagree.
+            where: the user's source line, `file:line`, for the message when ranks disagree.
 
         Raises:
             UsageError: on every rank, when ranks are at different operations.
@@ -172,7 +174,7 @@ class Transport(ABC):
         return [data[: frame.size] for data, frame in zip(payloads, frames, strict=True)]
 
     def all_gather_object(self, value: Any, operation: str = "all_gather_object", where: str = "") -> list[Any]:
-        """Every rank's small JSON value, in rank order. Floats keep their bits."""
+        """Return every rank's small JSON value, in rank order. Floats keep their bits."""
         return [json.loads(data) for data in self.exchange(operation, json.dumps(value).encode(), where)]
 
     def any(self, flag: bool, operation: str = "any", where: str = "") -> bool:
@@ -184,5 +186,5 @@ class Transport(ABC):
         return all(data == b"1" for data in self.exchange(operation, b"1" if flag else b"0", where))
 
     def barrier(self, operation: str = "barrier", where: str = "") -> None:
-        """Return when every rank has called it."""
+        """Wait until every rank has called it."""
         self.exchange(operation, b"", where)

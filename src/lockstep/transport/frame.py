@@ -1,4 +1,4 @@
-"""The frame: what every small exchange carries, so that ranks notice that they are not at the same place.
+"""The frame: what every small exchange carries, so ranks notice when they are not at the same place.
 
 4 KiB: the payload's size, the operation, the source line, and up to 3,964 bytes of payload.
 """
@@ -25,16 +25,16 @@ class Frame:
     where: str
     payload: bytes
     size: int = -1
-    """The payload's whole size; `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
+    """The payload's full size; the `payload` of a decoded frame holds at most `INLINE_BYTES` of it."""
 
     def encode(self) -> bytes:
-        """`FRAME_BYTES` bytes."""
+        """Encode to `FRAME_BYTES` bytes."""
         head = _HEAD.pack(len(self.payload), self.operation.encode()[:28], self.where.encode()[-100:])
         return (head + self.payload[:INLINE_BYTES]).ljust(FRAME_BYTES, b"\0")
 
     @classmethod
     def decode(cls, data: bytes) -> Frame:
-        """The inverse of `encode`, up to the part of the payload that does not fit."""
+        """Invert `encode`, but for the part of the payload that does not fit."""
         size, operation, where = _HEAD.unpack_from(data)
         payload = data[_HEAD.size : _HEAD.size + min(size, INLINE_BYTES)]
         return cls(_text(operation), _text(where), payload, size)
@@ -45,7 +45,7 @@ def _text(data: bytes) -> str:
 
 
 def disagreement(frames: Sequence[Frame]) -> UsageError | None:
-    """The mistake, when the ranks (frame r is rank r's) are at different operations; else None.
+    """The error when ranks are at different operations (frame r is rank r's), else None.
 
     The same operation at different source lines is allowed: an `if` may write `run.mean` twice.
     """

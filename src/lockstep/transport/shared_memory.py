@@ -1,7 +1,7 @@
-"""The transport between the CPU ranks of one node: shared memory, without a network stack. See docs/design/0010.
+"""The transport between the CPU ranks of one node: shared memory, no network stack. See docs/design/0010.
 
-Reductions of tensors that `allocate` made need no copy: each rank adds up one slice of everybody's partials, in the lane
-tree's order, and writes it to everybody.
+Reductions of tensors that `allocate` made need no copy: each rank adds up one slice of all ranks' partials, in the lane
+tree's order, and writes it to all ranks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BYTE = DTYPES[torch.uint8]
 MORE_MEMORY = "Use fewer ranks or a smaller model, or raise this process's limits (`ulimit -v`, its control group)."
 
 MOST_PARTS = 255
-"""Partial sums of all ranks together: each has a byte in the compiled part's programs."""
+"""The most partial sums of all ranks together: each has a byte in the compiled part's programs."""
 
 FOREVER_S = 7 * 86400.0
 
@@ -56,7 +56,7 @@ Returned = TypeVar("Returned")
 
 
 def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
-    """Raise what the compiled part reports as one of ours."""
+    """Raise the compiled part's errors as ours."""
 
     @functools.wraps(call)
     def guarded(*args: object) -> Returned:
@@ -64,7 +64,7 @@ def _guarded(call: Callable[..., Returned]) -> Callable[..., Returned]:
             return call(*args)
         except compiled.GroupError as error:
             raise _error_for(*error.args) from None
-        except OSError as error:  # this process's own limits
+        except OSError as error:  # a limit of this process
             raise WorldError(f"{error}. {MORE_MEMORY}") from None
 
     return guarded
@@ -79,10 +79,10 @@ def _error_for(trouble: int, text: str) -> LockstepError:
 
 
 def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
-    """In which order to add everybody's partials: postfix, a byte for each leaf (rank by rank) and 255 for an addition.
+    """The order in which to add all ranks' partials: postfix, a byte per leaf (rank by rank) and 255 for an addition.
 
     Args:
-        subtrees: of each rank, the nodes of the lane tree that it has; together they cover all lanes.
+        subtrees: for each rank, the nodes of the lane tree that it has; together they cover all lanes.
     """
     leaves = {node: number for number, node in enumerate(itertools.chain.from_iterable(subtrees))}
 
@@ -96,10 +96,10 @@ def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
 
 
 def program_of(placement: Placement) -> tuple[bytes, bytes]:
-    """The program that adds up all partials of a placement, and how many of them each rank has.
+    """Return the program that adds up all partials of a placement, and how many of them each rank has.
 
     Raises:
-        UsageError: when there are more than the compiled part can add up.
+        UsageError: when there are more partials than the compiled part can add up.
     """
     subtrees = [placement.subtrees(rank) for rank in range(placement.num_ranks)]
     if (num_parts := sum(map(len, subtrees))) > MOST_PARTS:
@@ -112,14 +112,14 @@ def program_of(placement: Placement) -> tuple[bytes, bytes]:
 
 
 class SharedMemoryTransport(Transport):
-    """CPU ranks of one node.
+    """The CPU ranks of one node. Collective: construct it on every rank.
 
     Args:
-        store: shared by the ranks, with keys of their own.
+        store: shared by the ranks; nothing else uses its keys.
         rank: of this process.
         world_size: the number of ranks.
 
-    Must be constructed by every rank. Raises what `meet` raises.
+    Raises what `meet` raises.
     """
 
     begins_early = False
@@ -131,7 +131,7 @@ class SharedMemoryTransport(Transport):
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._under_way: list[tuple[compiled.Message, Tensor]] = []
-        """Messages that are not delivered yet, and their tensors, which must stay although nobody waits any more."""
+        """Messages that are not delivered yet, and their tensors, which must live even if nobody waits any more."""
         self._programs: dict[Placement, tuple[bytes, bytes]] = {}
         self._everyone = range(world_size)
         self.shares_memory = self.all(compiled.can_tell_writes(), "shares_memory")
@@ -209,7 +209,7 @@ class SharedMemoryTransport(Transport):
 
 
 def tensor_over(owner: object, address: int, num_bytes: int) -> Tensor:
-    """A 1-D uint8 tensor over memory that lives at least as long as `owner`, which the tensor holds."""
+    """A 1-D uint8 tensor over memory that lives at least as long as `owner`, which the tensor keeps alive."""
     memory = (ctypes.c_char * num_bytes).from_address(address)
     memory.owner = owner  # type: ignore[attr-defined]  # torch holds `memory`
     return torch.frombuffer(memory, dtype=torch.uint8)
@@ -226,7 +226,7 @@ class _Sent:
 
 
 class _TreeSum(Pending):
-    """Nothing happens before `advance`: with as many ranks as cores there is nobody who could do it meanwhile."""
+    """A sum that starts at `advance`: with as many ranks as cores, no core is free to begin earlier."""
 
     def __init__(
         self, group: compiled.Group, partials: Sequence[Tensor], out: Tensor, program: bytes, leaves: bytes
@@ -252,4 +252,4 @@ class _TreeSum(Pending):
         self._group.wait(self._operation, FOREVER_S)
 
     def give_up(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: nothing has begun."""

@@ -1,6 +1,6 @@
-"""Each rank does its part, then all tell how it went, and all raise the first rank's trouble.
+"""Each rank does its part, then all tell how it went, and all raise the first rank's error.
 
-A rank whose part has failed must not leave the others waiting in an exchange, and they must not go on without it:
+A rank whose part failed must not leave the others waiting in an exchange, and they must not go on without it:
 
     together = Together(transport, "run.save_state", where())
     contents = together.do(lambda: collect(...))   # None on a rank where something failed
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Together:
-    """What has gone wrong on this rank so far, until all ranks tell.
+    """What has gone wrong on this rank so far, until the ranks agree.
 
     Args:
         transport: between the ranks.
@@ -32,7 +32,7 @@ class Together:
         self._trouble: LockstepError | None = None
 
     def do(self, part: Callable[[], Result]) -> Result | None:
-        """The result of this rank's part; None when it fails, or an earlier one did."""
+        """Return the result of this rank's part; None when it fails, or an earlier one did."""
         if self._trouble is None:
             try:
                 return part()
@@ -43,11 +43,11 @@ class Together:
         return None
 
     def refuse(self, trouble: LockstepError | None) -> None:
-        """Count `trouble`, if there is any, as this rank's; an earlier one stays."""
+        """Record `trouble`, if any, as this rank's; an earlier one stays."""
         self._trouble = self._trouble or trouble
 
     def agree(self, told: Any = None) -> list[Any]:
-        """What each rank tells (JSON), in rank order. Collective: call it on every rank.
+        """Return what each rank tells (JSON), in rank order. Collective: call it on every rank.
 
         Raises:
             LockstepError: on every rank, the trouble of the first rank that has one.
@@ -60,7 +60,7 @@ class Together:
 
 
 def encode(trouble: LockstepError | None) -> list[str] | None:
-    """A trouble as JSON: the name of its class, and its words."""
+    """An error as JSON: its class name and its text."""
     if isinstance(trouble, UsageError):
         return [UsageError.__name__, trouble.problem, trouble.fix]
     if trouble is not None:

@@ -1,9 +1,10 @@
 """The transport over torch.distributed: Gloo between CPU ranks, NCCL between GPUs.
 
 The exact order costs no more wire than a ring: each rank gets one slice of every partial (all-to-all), adds the parts
-in the lane tree's order, and hands the sum around (all-gather), as messages between pairs: 40 MiB over two ranks took
-32 ms so, 40 ms with Gloo's own all-to-all and all-gather, and 28 ms with its all-reduce, which has no fixed order. Below `SMALL_BYTES` one all-gather of everything and
-a sum on every rank is faster, because latency decides; the bits are the same, because the sum is element by element.
+in the lane tree's order, and hands the sum around (all-gather), as messages between pairs. For 40 MiB over two ranks
+this took 32 ms; Gloo's own all-to-all and all-gather took 40 ms, and its all-reduce, which has no fixed order, 28 ms.
+Below `SMALL_BYTES`, one all-gather of everything and a sum on every rank is faster, because latency decides; the bits
+are the same, because the sum is element by element.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from lockstep.transport.contract import Pending, Sent, Transport
 LEFT = "another rank left in the middle of an exchange"
 
 SMALL_BYTES = 32 * 1024
-"""Partials up to this size are gathered whole."""
+"""Partials up to this size are all-gathered whole."""
 
 FIRST_OWN_TAG = 2**30
-"""Tags from here on belong to `send` and `receive`; those below to reductions."""
+"""Tags from here on belong to `send` and `receive`, those below to reductions."""
 
 PATIENCE = dt.timedelta(days=7)
-"""How long an exchange may take. Finding out who is late is the launcher's work, not that of a timeout."""
+"""How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
 
 _all_gather_flat: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -44,7 +45,7 @@ def _wait(work: Any) -> None:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """A contiguous tensor as bytes: Gloo does not know every dtype, and what is only moved needs none."""
+    """View a contiguous tensor as bytes: Gloo does not know every dtype, and moving data needs none."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
@@ -53,13 +54,13 @@ def _add(left: Tensor, right: Tensor) -> Tensor:
 
 
 class GroupTransport(Transport):
-    """Ranks of the default process group, or of a part of it.
+    """Ranks of the default process group, or of a part of it. Collective: construct it on every rank.
 
     Args:
         device: where the tensors of reductions live: CPU goes over Gloo, CUDA over NCCL. Frames always go over Gloo.
-        groups: every rank of the default group once; the transport is that of this rank's group. None: of all ranks.
+        groups: every rank of the default group once; the transport is for this rank's group. None: for all ranks.
 
-    Must be constructed by every rank, after `torch.distributed.init_process_group`.
+    Construct it after `torch.distributed.init_process_group`.
     """
 
     def __init__(self, device: torch.device, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -130,7 +131,7 @@ class GroupTransport(Transport):
         self._control = self._data = None
 
     def begin_messages(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> list[Any]:
-        """Begin to send and receive contiguous tensors: (tensor, peer). Empty ones are left out on both sides."""
+        """Begin to send and receive contiguous tensors: (tensor, peer). Both sides leave out empty ones."""
         self._tag = (self._tag + 1) % 2**30
         found = [
             dist.P2POp(call, tensor, self._ranks[peer], self._data, self._tag)
@@ -149,7 +150,7 @@ class GroupTransport(Transport):
         return dist.all_reduce(data, group=self._data, async_op=True)
 
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
-        """CPU tensors go over Gloo also where gradients live on GPUs."""
+        """The process group for a tensor: CPU tensors go over Gloo even if gradients live on GPUs."""
         group: dist.ProcessGroup | None = self._data if tensor.device.type != "cpu" else self._control
         return group
 
@@ -161,7 +162,7 @@ class GroupTransport(Transport):
 
 
 class _GatheredSum(Pending):
-    """Everybody gets every partial and adds them."""
+    """A sum in which every rank gets every partial and adds them."""
 
     def __init__(
         self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
@@ -183,14 +184,14 @@ class _GatheredSum(Pending):
         self._out.copy_(total if scale == 1.0 else total.mul_(scale))
 
     def finish(self) -> None:
-        """`advance` has done everything."""
+        """Do nothing: `advance` has done everything."""
 
     def give_up(self) -> None:
         _wait(self._work)
 
 
 class _SlicedSum(Pending):
-    """Rank r adds slice r of every partial and hands it around. Point to point: the collectives of Gloo copy more."""
+    """A sum in which rank r adds slice r of every partial and hands it around. Gloo's collectives copy more."""
 
     def __init__(
         self, transport: GroupTransport, partials: Sequence[Tensor], subtrees: list[list[Node]], out: Tensor
@@ -216,7 +217,7 @@ class _SlicedSum(Pending):
         values = self._received | own
         total = fold((0, max(node[1] for node in values)), values, _add)
         if scale != 1.0:
-            total.mul_(scale)  # each rank its slice, once
+            total.mul_(scale)  # each rank scales its slice, once
         if total.data_ptr() != out[mine].data_ptr():
             out[mine].copy_(total)
         transport.scratch.give_back(self._received.values())
@@ -235,7 +236,7 @@ class _SlicedSum(Pending):
 
 
 class _Scratch:
-    """Receive buffers that are used again: fresh memory costs a page fault every 4 KiB."""
+    """Reused receive buffers: fresh memory costs a page fault every 4 KiB."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[int, torch.dtype], list[Tensor]] = {}

@@ -1,6 +1,6 @@
-"""`dp`: torch's DataParallel. One rank, a replica of the model for each device.
+"""`dp`: torch's DataParallel. One rank, with a replica of the model for each device.
 
     forward(batch):  scatter -> replicas on threads -> gather       data_parallel, split_forward, scatter
 
-`replica_costs` measures what that costs in every forward.
+`replica_costs` measures what this costs in every forward.
 """

@@ -1,7 +1,7 @@
-"""`dp`: torch's DataParallel. One rank, a replica of the model for each device; each forward is scattered and gathered.
+"""`dp`: torch's DataParallel. One rank with a replica of the model per device; forwards are scattered and gathered.
 
-For comparison and for small scripts: ddp copies no model in a forward, and is not held up by Python's lock. Everything
-but the forward is that of one rank. The bits are those that torch gives.
+It is for comparison and for small scripts: ddp copies no model in a forward, and is not held up by the GIL. Everything
+but the forward is as on one rank. The bits are torch's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DataParallel(Around):
         self._copies = copies
         self._split: dict[int, SplitForward] = {}
         self._is_checked = False
-        """Whether a first pass has begun, which looks whether the script calls the model."""
+        """Whether a first pass, which checks that the script calls the model, has begun."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         for model in models:
@@ -63,7 +63,7 @@ class DataParallel(Around):
 
 
 class _FirstPass(Pass):
-    """At its end it is known whether the script calls the model itself."""
+    """The pass that checks whether the script calls the model itself; its end shows."""
 
     def __init__(self, inner: Pass, split: Sequence[SplitForward], checked: Callable[[], None]) -> None:
         self._inner, self._split, self._checked = inner, split, checked
@@ -85,7 +85,7 @@ class _FirstPass(Pass):
 
 
 def replica_devices(copies: int, device: torch.device, num_gpus: int) -> list[torch.device]:
-    """The device of each replica. The model's own is the first.
+    """Return the device of each replica. The model's own comes first.
 
     Raises:
         UsageError: for more replicas than GPUs.

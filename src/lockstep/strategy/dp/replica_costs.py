@@ -1,6 +1,6 @@
-"""What `dp` pays in every forward: copies of the model, and memory of the first device, which gathers all outputs.
+"""What `dp` pays in every forward: copies of the model, and memory on the first device, which gathers all outputs.
 
-Measured on the devices that are there. On the CPU replicas share the parameters and only buffers are copied.
+It is measured on the available devices. On the CPU, replicas share the parameters, and only buffers are copied.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class ReplicaCosts:
-    """Of one forward on several devices."""
+    """The costs of one forward on several devices."""
 
     copied_bytes: int
-    """Copied to the replicas before the forward begins: on GPUs parameters and buffers, on the CPU buffers."""
+    """Bytes copied to the replicas before the forward begins: parameters and buffers on GPUs, buffers on the CPU."""
     replicate_s: float
     """The time that this takes; median of `REPEATS`."""
     forward_s: float
-    """The whole forward, the copying included; median of `REPEATS`."""
+    """The time of the whole forward, including the copying; median of `REPEATS`."""
     peak_bytes: tuple[int, ...]
-    """The most memory that tensors held on each device during the forwards; empty on the CPU."""
+    """The most bytes that tensors held on each device during the forwards; empty on the CPU."""
 
 
 def measure_replica_costs(
@@ -41,7 +41,7 @@ def measure_replica_costs(
 
     Args:
         model: on the first of the devices.
-        devices: of the replicas.
+        devices: the replicas'.
         forward: calls `model` with a batch; it is called `REPEATS` + 1 times.
     """
     on_gpus = devices[0].type == "cuda"

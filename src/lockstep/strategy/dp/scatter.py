@@ -1,7 +1,7 @@
-"""Cutting what a model is called with into parts for replicas, and putting their outputs together again, on the CPU.
+"""Cut a model's arguments into parts for replicas, and join their outputs, on the CPU.
 
-The rules are those of torch.nn.parallel.scatter and gather, which work on GPUs only: tensors are cut along dim 0 as
-torch.chunk does, containers are followed, everything else is handed to every replica by reference.
+The rules are those of torch.nn.parallel.scatter and gather, which work only on GPUs: tensors are cut along dim 0 as by
+torch.chunk, containers are searched, and everything else goes to every replica by reference.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 from lockstep.errors import UsageError
 
 Share = tuple[tuple[Any, ...], dict[str, Any]]
-"""The positional and the keyword arguments of one replica."""
+"""One replica's positional and keyword arguments."""
 
 
 def scatter_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int) -> list[Share]:
-    """The arguments of at most `count` replicas; fewer when a tensor has fewer rows, one when there is no argument.
+    """Return the arguments of at most `count` replicas: fewer if a tensor has fewer rows, one if there is no argument.
 
-    A batch with fewer rows than replicas has fewer parts than a keyword argument without rows, which torch fills up with
-    calls without a batch: TypeError. Here there is one call for each part of the batch.
+    A batch with fewer rows than replicas has fewer parts than a keyword argument without rows. torch then adds calls
+    without a batch, which raise TypeError; here there is one call for each part of the batch.
 
     Raises:
         UsageError: for a tensor without dimensions.
@@ -36,7 +36,7 @@ def scatter_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int) -
 
 
 def _parts(value: Any, count: int) -> Sequence[Any]:
-    """`value` for each replica; the shortest of a container's members decides how many there are."""
+    """Cut `value` into parts for replicas; the shortest of a container's members decides how many there are."""
     if isinstance(value, Tensor):
         if not value.dim():
             raise UsageError(
@@ -54,7 +54,7 @@ def _parts(value: Any, count: int) -> Sequence[Any]:
 
 
 def gather_outputs(outputs: Sequence[Any]) -> Any:
-    """The replicas' outputs as one: tensors joined along dim 0, scalars as a vector, containers member by member.
+    """Join the replicas' outputs: tensors along dim 0, scalars to a vector, containers member by member.
 
     Raises:
         UsageError: for outputs that cannot be joined.

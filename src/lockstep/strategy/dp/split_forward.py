@@ -1,8 +1,8 @@
-"""A model's forward, done by replicas: what torch's DataParallel does around a model, hung on the model itself.
+"""A model's forward, done by replicas: what torch's DataParallel does around a model, attached to the model itself.
 
-On GPUs with torch.nn.parallel's own functions: the model is copied to every device in each forward. On the CPU with one
-thread for each replica; the replicas share the parameters, so gradients arrive where they belong and nothing but the
-buffers is copied. The first replica has the model's own buffers, so what it writes into them in place stays, as in torch.
+On GPUs this uses torch.nn.parallel's own functions: each forward copies the model to every device. On the CPU it uses a
+thread per replica; the replicas share the parameters, so gradients arrive where they belong and only the buffers are
+copied. The first replica has the model's own buffers, so what it writes into them in place stays, as in torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lockstep.strategy.dp.scatter import gather_outputs, scatter_call
 
 
 class SplitForward:
-    """Stands in `model.__dict__["forward"]`; `model(...)` finds it there. Class, hooks and state_dict are not touched.
+    """A replacement in `model.__dict__["forward"]`, where `model(...)` finds it; class, hooks and state_dict stay.
 
     Args:
         model: the model.
@@ -33,15 +33,15 @@ class SplitForward:
         self.num_calls = 0
 
     def hang(self) -> None:
-        """From here on `model(...)` is split."""
+        """Split `model(...)` from here on."""
         self._model.__dict__["forward"] = self
 
     def take_away(self) -> None:
-        """From here on `model(...)` runs in one piece again."""
+        """Let `model(...)` run in one piece again."""
         self._model.__dict__.pop("forward", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of all replicas, joined. An exception of a replica is raised here, with the replica's number."""
+        """Return all replicas' outputs, joined. A replica's exception is raised here, with the replica's number."""
         self.num_calls += 1
         if self._devices[0].type == "cpu":
             return self._on_threads(args, kwargs)
@@ -58,7 +58,7 @@ class SplitForward:
         cut = zip(*scatter_kwargs(args, kwargs, self._devices), strict=False)
         shares = [
             (a, b) for a, b in cut if bool(a) == bool(args) and bool(b) == bool(kwargs)
-        ]  # not what torch filled up
+        ]  # without the calls that torch adds
         if not shares:
             return type(self._model).forward(self._model, *args, **kwargs)
         positional, named = zip(*shares, strict=True)
@@ -71,7 +71,7 @@ class SplitForward:
 
 
 def replicas(model: nn.Module, count: int) -> list[nn.Module]:
-    """Shallow copies of the model's modules over the same parameters. Buffers of all but the first are copies."""
+    """Copy the model's modules, shallowly, over the same parameters. Buffers of all but the first are copies."""
     modules = list(model.modules())
     made: list[nn.Module] = []
     for number in range(count):
@@ -91,16 +91,16 @@ def replicas(model: nn.Module, count: int) -> list[nn.Module]:
 
 
 def _unsplit(replica: nn.Module) -> None:
-    """A replica's own forward is that of its class, and so is that of a prepared model inside another one."""
+    """Give a replica, and any prepared model inside it, its class's forward."""
     for module in replica.modules():
         if isinstance(module.__dict__.get("forward"), SplitForward):
             del module.__dict__["forward"]
 
 
 def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
-    """What each call returns for its share, each in a thread of its own with this thread's gradient and autocast modes.
+    """Call each function with its share, each in its own thread with this thread's gradient and autocast modes.
 
-    Threads end before this returns, because a later fork (a loader worker) would not take them along.
+    Threads end before this returns, because a later fork (a loader worker) would not copy them.
     """
     ambient = _Ambient()
     outputs: list[Any] = [None] * len(calls)
@@ -111,7 +111,7 @@ def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any,
         try:
             with ambient.enter():
                 outputs[number] = calls[number](*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+        except BaseException as error:  # noqa: BLE001 - the caller must get it, whatever it is
             errors[number] = error
 
     threads = [threading.Thread(target=work, args=(number,), name=f"replica {number}") for number in range(len(calls))]
@@ -127,7 +127,7 @@ def apply(calls: Sequence[Callable[..., Any]], shares: Sequence[tuple[tuple[Any,
 
 
 class _Ambient:
-    """The modes of the thread that made it: torch keeps them for each thread."""
+    """The modes of the thread that made it: torch keeps them per thread."""
 
     def __init__(self) -> None:
         self._gradients, self._inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -135,7 +135,7 @@ class _Ambient:
         self._dtype, self._cached = torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
 
     def enter(self) -> ExitStack:
-        """A context in which this thread has the same modes."""
+        """Enter a context in which this thread has the same modes."""
         modes = ExitStack()
         modes.enter_context(torch.inference_mode(self._inference))
         modes.enter_context(torch.set_grad_enabled(self._gradients))

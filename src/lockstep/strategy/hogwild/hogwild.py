@@ -1,8 +1,8 @@
 """`hogwild`: parameters and buffers in memory that all ranks share, updated without locks.
 
 A rank trains on its own lanes of every step as if it were alone: its own gradient, its own optimizer state, no exchange
-inside an epoch. It differs from a run of one rank only in where the parameters lie. What that means for samples,
-learning rates, losses and evaluation is in docs/design/0008-hogwild.md. Not exact, by design.
+inside an epoch. It differs from a run of one rank only in where the parameters are. What that means for samples,
+learning rates, losses and evaluation is in docs/design/0008-hogwild.md. It is not exact, by design.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ HAS_TO_MOVE = (
 
 
 class Hogwild(Around):
-    """Several ranks of one node, on the CPU. The inner strategy is that of a run whose only lanes are this rank's.
+    """Several CPU ranks of one node. The inner strategy is that of a run whose only lanes are this rank's.
 
     Args:
-        transport: the ranks; used in `adopt`, and before an evaluation.
+        transport: the ranks; used in `adopt` and before an evaluation.
         placement: lanes on ranks.
     """
 
@@ -51,7 +51,7 @@ class Hogwild(Around):
         self._transport, self._mine = transport, slice(lanes.start, lanes.stop)
         self._buffers = BufferBank((), {})
         self._loss = math.nan
-        """Of this rank's last pass with samples."""
+        """The loss of this rank's last pass with samples."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         named = [(f"{type(model).__name__}{number or ''}", model) for number, model in enumerate(models)]
@@ -61,7 +61,7 @@ class Hogwild(Around):
         check_same_models(named, self._transport)
         self._replica.adopt(models)
         self._buffers = BufferBank(named, {}, allocate=self._pages.allocate)
-        self._transport.barrier("shared model")  # nobody trains before everybody has written the starting values
+        self._transport.barrier("shared model")  # no rank trains before all have written the starting values
 
     def begin_pass(self, cut: StepCut, where: str) -> Pass:
         if self._buffers.has_changed():
@@ -74,7 +74,7 @@ class Hogwild(Around):
         return _HogwildPass(self._replica.begin_pass(mine, where), self._buffers, self._mine.start, self._loss_of(mine))
 
     def _loss_of(self, mine: StepCut) -> Callable[[float | None], float | None]:
-        """The loss of a pass from what this rank computed: without samples in a short step it is the last one."""
+        """Make the function that gives a pass's loss: a rank without samples in a short step gives its last one."""
 
         def loss_of(loss: float | None) -> float | None:
             if loss is not None:
@@ -84,14 +84,14 @@ class Hogwild(Around):
         return loss_of
 
     def checksums(self) -> list[int]:
-        """Nothing: there is one copy of the model, so there is nothing to compare."""
+        """Return nothing: there is one copy of the model, so there is nothing to compare."""
         return []
 
     def name_difference(self) -> str:
         return ""
 
     def keep_buffers(self) -> None:
-        """An evaluation begins when every rank has come to it, so that all ranks evaluate a model that rests."""
+        """Begin an evaluation once every rank has come to it, so no rank evaluates a model that still changes."""
         self._transport.barrier("evaluate")
         self._buffers.remember()
 
@@ -100,12 +100,12 @@ class Hogwild(Around):
 
 
 class _HogwildPass(Pass):
-    """A pass over this rank's lanes; what it gives is this rank's own.
+    """A pass over this rank's lanes; its results are this rank's own.
 
     Args:
         inner: counts the lanes from 0.
-        buffers: that all ranks share.
-        first: the first lane of this rank.
+        buffers: those that all ranks share.
+        first: this rank's first lane.
         loss_of: see `Hogwild._loss_of`.
     """
 
@@ -127,7 +127,7 @@ class _HogwildPass(Pass):
 
 
 class _HogwildLane(OpenLane):
-    """A lane behind which the buffers that it made are everybody's."""
+    """A lane after which all ranks see the buffers that it changed."""
 
     def __init__(self, inner: OpenLane, buffers: BufferBank) -> None:
         self._inner, self._buffers = inner, buffers

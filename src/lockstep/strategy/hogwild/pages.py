@@ -1,8 +1,8 @@
-"""Memory that all ranks of a node write to, without a name in any file system.
+"""Memory that all ranks of a node write to, with no name in any file system.
 
 Rank 0 makes an anonymous file in memory (memfd_create); the others open it through /proc/PID/fd of rank 0 and map it;
-then rank 0 closes it. So nothing is left behind however ranks end, and the size of /dev/shm (64 MiB in many containers)
-does not matter. Not a transport: nobody is told about a write, and no write waits.
+then rank 0 closes it. So nothing is left behind, however ranks end, and the size of /dev/shm (64 MiB in many
+containers) does not matter. It is no transport: no rank learns of a write, and no write waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.transport.contract import Transport
 
 
 class Pages(ParameterMemory):
-    """Tensors that every rank of the transport maps. All ranks must be on one node, of one user."""
+    """Tensors that every rank of the transport maps. All ranks must be on one node, under one user."""
 
     is_ours = False
 
@@ -28,9 +28,9 @@ class Pages(ParameterMemory):
         self._transport = transport
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """`size` zeros, 1-D, on the CPU, over the same memory on every rank; freed when no rank holds it any more.
+        """Make a tensor of zeros over memory that all ranks share. Collective: call it on every rank.
 
-        Every rank must call it, with the same arguments.
+        `size` elements, 1-D, on the CPU; pass the same arguments on every rank. Freed when no rank holds it any more.
 
         Raises:
             WorldError: on every rank, when the system refuses the memory or a rank cannot reach it.
@@ -68,7 +68,7 @@ class Pages(ParameterMemory):
 
 
 def _map(path: Path, name: str, size: int, dtype: torch.dtype) -> tuple[Tensor, str]:
-    """The file at `path` as a tensor, or why not. Its name shows that it is the right one, and no other node's."""
+    """Map the file at `path` as a tensor, or say why not. Its name shows that it is not another node's file."""
     try:
         if not str(path.readlink()).startswith(f"/memfd:{name} "):
             return torch.empty(0), f"{path} is another file"

@@ -1,7 +1,7 @@
-"""Flat buffers under parameters and buffers, in which each tensor keeps a storage of its own length.
+"""Flat buffers under parameters and buffers, in which each tensor has a storage of its own length.
 
-Why flat: values can be compared, sent and checked in one piece. Why own storages: `torch.save` of one parameter writes
-that parameter and not the whole arena, and `copy.deepcopy` copies what it should.
+Why flat: values can be compared, sent and checked in one piece. Why separate storages: `torch.save` of one parameter
+writes that parameter and not the whole arena, and `copy.deepcopy` copies what it should.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lockstep.transport.channel import is_dense
 
 
 def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
-    """A tensor with the shape and strides of the dense tensor `like` over `flat[offset:]`, with a storage of its own.
+    """Return a tensor over `flat[offset:]` with its own storage and the shape and strides of the dense tensor `like`.
 
-    Its values are those of `like`. Writes show in `flat`, and the other way round.
+    It gets the values of `like`. Writes show in `flat`, and vice versa.
     """
     part = from_dlpack(flat[offset : offset + like.numel()])
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
@@ -38,13 +38,13 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 COLUMNS = 4093
-"""Elements this many apart are added up together: a prime, so that rows that change places hardly ever match."""
+"""Elements this far apart are added up together: a prime, so rows that change places hardly ever match."""
 SUMMED = 256 * COLUMNS
-"""Elements that are added up at one time, because torch copies those that are narrower than their sum."""
+"""The number of elements added up at a time, because torch copies those that are narrower than their sum."""
 
 
 def bit_sums(flats: Sequence[Tensor]) -> list[int]:
-    """One number from the bits of each tensor; another one, too, when elements change places. 2 ms for 10 M float32."""
+    """One number from the bits of each tensor; it also changes if elements change places. 2 ms for 10 M float32."""
     whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
     return [_sum_in_columns(flat.view(INTEGERS[flat.element_size()])) for flat in whole]
 
@@ -68,7 +68,7 @@ Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
 
 @dataclass(frozen=True)
 class Segment:
-    """Where one tensor lies: `flats[flat][offset : offset + size]`."""
+    """Where one tensor is: `flats[flat][offset : offset + size]`."""
 
     flat: int
     offset: int
@@ -78,8 +78,10 @@ class Segment:
 def lay_out(
     tensors: Sequence[Tensor], allocate: Allocate = private_zeros, stay: Container[int] = ()
 ) -> tuple[list[Segment], list[Tensor]]:
-    """A segment for each tensor, and flat buffers: zeroed ones, one for each (dtype, device), in order of first appearance;
-    then one over the memory of each dense tensor whose identity is in `stay`.
+    """Make a segment for each tensor, and the flat buffers.
+
+    There is a zeroed one for each (dtype, device), in order of first appearance, then one over the memory of each dense
+    tensor whose identity is in `stay`.
     """
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
@@ -111,7 +113,7 @@ _shape, _version, _trainable = attrgetter("shape"), attrgetter("_version"), attr
 
 
 def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
-    """The elements of `flat` that `segment` names, with the shape of `like` and, when that is dense, its strides."""
+    """View the elements of `flat` in `segment` with the shape of `like` and, if that is dense, its strides."""
     part = flat[segment.offset : segment.offset + segment.size]
     if is_dense(like):
         return part.as_strided(like.shape, like.stride(), segment.offset)
@@ -125,9 +127,9 @@ class ParameterArena:
         models: (label, module) pairs; names are `label.path`, or `path` for a single model.
         absent: identities of parameters that other ranks hold; they are left out.
         allocate: where the parameters go.
-        master: of a flat that `allocate` made, the one like it into which an optimizer writes.
-        stay: identities of parameters that keep the memory that they have.
-        previous: the arena that this one follows; what has not moved since stays where it is, for the script may have views.
+        master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
+        stay: identities of parameters that keep their memory.
+        previous: the arena that this one follows; what has not moved since stays, as the script may have views.
     """
 
     def __init__(  # noqa: PLR0917 - one value for each line of the docstring, all but the first with a default
@@ -140,7 +142,7 @@ class ParameterArena:
         previous: ParameterArena | None = None,
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
-        # The tables themselves: the public iterators cost 20x, and asking each module for its tables half of the rest.
+        # The tables themselves: the public iterators cost 20x, and asking each module for its tables half as much.
         self._tables: list[dict[str, Any]] = [
             table
             for module in modules
@@ -163,7 +165,7 @@ class ParameterArena:
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
     def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
-        """Give a segment to every parameter that has none, and memory to those that need not stay."""
+        """Give a segment to every parameter that has none, and memory to those that may move."""
         fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
         segments, flats = lay_out(fresh, allocate, stay)
         moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
@@ -174,7 +176,7 @@ class ParameterArena:
                 parameter.data = alias(flats[segment.flat], segment.offset, parameter)
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
-        """Segments of those of `parameters`, by number, that lie where they were put here, and the flats of these."""
+        """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
         known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
         laid = list(zip(*self._layout[:3], strict=True))
         kept: dict[int, Segment] = {}
@@ -189,11 +191,11 @@ class ParameterArena:
 
     @property
     def addresses(self) -> list[int]:
-        """Of each parameter, where it was put."""
+        """Where each parameter was put."""
         return self._layout[0]
 
     def master(self, number: int) -> Tensor:
-        """What an optimizer writes to update parameter `number`: like the parameter, but no part of a graph."""
+        """What an optimizer writes to update parameter `number`: like the parameter, but not part of a graph."""
         segment, like = self.segments[number], self.parameters[number].detach()
         flat = self._masters[segment.flat]
         if flat is self.flats[segment.flat] or not segment.size:
@@ -203,12 +205,12 @@ class ParameterArena:
     def has_changed(self) -> bool:
         """Whether any parameter moved, changed shape, froze, was replaced, or a layer came or went.
 
-        About 20 µs for 60 parameters, 60 when other work has emptied the caches: few steps of Python, whatever the model.
+        About 20 µs for 60 parameters, 60 µs with cold caches: few steps of Python, whatever the model.
         """
         return self._is_rebuilt() or self._layout != self._current_layout()
 
     def only_froze(self) -> bool:
-        """Whether nothing but `requires_grad` changed; then the present flags are taken as known."""
+        """Whether nothing but `requires_grad` changed; then the current flags are taken as known."""
         now = self._current_layout()
         if now[:-1] == self._layout[:-1] and not self._is_rebuilt():
             self._layout = now
@@ -216,7 +218,7 @@ class ParameterArena:
         return False
 
     def marks(self) -> Marks:
-        """What moves when a parameter is written to, replaced in place, frozen or unfrozen."""
+        """Marks that change when a parameter is written to, replaced in place, frozen or unfrozen."""
         parameters = self.parameters
         return (
             list(map(_version, parameters)),
@@ -225,11 +227,11 @@ class ParameterArena:
         )
 
     def checksums(self) -> list[int]:
-        """One number from the bits of each flat: moves also when somebody writes through `.data`."""
+        """One number from the bits of each flat: it also changes on writes through `.data`."""
         return bit_sums(self._compared)
 
     def _without_holes(self) -> list[Tensor]:
-        """The flats; of one that some parameters have left the others, because nobody says what is in the holes."""
+        """The flats; if parameters have left one, only the others in it, because the holes may contain anything."""
         compared: list[Tensor] = []
         for number, flat in enumerate(self.flats):
             inside = [segment for segment in self.segments if segment.flat == number]
@@ -239,7 +241,7 @@ class ParameterArena:
         return compared
 
     def name_of_moved(self, marks: Marks) -> str:
-        """The first parameter whose mark is not that of `marks` any more; empty when all are."""
+        """The first parameter whose mark differs from `marks`; empty if none does."""
         present = self.marks()
         if present == marks:
             return ""
@@ -247,7 +249,7 @@ class ParameterArena:
         return next(name for name, before, now in each if before != now)
 
     def _current_layout(self) -> Layout:
-        """What must stay the same between steps, else the arena is laid out again."""
+        """What must stay the same between steps; otherwise the arena is laid out again."""
         parameters = self.parameters
         return (
             list(map(Tensor.data_ptr, parameters)),

@@ -19,18 +19,18 @@ from lockstep.strategy.replica.slots import WIDE
 from lockstep.transport.contract import Pending, Transport
 
 Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
-"""For each lane, as JSON: the entries it changed that end as a mean; those that end as a maximum, by their value; for
-each other one a digest. Sets of entries are bits of a hexadecimal number."""
+"""For each lane, as JSON: the entries it changed that end as a mean; those that end as a maximum, with their value; a
+digest of each other one. Sets of entries are the bits of a hexadecimal number."""
 
 
 class BufferPass:
-    """Collects what the lanes of this rank changed, then settles it with the other ranks.
+    """The buffers that this rank's lanes changed, until they are settled with the other ranks.
 
-    In a run with one lane there is nothing to settle: what the lane makes of the buffers is what they are.
+    In a run with one lane there is nothing to settle: the buffers are what the lane makes of them.
 
     Args:
-        bank: the buffers; their current values are those that every lane starts from.
-        cut: the step.
+        bank: the buffers; every lane starts from their current values.
+        cut: the step's.
     """
 
     def __init__(self, bank: BufferBank, cut: StepCut) -> None:
@@ -40,14 +40,14 @@ class BufferPass:
         bank.remember()
 
     def after_lane(self, lane: int) -> None:
-        """Lane `lane` of this rank is finished."""
+        """Note the changes of this rank's lane `lane`, which is finished."""
         if len(self._cut.samples) == 1:
             self._bank.take_in()
         elif (changes := self._bank.after_lane()).entries:
             self._changed[lane] = changes
 
     def header(self) -> Header:
-        """What the other ranks must know."""
+        """Return what the other ranks must know."""
         return {str(lane): self._told(changes) for lane, changes in self._changed.items()}
 
     def _told(self, changes: Changes) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
@@ -66,10 +66,10 @@ class BufferPass:
         return format(means, "x"), {str(value): format(mask, "x") for value, mask in maxima.items()}, others
 
     def begin(self, headers: Sequence[Header], transport: Transport, placement: Placement) -> None:
-        """Begin to settle with the other ranks what every buffer is after the pass. `headers` are all ranks' headers.
+        """Begin to settle with the other ranks what every buffer is after the pass. `headers` are those of all ranks.
 
         Raises:
-            UsageError: on every rank, when a buffer without a rule came out of the lanes with different bits.
+            UsageError: on every rank, when a buffer without a rule has different bits after different lanes.
         """
         means: dict[int, int] = {}
         maxima: dict[int, int] = {}
@@ -112,7 +112,7 @@ class BufferPass:
         self._bank.set_run(entry.segment, value)
 
     def _begin_means(self, lanes: Mapping[int, int], transport: Transport, placement: Placement) -> None:
-        """Begin the sums of the entries that `lanes` (lane to set of entries) changed; one for each dtype and device."""
+        """Begin the sums of the entries that `lanes` (lane to set of entries) changed; one per dtype and device."""
         everything = 0
         for mask in lanes.values():
             everything |= mask
@@ -129,7 +129,7 @@ class BufferPass:
         transport: Transport,
         placement: Placement,
     ) -> tuple[Pending, Callable[[], None]]:
-        """Begin the sum of pieces of one flat; what to call when it is there."""
+        """Begin the sum of pieces of one flat; return what to call when it is there."""
         values = {lane: self._contribution(lane, runs) for lane in placement.lanes(transport.rank)}
         total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)
         partials = _merge(values, placement.subtrees(transport.rank))
@@ -147,7 +147,7 @@ class BufferPass:
     def _pieces(
         self, run: Segment, members: Sequence[int], lanes: Mapping[int, int]
     ) -> Iterable[tuple[frozenset[int], Segment]]:
-        """A run in pieces that the same lanes changed; usually one."""
+        """Cut a run into pieces that the same lanes changed; usually one."""
         changed = sum(1 << index for index in members)
         if len({mask & changed for mask in lanes.values()} - {0}) == 1:
             yield frozenset(lane for lane, mask in lanes.items() if mask & changed), run
@@ -159,7 +159,7 @@ class BufferPass:
             )
 
     def _scale(self, lanes: frozenset[int]) -> float:
-        """What the sum over `lanes` is multiplied by."""
+        """The factor on the sum over `lanes`."""
         weights = self._cut.weights
         if len(weights) == 1:
             return 1.0
@@ -169,7 +169,7 @@ class BufferPass:
         return _wide(torch.cat([torch.zeros_like(self._bank.start_of_run(run)) for run, _ in runs]))
 
     def _contribution(self, lane: int, runs: Sequence[tuple[Segment, list[int]]]) -> Tensor:
-        """What the lane adds to the sum; zeros for what it did not change."""
+        """What the lane adds to the sum; zeros where it changed nothing."""
         changes = self._changed.get(lane)
         if changes is None:
             return self._zeros(runs)
@@ -189,7 +189,7 @@ class BufferPass:
 
 
 def _wide(value: Tensor) -> Tensor:
-    """In a dtype whose sums do not depend on how many of the terms a transport adds before it rounds."""
+    """Convert to a dtype whose sums do not depend on how many terms a transport adds before it rounds."""
     return value.to(WIDE.get(value.dtype, value.dtype))
 
 

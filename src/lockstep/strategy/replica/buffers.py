@@ -1,11 +1,11 @@
-"""Module buffers in a pass: every lane starts from the step's values, and one value stands at the end.
+"""Module buffers in a pass: every lane starts from the step's values, and they end with one value.
 
 Running statistics of normalisation layers end as the weighted tree mean over the lanes that changed them,
-`num_batches_tracked` as the maximum. Any other buffer must come out of every lane with the same bits; one that does not
-is named, and may be given a rule: "first" (the first lane's value counts) or "mean" (as a running statistic).
+`num_batches_tracked` as the maximum. Any other buffer must have the same bits after every lane; one that does not is
+named, and may be given a rule: "first" (the first lane's value counts) or "mean" (as for running statistics).
 
-Statistics lie in flats of their own, next to each other, so that those of a whole model are one copy, one comparison
-and one message: a ResNet-20 has 57 buffers.
+Statistics have their own flats, in which they are next to each other, so those of a whole model take one copy, one
+comparison and one message: a ResNet-20 has 57 buffers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rule(StrEnum):
 
 
 MOVING = (Rule.MEAN, Rule.MAXIMUM)
-"""The rules of buffers that move in every lane."""
+"""The rules of buffers that change in every lane."""
 
 _buffers_of = attrgetter("_buffers")  # named_buffers does not say which module, and costs 20x
 
@@ -60,7 +60,7 @@ class Changes:
     """What a lane made of the buffers."""
 
     entries: list[int]
-    """The numbers of those that it changed."""
+    """The numbers of the buffers that it changed."""
     flats: dict[int, Tensor]
     """Copies of the flats with changed entries."""
 
@@ -77,7 +77,7 @@ class BufferBank:
         rules: patterns of buffer names, as in a shell, to "first" or "mean".
         absent: identities of buffers that other ranks hold; they are left out.
         allocate: where the buffers go.
-        stay: identities of buffers that keep the memory that they have.
+        stay: identities of buffers that keep their memory.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class BufferBank:
         return list(found.values())
 
     def has_changed(self) -> bool:
-        """Whether buffers came or went, or changed shape or dtype: then a new bank is needed."""
+        """Whether buffers came, went, or changed shape or dtype: then a new bank is needed."""
         present = self._current_objects()
         if len(present) == len(self._objects) and all(map(is_, present, self._objects)):
             return False
@@ -135,7 +135,7 @@ class BufferBank:
         )
 
     def _current_objects(self) -> list[object]:
-        """All keys and buffers; while they are the same objects, nothing has changed. Few calls, whatever the model."""
+        """All keys and buffers; as long as they are the same objects, nothing has changed. Few calls for any model."""
         return [*chain.from_iterable(self._tables), *chain.from_iterable(map(dict.values, self._tables))]
 
     def _current_structure(self) -> list[tuple[int, str]]:
@@ -147,8 +147,9 @@ class BufferBank:
         ]
 
     def _carries(self, buffer: Tensor | None) -> bool:
-        """Sparse buffers, and strided views of memory that others use too, are left alone: they are constants, such as the
-        adjacency of a graph, or a part of a table.
+        """Whether the bank carries a buffer; not if it is sparse, or a strided view of memory with other users.
+
+        Those are constants, such as the adjacency matrix of a graph or part of a table.
         """
         if buffer is None or buffer.layout is not torch.strided or not buffer.numel() or id(buffer) in self._absent:
             return False
@@ -161,7 +162,7 @@ class BufferBank:
                     yield f"{label}.{name}" if len(models) > 1 else name, buffer, buffer._version  # noqa: SLF001
 
     def take_in(self) -> None:
-        """Bring buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
+        """Copy buffers that the module replaced (`self.count = self.count + 1`) back into the flat buffers."""
         if all(map(is_, map(dict.__getitem__, self._homes, self._keys), self._views)):
             return
         for entry in self.entries:
@@ -182,24 +183,24 @@ class BufferBank:
         return bit_sums(self._flats)
 
     def remember(self) -> None:
-        """The current values are those that every lane starts from."""
+        """Let every lane start from the current values."""
         self.take_in()
         for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):
             if number < self._num_moving or not _same_bits(start, flat):
                 start.copy_(flat)
 
     def restore(self) -> None:
-        """The module gets back what `remember` found."""
+        """Give the module back what `remember` found."""
         self.take_in()
         for start, flat in zip(self._start, self._flats, strict=True):
             if not _same_bits(start, flat):
                 flat.copy_(start)
 
     def after_lane(self) -> Changes:
-        """What the lane made of the buffers; the module gets the old values back.
+        """Return what the lane made of the buffers, and give the module the old values back.
 
         Raises:
-            UsageError: when it wrote to one that cannot be carried.
+            UsageError: when the lane wrote to one that cannot be carried.
         """
         self.take_in()
         for name, buffer, version in self._constants:
@@ -223,7 +224,7 @@ class BufferBank:
         return changes
 
     def runs(self, indices: Sequence[int]) -> list[tuple[Segment, list[int]]]:
-        """The entries `indices` as few pieces of flats, each with its entries; there may be unused space inside."""
+        """The entries `indices` as a few pieces of flats, each with its entries; there may be unused space inside."""
         wanted = set(indices)
         found: list[tuple[Segment, list[int]]] = []
         for flat, members in enumerate(self._members):
@@ -238,7 +239,7 @@ class BufferBank:
         return found
 
     def start_of_run(self, run: Segment) -> Tensor:
-        """What a piece of a flat was when the pass began, 1-D."""
+        """A piece of a flat as it was when the pass began, 1-D."""
         return _part(self._start[run.flat], run)
 
     def maxima(self, changes: Changes) -> dict[int, int]:
@@ -254,16 +255,16 @@ class BufferBank:
         return largest
 
     def fill(self, indices: Sequence[int], value: int) -> None:
-        """Give entries one number."""
+        """Set entries to one number."""
         for run, _ in self.runs(indices):
             _part(self._flats[run.flat], run).fill_(value)
 
     def set_run(self, run: Segment, value: Tensor) -> None:
-        """Give a piece of a flat the value of a 1-D tensor."""
+        """Set a piece of a flat to the value of a 1-D tensor."""
         _part(self._flats[run.flat], run).copy_(value)
 
     def set(self, index: int, value: Tensor) -> None:
-        """Give entry `index` the value of a 1-D tensor."""
+        """Set entry `index` to the value of a 1-D tensor."""
         segment = self.entries[index].segment
         _part(self._flats[segment.flat], segment).copy_(value)
 
@@ -271,7 +272,7 @@ class BufferBank:
 def _lay_out(
     tensors: Sequence[Tensor | None], rules: Sequence[Rule], allocate: Allocate, stay: Container[int]
 ) -> tuple[list[Segment], list[Tensor], int]:
-    """Moving buffers come first, and into flats of their own; how many flats these are."""
+    """Lay out the buffers: moving ones first, in their own flats; return how many flats these are, too."""
     present = [tensor for tensor in tensors if tensor is not None]
     num_moving = sum(rule in MOVING for rule in rules)
     segments, flats = lay_out(present[:num_moving], allocate, stay)
@@ -284,7 +285,7 @@ def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segme
     buffer = module._buffers[key]  # noqa: SLF001
     assert buffer is not None
     if id(buffer) not in stay:
-        buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it too
+        buffer.data = alias(flats[segment.flat], segment.offset, buffer)  # the same object: others may hold it
     return buffer
 
 
@@ -316,7 +317,7 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 
 
 def _differing(left: Tensor, right: Tensor, segments: Sequence[Segment]) -> list[bool]:
-    """For each of a flat's segments, in order, whether any bit in it differs. Between them nothing does."""
+    """For each of a flat's segments, in order, whether any bit in it differs. Nothing between segments does."""
     factor = 1
     if left.is_complex():
         factor = 2

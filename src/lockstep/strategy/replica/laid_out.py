@@ -1,6 +1,6 @@
-"""The models as they are laid out on this rank: parameters, gradients and buffers in flat memory, and who watches them.
+"""The models as laid out on this rank: parameters, gradients and buffers in flat memory, and who watches them.
 
-A layout holds until the script changes its model; between two passes it follows, on every rank at once.
+A layout holds until the script changes its model; it follows between two passes, on every rank at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockstep.transport.contract import Transport
 
 
 class Listener(ABC):
-    """Hears of gradients while a backward of a lane runs."""
+    """A listener for gradients while a lane's backward runs."""
 
     @abstractmethod
     def gradient_arrived(self, number: int, bucket: int) -> None:
-        """The trainable parameter `number`, which lies in `bucket` (-1: in none), has a new gradient."""
+        """Called when trainable parameter `number`, which is in `bucket` (-1: in none), has a new gradient."""
 
 
 class LaidOut:
@@ -36,9 +36,9 @@ class LaidOut:
 
     Args:
         peers: the ranks that hold the same parameters.
-        memory: where the parameters lie.
-        most_held: this many slots of gradients a pass needs at a time.
-        in_one_lane: whether the run has one lane; then only the numbers of gradients that come are noted.
+        memory: where the parameters are.
+        most_held: how many slots of gradients a pass needs at a time.
+        in_one_lane: whether the run has one lane; then only the numbers of arriving gradients are noted.
     """
 
     def __init__(self, peers: Transport, memory: ParameterMemory, most_held: int, *, in_one_lane: bool) -> None:
@@ -47,30 +47,30 @@ class LaidOut:
         self.absent: set[int] = set()
         """Identities of parameters and buffers that other ranks hold."""
         self.rules: dict[str, str] = {}
-        """Of buffers that differ between lanes."""
+        """Rules for buffers that differ between lanes."""
         self.stay: frozenset[int] = frozenset()
-        """Identities of parameters and buffers that keep the memory that they had; see `other_users`."""
+        """Identities of parameters and buffers that keep their memory; see `other_users`."""
         self.arena = ParameterArena(())
         self.bank = BufferBank((), {})
         self.trainable: list[nn.Parameter] = []
         self.bucket_of: list[int] = []
-        """Of each trainable parameter; -1 where it has no element."""
+        """The bucket of each trainable parameter; -1 if it has no elements."""
         self._pools = SlotPools(peers, most_held)
         self.pool: SlotPool
-        """For the gradients of `trainable`."""
+        """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
-        """While a backward of a lane runs."""
+        """Set while a lane's backward runs."""
         self.arrivals: list[int] = []
-        """In a run with one lane: the parameters that the lane's backward calls came to."""
+        """In a run with one lane: the parameters that the lane's backward calls reached."""
         self.result: Slot | None = None
-        """Of the last pass, as long as `p.grad` is its view."""
+        """The last pass's result, as long as `p.grad` is its view."""
         self.on_watch: Callable[[], None] = _nothing
-        """Called when gradients were laid out anew."""
+        """Called after gradients were laid out anew."""
         self._hooks: list[Any] = []
         self.here: set[int] = set()
         """Identities of the parameters."""
         self._ever: dict[int, tuple[str, nn.Parameter]] = {}
-        """Every parameter that a prepared model ever had, by identity; kept alive, so that no identity is used again."""
+        """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         """See `Strategy.adopt`."""
@@ -80,7 +80,7 @@ class LaidOut:
         self.lay_out()
 
     def follow_changes(self) -> None:
-        """If the script changed its model between passes, on every rank the same, lay it out anew.
+        """Lay the models out anew if the script changed them between passes, in the same way on every rank.
 
         Raises:
             UsageError: when ranks changed it in different ways.
@@ -89,7 +89,7 @@ class LaidOut:
             self.lay_out_changed()
 
     def lay_out_changed(self) -> None:
-        """The model has changed, on every rank; see `follow_changes`."""
+        """Lay out models that changed on every rank; see `follow_changes`."""
         if not self.bank.has_changed() and self.arena.only_froze():
             flags = "".join("01"[parameter.requires_grad] for parameter in self.arena.parameters)
             if len(set(self._peers.all_gather_object(flags, "frozen parameters"))) > 1:
@@ -109,10 +109,10 @@ class LaidOut:
         self.lay_out()
 
     def lay_out(self, *, compact: bool = False) -> None:
-        """Lay out parameters, gradients and buffers anew. Every rank must call it.
+        """Lay out parameters, gradients and buffers anew. Collective: call it on every rank.
 
         Args:
-            compact: give the memory of what this rank does not hold any more back, by moving what stays.
+            compact: free the memory of what this rank no longer holds, by moving what stays.
         """
         self._pools.close()
         memory, previous = self.memory, None if compact else self.arena
@@ -133,7 +133,7 @@ class LaidOut:
         return {*self.arena.addresses, *self.bank.addresses}
 
     def _watch(self) -> None:
-        """Lay out gradients of the parameters that are trainable now, and watch them."""
+        """Lay out and watch the gradients of the parameters that are trainable now."""
         held = {id(parameter): parameter.grad for parameter in self.arena.parameters}
         self.stop_watching()
         self.trainable = [parameter for parameter in self.arena.parameters if parameter.requires_grad]
@@ -157,7 +157,7 @@ class LaidOut:
                 raise _misplaced_backward()
             self.listener.gradient_arrived(number, bucket)
 
-        def only_gradient_arrived(_: Tensor) -> None:  # called for every parameter: little, and nothing that calls more
+        def only_gradient_arrived(_: Tensor) -> None:  # runs for every parameter, so it does little and calls nothing
             if self.listener is None:
                 raise _misplaced_backward()
             note(number)
@@ -165,13 +165,13 @@ class LaidOut:
         return only_gradient_arrived if self._in_one_lane else gradient_arrived
 
     def let_go_of_result(self) -> None:
-        """The last pass's slot may be used again when the script holds no gradient of it any more."""
+        """Let the last pass's slot be reused once the script holds no gradient of it any more."""
         if self.result is not None:
             self.pool.give_back(self.result)
             self.result = None
 
     def refuse_strangers(self, optimizer: Optimizer) -> None:
-        """Raise `UsageError` when `optimizer` updates a parameter that no prepared model has (any more)."""
+        """Raise `UsageError` if `optimizer` updates a parameter that no prepared model has (any more)."""
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.here.issuperset(map(id, owned)):
             return
@@ -197,14 +197,14 @@ class LaidOut:
         return [*self.arena.checksums(), *self.bank.checksums()] if self.models else []
 
     def stop_watching(self) -> None:
-        """Hooks are removed; parameters stay usable."""
+        """Remove the hooks; parameters stay usable."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing: nothing is watching."""
 
 
 def _misplaced_backward() -> UsageError:

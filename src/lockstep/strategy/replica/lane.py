@@ -1,4 +1,4 @@
-"""The lane that is being computed: what it weighs, what its backward made, whether somebody interfered."""
+"""The lane that is being computed: its weight, what its backward made, and whether the script interfered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Lane(ABC):
     """One lane between `begin_lane` and `end_lane`. It uses the `grad` of the trainable parameters.
 
     Args:
-        number: which lane.
+        number: the lane's.
     """
 
     def __init__(self, number: int) -> None:
@@ -26,7 +26,7 @@ class Lane(ABC):
         self.losses: list[Tensor] = []
 
     def weigh(self, weight: float | None, by_samples: float) -> None:
-        """The lane's weight, said by a backward call; `by_samples` is what it is without `weight=`.
+        """Set the lane's weight, as a backward call gives it; without `weight=` it is `by_samples`.
 
         Raises:
             UsageError: when two calls in the lane disagree.
@@ -42,18 +42,18 @@ class Lane(ABC):
 
     @abstractmethod
     def backward_finished(self, *, may_lack: bool = False) -> None:
-        """What is written to the gradients from here on is not ours.
+        """Note that whatever is written to the gradients from here on is not ours.
 
         Args:
-            may_lack: whether autograd may have come to parameters with nothing, because a later stage had nothing.
+            may_lack: whether autograd may have reached parameters with nothing, because a later stage had nothing.
 
         Raises:
-            UsageError: when a gradient that arrived is gone.
+            UsageError: when a gradient that had arrived is gone.
         """
 
     @abstractmethod
     def take(self, number: int, gradient: Tensor) -> None:
-        """Parameter `number` has this gradient: the whole lane's, computed before its place was laid out."""
+        """Take parameter `number`'s gradient of the whole lane, computed before its place was laid out."""
 
     @abstractmethod
     def check_untouched(self) -> None:
@@ -61,11 +61,11 @@ class Lane(ABC):
 
     @abstractmethod
     def arrived(self) -> Sequence[bool]:
-        """For each parameter whether a backward came to it."""
+        """For each parameter, whether a backward reached it."""
 
     @abstractmethod
     def slot_for_reading(self, pool: SlotPool) -> Slot:
-        """The lane's gradients as a slot of `pool`, zeros where there are none; valid until the lane ends."""
+        """Return the lane's gradients as a slot of `pool`, zeros where there are none; valid until the lane ends."""
 
 
 def gradients_touched() -> UsageError:
@@ -78,7 +78,7 @@ def gradients_touched() -> UsageError:
 
 
 def gradient_taken_away() -> UsageError:
-    """A gradient arrived, and is not there."""
+    """The error when a gradient that arrived is gone."""
     return UsageError(
         "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced.",
         "Look at gradients after the step's lanes.",

@@ -1,4 +1,4 @@
-"""One pass of a replica over the lanes of this rank, and the lane that is open in it."""
+"""One pass of a replica over this rank's lanes, and the lane that is open in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lockstep.strategy.replica.slots import PartialSums, Slot
 from lockstep.transport.contract import Transport
 
 CHECKED_LANES = 4
-"""In this many lanes the parameters' bits are summed before and after, to find writes through `.data`."""
+"""The number of lanes in which the parameters' bits are summed before and after, to find writes through `.data`."""
 
 _grad = attrgetter("grad")
 
@@ -39,11 +39,11 @@ class PassSetting:
     transport: Transport
     """All ranks."""
     peers: Transport
-    """Those that hold the same parameters as this one, in the order of the replicas."""
+    """The ranks that hold the same parameters as this one, in the order of the replicas."""
     placement: Placement
     """Lanes on replicas."""
     part_of: Sequence[int]
-    """Of each rank, which part of the model it holds."""
+    """For each rank, which part of the model it holds."""
     laid: LaidOut
     precision: Precision = field(default_factory=Precision)
     observers: list[LaneObserver] = field(default_factory=list)
@@ -51,9 +51,9 @@ class PassSetting:
     last_pass: tuple[int, int] = (0, 0)
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
-    """Backward calls per lane in the last step, by number of pass: when a bucket may begin early."""
+    """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
     abandoned: list[Pass] = field(default_factory=list)
-    """Passes that were left early: what they had begun to send must stay, and waiting for it could take forever."""
+    """Passes that were left early: what they began to send must stay, and waiting for it could take forever."""
 
     @property
     def lanes(self) -> range:
@@ -75,13 +75,13 @@ def _never() -> bool:
 
 
 class LanePass(Pass):
-    """See `Pass`. Making one begins it.
+    """See `Pass`. Constructing one begins it.
 
     Args:
-        setting: of the replica.
-        cut: of the step.
+        setting: the replica's.
+        cut: the step's.
         where: the user's source line.
-        may_lack: whether the backward that runs may come to parameters with nothing, because a later stage had nothing.
+        may_lack: whether the running backward may reach parameters with nothing, because a later stage had nothing.
         begins_early: whether a bucket may begin during backward.
     """
 
@@ -101,7 +101,7 @@ class LanePass(Pass):
         """What `p.grad` was when the pass began."""
         laid.let_go_of_result()
         self.follows = setting.last_pass
-        """The step and number of the pass before."""
+        """The step and number of the previous pass."""
         step, number = setting.last_pass
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
@@ -112,7 +112,7 @@ class LanePass(Pass):
         self._marks = laid.arena.marks()
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
-        """The finished lane, when the run has one lane."""
+        """The finished lane, if the run has one lane."""
         self._used = 0
         self._report = PassReport()
         self._losses: list[Tensor] = []
@@ -127,7 +127,7 @@ class LanePass(Pass):
         return opened
 
     def open_lane(self, lane: int) -> ReplicaLane:
-        """Begin a lane whose forward is computed already, or elsewhere."""
+        """Begin a lane whose forward has been computed already, or elsewhere."""
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
@@ -137,19 +137,20 @@ class LanePass(Pass):
         return self._open
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
-        """Whether the `number`th backward of the lane is expected to be the last one of this rank's only lane, with nothing
-        left to multiply, so that buckets may begin.
+        """Whether buckets may begin in the lane's `number`th backward.
+
+        They may if it is expected to be the last one of this rank's only lane, with nothing left to multiply.
         """
         peers = self.setting.peers
         only = len(self.setting.lanes) == 1 and peers.world_size > 1 and peers.begins_early and self._begins_early
         return only and number == self.setting.expected_backwards.get(self._number) and lane.weight == 1.0
 
     def take_buffers(self, lane: int) -> None:
-        """What the lane made of the buffers is noted, and they are what the pass began with again."""
+        """Note what the lane made of the buffers, and restore what the pass began with."""
         self._buffers.after_lane(lane)
 
     def check_parameters(self, checksums: Sequence[int]) -> None:
-        """Raise `UsageError` when the open lane changed parameters: later lanes would start from other values elsewhere."""
+        """Raise `UsageError` if the open lane changed parameters: later lanes elsewhere would start from others."""
         setting, arena = self.setting, self.setting.laid.arena
         name = arena.name_of_moved(self._marks)
         if not name and setting.lanes_checked < CHECKED_LANES:
@@ -164,7 +165,7 @@ class LanePass(Pass):
             )
 
     def take_lane(self, lane: Lane, backwards: int) -> None:
-        """The open lane is over; its gradients are complete."""
+        """Take the open lane, which is over; its gradients are complete."""
         setting, laid = self.setting, self.setting.laid
         self._open = None
         setting.expected_backwards[self._number] = backwards
@@ -189,7 +190,7 @@ class LanePass(Pass):
         self._next_lane = lane.number + 1
 
     def _skip_lanes_before(self, end: int) -> None:
-        """Lanes that are empty in this step count as zeros, on whichever rank."""
+        """Count the lanes before `end` that are empty in this step as zeros, on any rank."""
         for lane in range(self._next_lane, end):
             if not self.setting.has_one_lane:
                 self._sums.add(lane, None, 0.0)
@@ -229,7 +230,7 @@ class LanePass(Pass):
         self._hand_over(slot, used)
 
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
-        """`p.grad` is what it was before the pass plus the pass's gradient; None where there is neither."""
+        """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
         keep = False
         for parameter, view, before, is_used in zip(laid.trainable, slot.views, self.held, used, strict=True):
@@ -264,11 +265,11 @@ class LanePass(Pass):
             laid.pool.give_back(opened.gradients.slot)
 
     def let_go(self) -> None:
-        """The pass is over, or goes on as another one: nothing of it is restored any more, and its lane is not kept alive."""
+        """Drop a pass that is over or goes on as another one: restore nothing of it, and keep no lane alive."""
         self._is_over, self._open = True, None
 
     def restore_gradients(self) -> None:
-        """`p.grad` is what it was before the pass."""
+        """Restore `p.grad` to what it was before the pass."""
         for parameter, before in zip(self.setting.laid.trainable, self.held, strict=True):
             parameter.grad = before
 
@@ -279,15 +280,15 @@ class ReplicaLane(OpenLane, Listener):
     Args:
         of: the pass.
         gradients: what the lane's backward writes into.
-        checksums: of the parameters before the lane, where they are compared.
+        checksums: those of the parameters before the lane, if they are compared.
     """
 
     def __init__(self, of: LanePass, gradients: Lane, checksums: Sequence[int]) -> None:
         self._pass, self.gradients, self._checksums = of, gradients, checksums
         self.backwards = 0
-        """Backward calls."""
+        """The number of backward calls."""
         self.range: Range | None = None
-        """Of its forward and backward, in profiles."""
+        """The range of its forward and backward in profiles."""
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
@@ -306,11 +307,11 @@ class ReplicaLane(OpenLane, Listener):
             reduction.disarm()
 
     def weigh(self, weight: float | None) -> None:
-        """What the lane counts; None: by its samples."""
+        """Set what the lane counts; None: by its samples."""
         self.gradients.weigh(weight, self._pass.cut.weights[self.gradients.number])
 
     def run_backward(self, backward: Callable[[], None]) -> None:
-        """Let `backward` write gradients of this lane."""
+        """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
         laid.listener = self
         try:
@@ -326,12 +327,12 @@ class ReplicaLane(OpenLane, Listener):
             self._pass.reduction.gradient_arrived(bucket, number)
 
     def check(self) -> None:
-        """Raise `UsageError` when the script touched gradients or parameters in the lane."""
+        """Raise `UsageError` if the script touched gradients or parameters in the lane."""
         self.gradients.check_untouched()
         self._pass.check_parameters(self._checksums)
 
     def leave_forward(self) -> None:
-        """Nothing more is computed in the run's precision. Twice does no harm."""
+        """Compute nothing more in the run's precision. A second call does nothing."""
         self._pass.setting.precision.leave()
 
     def end(self) -> None:
@@ -339,7 +340,7 @@ class ReplicaLane(OpenLane, Listener):
         self.close(takes_buffers=True)
 
     def close(self, *, takes_buffers: bool) -> None:
-        """End the lane; `takes_buffers` unless that was done behind its forward."""
+        """End the lane; `takes_buffers` unless that was done after its forward."""
         self.check()
         if takes_buffers:
             self._pass.take_buffers(self.gradients.number)
@@ -349,6 +350,6 @@ class ReplicaLane(OpenLane, Listener):
             self.end_range()
 
     def end_range(self) -> None:
-        """The lane is over in profiles too."""
+        """End the lane's range in profiles."""
         if self.range is not None:
             self.range.end()

@@ -1,7 +1,7 @@
 """The lane of a run that has one lane: its gradients are the step's, and stay where autograd made them.
 
-There is nothing to add them to and nobody to send them to, so no slot is filled: no zeroing and no copy, as in a plain
-loop, whose bits these are (`-0.0` included). Any other run has more lanes, on every number of ranks.
+There is nothing to add them to and no rank to send them to, so no slot is filled: no zeroing and no copy, as in a plain
+loop, whose bits these are (including `-0.0`). Any other run has more lanes, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class OnlyLane(Lane):
     """One lane between `begin_lane` and the end of its pass.
 
     Args:
-        number: which lane.
+        number: the lane's.
         parameters: the trainable ones; their `grad` is used until the pass ends.
-        arrivals: whoever watches the parameters appends the number of each that a backward comes to.
+        arrivals: gets the number of each parameter that a backward reaches, from the parameters' watcher.
     """
 
     def __init__(self, number: int, parameters: Sequence[nn.Parameter], arrivals: list[int]) -> None:
@@ -60,7 +60,7 @@ class OnlyLane(Lane):
         self._present = [gradient for gradient in known if gradient is not None] if missing else known
 
     def _make_dense(self) -> bool:
-        """A sparse gradient is made dense, as in runs with several lanes. Whether there was one."""
+        """Make sparse gradients dense, as in runs with several lanes; return whether there was one."""
         if {torch.strided}.issuperset(map(_layout, self._present)):
             return False
         for parameter in self._parameters:
@@ -69,9 +69,10 @@ class OnlyLane(Lane):
         return True
 
     def _make_disjoint(self) -> bool:
-        """Autograd may give two parameters one piece of memory, where the next backward would add twice. Whether it did.
+        """Separate gradients that share memory, where the next backward would add twice; return whether any did.
 
-        `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2 does so in torch 2.13.
+        Autograd gives them one piece of memory in `(a.view(4) + b.view(4)).pow(2).sum()` with `a` and `b` of 2 x 2, in
+        torch 2.13.
         """
         starts = list(map(Tensor.data_ptr, self._present))
         ends = sorted(map(add, starts, map(_nbytes, self._present)))
@@ -99,10 +100,10 @@ class OnlyLane(Lane):
         return slot
 
     def hand_over(self, held: Sequence[Tensor | None], scale: float) -> None:
-        """`p.grad` is what it was before the pass plus the lane's gradient, which is multiplied by `scale`.
+        """Set `p.grad` to what it was before the pass plus the lane's gradient times `scale`.
 
         Args:
-            held: for each parameter what its `grad` was before the pass.
+            held: for each parameter, its `grad` before the pass.
             scale: exactly 1.0 multiplies nothing.
         """
         if scale != 1.0:

@@ -1,4 +1,4 @@
-"""What ranks tell each other about a pass: one small frame from each, merged to the same conclusions on every rank."""
+"""What ranks tell each other about a pass: one small frame each, merged to the same conclusions on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.strategy.replica.buffer_pass import Header
 
 
 def mask_of(flags: Sequence[bool]) -> int:
-    """Bit n is set when flag n is."""
+    """The number whose bit n is set when flag n is."""
     return int("".join(map("01".__getitem__, reversed(flags))) or "0", 2)
 
 
@@ -23,24 +23,24 @@ def flags_of(mask: int, size: int) -> list[bool]:
 
 @dataclass
 class PassReport:
-    """One rank's."""
+    """One rank's report."""
 
     lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
-    """Lanes that called backward: weight, and whether it was given with `weight=`."""
+    """Lanes that called backward: the weight, and whether it was given with `weight=`."""
     losses: dict[int, float] = field(default_factory=dict)
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
     notes: Mapping[int, Any] = field(default_factory=dict)
     begun: int = 0
-    """Buckets whose reduction has begun during backward."""
+    """The number of buckets whose reduction began during backward."""
     reopened: list[int] = field(default_factory=list)
-    """Those of them that got a gradient afterwards."""
+    """The buckets among them that got a gradient afterwards."""
     seen: int = 0
     """Equal on all ranks that drew the same random numbers outside lanes."""
 
     def encode(self) -> list[Any]:
-        """As JSON values; lanes become texts."""
+        """Encode as JSON values; lanes become strings."""
         lanes = {lane: [weight, explicit, self.losses[lane]] for lane, (weight, explicit) in self.lanes.items()}
         notes = {str(lane): note for lane, note in self.notes.items()}
         return [_texts(lanes), format(self.used, "x"), self.buffers, notes, self.begun, self.reopened, self.seen]
@@ -48,10 +48,10 @@ class PassReport:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """What all ranks' reports say together; the same on every rank."""
+    """The conclusions from all ranks' reports; the same on every rank."""
 
     weights: tuple[float, ...]
-    """Of each lane; 0.0 for one without backward."""
+    """The weight of each lane; 0.0 without a backward."""
     loss: float | None
     used: int
     buffers: list[Header]
@@ -59,20 +59,20 @@ class Conclusions:
     begun: int
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
-    """Ranks that have drawn other random numbers outside lanes than rank 0."""
+    """Ranks that have drawn different random numbers outside lanes than rank 0."""
 
     @property
     def scale(self) -> float:
-        """What the sum of the weighted lanes is multiplied by; exactly 1.0 with one lane."""
+        """The factor on the sum of the weighted lanes; exactly 1.0 with one lane."""
         total = tree_sum(self.weights)
         return 1.0 if len(self.weights) == 1 or not total else 1.0 / total
 
 
 def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int]) -> Conclusions:
-    """Merge the encoded reports of all ranks; what is said of parameters and buffers only from `peers`, who hold the same.
+    """Merge all ranks' encoded reports; parameters and buffers only from `peers`, which hold the same ones.
 
     Raises:
-        UsageError: on every rank, when lanes weigh in different ways, or all weigh nothing.
+        UsageError: on every rank, when only some lanes give `weight=`, or all weights are 0.
     """
     lanes = {int(lane): values for report in reports for lane, values in report[0].items()}
     if len({explicit for _, explicit, _ in lanes.values()}) > 1:
@@ -100,10 +100,10 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
 
 
 def conclude_alone(report: PassReport) -> Conclusions:
-    """What `conclude` says of the report of one rank with one lane: there is nobody to tell and nothing to average.
+    """Conclude from the report of one rank with one lane: there is no rank to tell and nothing to average.
 
     Raises:
-        UsageError: when the lane weighs nothing.
+        UsageError: when the lane's weight is 0.
     """
     weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
     _check_weights(report.lanes, weights)
@@ -117,7 +117,7 @@ def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
 
 
 def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None:
-    """The weighted mean in the tree's order; with one lane that lane's loss itself."""
+    """The weighted mean in the tree's order; with one lane, that lane's loss itself."""
     if not losses:
         return None
     if len(weights) == 1:

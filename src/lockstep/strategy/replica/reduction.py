@@ -1,8 +1,8 @@
-"""The reduction of a pass over the ranks, bucket by bucket, begun during backward where that is safe.
+"""A pass's reduction over the ranks, bucket by bucket, begun during backward where that is safe.
 
-A bucket may begin when all its gradients have arrived in what is expected to be the last backward of the rank's only
-lane; the expectation is the previous step. A gradient that comes later *reopens* its bucket: it is told to all ranks
-with the step's frame, and reduced again from the start. Buckets begin in one fixed order on every rank.
+A bucket may begin when all its gradients have arrived in what, judging by the previous step, is the last backward of
+the rank's only lane. A later gradient *reopens* its bucket: the step's frame tells all ranks, and it is reduced again
+from the start. Buckets begin in one fixed order on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lockstep.transport.contract import Pending, Transport
 
 
 class Reduction:
-    """One pass's.
+    """The reduction of one pass.
 
     Args:
         transport: the ranks.
@@ -35,17 +35,17 @@ class Reduction:
 
     @property
     def num_begun(self) -> int:
-        """How many buckets this rank has begun, from the first on."""
+        """The number of buckets that this rank has begun, from the first on."""
         return len(self._under_way)
 
     def arm(self, slot: Slot) -> None:
-        """From here on buckets of `slot`, the rank's only lane, begin as soon as they are complete."""
+        """Begin buckets of `slot`, the rank's only lane, as soon as they are complete."""
         if not self._under_way and not any(flat.dtype in WIDE for flat in slot.flats):
             self._slot = slot
             self._missing = [set(bucket.members) for bucket in self._buckets]
 
     def gradient_arrived(self, bucket: int, parameter: int) -> None:
-        """A parameter of a bucket has its gradient; it may come twice (a reentrant checkpoint on a reused block)."""
+        """Note that a parameter of a bucket has its gradient; also twice (a reentrant checkpoint on a reused block)."""
         if self._slot is None:
             if bucket < self.num_begun:
                 self.reopened.add(bucket)
@@ -59,11 +59,13 @@ class Reduction:
             self._under_way[number] = self._transport.begin_all_reduce([part], self._placement, part)
 
     def disarm(self) -> None:
-        """The backward is over; what was begun goes on, nothing begins."""
+        """End the backward: what has begun goes on, nothing else begins."""
         self._slot = None
 
     def begin(self, sums: PartialSums, needed: set[int], begun: int, reopened: frozenset[int]) -> None:
-        """Begin what is not under way yet; every rank, with the same arguments but the first.
+        """Begin what is not under way yet. Collective: call it on every rank.
+
+        All arguments but the first must be the same on every rank.
 
         Args:
             sums: this rank's lanes, added up.
@@ -86,7 +88,7 @@ class Reduction:
         self._under_way[number] = self._transport.begin_all_reduce(partials, self._placement, out)
 
     def finish(self, scale: float) -> Slot:
-        """Wait for all sums, multiplied by `scale`; they stand in the returned slot."""
+        """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
         for pending in self._under_way.values():
             pending.advance(scale)
         for number, pending in self._under_way.items():

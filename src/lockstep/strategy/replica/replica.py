@@ -1,6 +1,6 @@
 """`single` and `ddp`: every rank holds the whole model; gradients are reduced after a pass's lanes.
 
-Synchronisation hangs on gradients and not on `forward`, so any method of the model may be called, twice or not at all.
+Synchronisation depends on gradients and not on `forward`, so any method of the model may be called any number of times.
 What a rank must tell the others about a pass (weights, losses, which parameters were used, buffers) travels in one
 frame; only buckets that some lane used are reduced.
 """
@@ -27,15 +27,15 @@ from lockstep.transport.contract import Transport
 
 
 class Replica(Strategy):
-    """Every rank holds the model. Other strategies hold one of these, and look at `laid`.
+    """A strategy where every rank holds the model. Other strategies hold one of these and look at `laid`.
 
     Args:
         name: `single` or `ddp`, or the strategy that holds it.
         transport: the ranks.
         placement: lanes on replicas.
-        peers: those of them that hold the same parameters, in the order of the replicas; by default all.
-        part_of: of each rank, which part of the model it holds; by default all hold the same.
-        memory: where the parameters lie; by default in memory of this rank's own.
+        peers: the ranks that hold the same parameters, in the order of the replicas; by default all.
+        part_of: for each rank, which part of the model it holds; by default all hold the same.
+        memory: where the parameters are; by default in this rank's own memory.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Replica(Strategy):
         return LanePass(self._setting, cut, where, begins_early=begins_early, **lacks)
 
     def begin_again(self, before: LanePass, may_lack: Callable[[], bool]) -> LanePass:
-        """Begin a pass once more, in which nothing has left this rank, on another layout."""
+        """Begin a pass from which nothing has left this rank once more, on another layout."""
         self._setting.last_pass = before.follows
         return self.begin_pass(before.cut, before.where, may_lack=may_lack)
 

@@ -1,4 +1,4 @@
-"""A lane whose gradients go into a slot, to be added to those of other lanes and sent to other ranks."""
+"""A lane whose gradients go into a slot, are added to those of other lanes, and are sent to other ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SlotLane(Lane):
     """One lane between `begin_lane` and `end_lane`.
 
     Args:
-        number: which lane.
+        number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
     """
 
@@ -32,14 +32,14 @@ class SlotLane(Lane):
         self._seen = self.slot.versions()
 
     def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
-        """Parameter `number` has a new gradient. A large first one moves into its place, as if added to zeros there.
+        """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
 
         Args:
             number: of the parameter.
-            may_lack: whether autograd may have come to the parameter with nothing, because a later stage had nothing.
+            may_lack: whether autograd may have reached the parameter with nothing, because a later stage had nothing.
 
         Returns:
-            Whether there is one.
+            Whether there is a gradient.
         """
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
         if may_lack and (
@@ -56,7 +56,7 @@ class SlotLane(Lane):
                 view.zero_().add_(gradient)
             parameter.grad = view
         self._arrived[number] = True
-        self._seen[flat] = view._version  # noqa: SLF001 - moves when anything in the flat is written to
+        self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
 
     def take(self, number: int, gradient: Tensor) -> None:
@@ -85,7 +85,7 @@ class SlotLane(Lane):
         return self.slot
 
     def fill(self) -> None:
-        """Large parameters that got no gradient count as zeros."""
+        """Fill the places of large parameters that got no gradient with zeros."""
         for view, arrived, is_copied in zip(self.slot.views, self._arrived, self._copied, strict=True):
             if is_copied and not arrived:
                 view.zero_()

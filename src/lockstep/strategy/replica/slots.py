@@ -2,9 +2,8 @@
 
 Every lane gets a *slot*: a flat buffer per (dtype, device), with a view per trainable parameter that serves as `p.grad`
 while the lane runs. Gradients always start from zeros here, in every strategy: a stolen gradient and an accumulated one
-differ in the sign of some zeros. (A run with one lane has one on every number of ranks, and needs no slot: `only_lane`.)
-Finished lanes are merged as the lane tree allows, so a rank with k
-lanes holds at most log2(k) + 1 slots.
+differ in the sign of some zeros. (A run with one lane has one lane on any number of ranks, and needs no slot:
+`only_lane`.) Finished lanes are merged as the lane tree allows, so a rank with k lanes holds at most log2(k) + 1 slots.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from lockstep.transport.contract import Transport
 BUCKET_BYTES = 4 * 1024 * 1024
 """Parameters are reduced in runs of about this size; a run that no lane used is not reduced.
 
-Over shared memory sizes from 256 KiB to the whole model take equally long, within 12 % (`python -m benchmarks buckets`).
+Over shared memory, all sizes from 256 KiB to the whole model take equally long, within 12 %
+(`python -m benchmarks buckets`).
 """
 
 COPIED_BYTES = 128 * 1024
-"""From this size on a gradient is copied into its view (reads one, writes one) instead of added to zeros there (writes
-one, reads two, writes one). Below, the extra call costs more than the traffic."""
+"""From this size on, a gradient is copied into its view (reads one, writes one) instead of added to zeros there (writes
+one, reads two, writes one). Below it, the extra call costs more than the traffic."""
 
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """The dtype in which gradients of a dtype are added up, where it is not the dtype itself."""
@@ -38,7 +38,7 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 @dataclass(frozen=True)
 class Span:
-    """Elements [start, end) in memory of the gradient of the trainable parameter `number`."""
+    """Elements [start, end), in memory order, of the gradient of trainable parameter `number`."""
 
     number: int
     start: int
@@ -52,17 +52,17 @@ class Slot:
     flats: list[Tensor]
     """1-D, one for each (dtype, device) of parameters."""
     views: list[Tensor]
-    """For each trainable parameter its part of a flat, with the parameter's shape and strides."""
+    """For each trainable parameter, its part of a flat, with the parameter's shape and strides."""
     small: list[Tensor]
-    """The views below `COPIED_BYTES`: zeroed before a lane. The others are overwritten by their first gradient."""
+    """The views below `COPIED_BYTES`: zeroed before a lane. The first gradient overwrites the others."""
     unheld: list[int] = field(default_factory=list)
-    """What `_references` counts while nobody else holds a gradient."""
+    """What `_references` counts while nothing else holds a gradient."""
     spans: tuple[Span, ...] = ()
     parts: list[Tensor] = field(default_factory=list)
-    """For each span its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
+    """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
 
     def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
-        """Whether `gradient` is the view `number`, where it was made: `p.grad.data = ...` leads the same object elsewhere."""
+        """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
         view, part, start = self.views[number], self.parts[span], self.spans[span].start
         return (
             gradient is view
@@ -71,13 +71,13 @@ class Slot:
         )
 
     def versions(self) -> list[int]:
-        """Counters that move whenever anybody writes to a gradient in place."""
+        """Counters that increase with every in-place write to a gradient."""
         return [flat._version for flat in self.flats]  # noqa: SLF001 - torch's own name for a documented idea
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The parameters `first` up to `last` of one flat: elements [start, end)."""
+    """A run of neighbouring parameters in one flat: elements [start, end)."""
 
     flat: int
     start: int
@@ -91,10 +91,10 @@ class SlotPool:
 
     Args:
         parameters: the trainable parameters, in order.
-        transport: the ranks; every one of them must make the pool when `num_shared` is not 0.
-        num_shared: this many slots are made at once, in memory whose reductions cost least. Further ones are this
-            rank's own, made when they are taken.
-        bucket_bytes: about so large are buckets.
+        transport: the ranks; each of them must make the pool when `num_shared` is not 0.
+        num_shared: this many slots are made at once, in the memory that is cheapest to reduce. More are this rank's
+            own, made when they are taken.
+        bucket_bytes: the approximate size of buckets.
     """
 
     def __init__(
@@ -113,20 +113,23 @@ class SlotPool:
         self.spans: tuple[Span, ...] = ()
 
     def close(self) -> None:
-        """The slots are not reduced any more. Every rank, in the same order as other calls of the transport."""
+        """Close the pool: its slots are reduced no more. Collective: call it on every rank.
+
+        The order among other calls of the transport must be the same.
+        """
         for slot in self._shared:
             for flat in slot.flats:
                 self._transport.free(flat)
 
     def take(self) -> Slot:
-        """A slot full of zeros that nobody else can see."""
+        """Take a slot full of zeros that nothing else can see."""
         slot = self.take_unfilled()
         for flat in slot.flats:
             flat.zero_()
         return slot
 
     def take_unfilled(self) -> Slot:
-        """A slot that nobody else can see; only `small` is sure to be zero."""
+        """Take a slot that nothing else can see; only `small` is certain to be zero."""
         slot = self._unheld()
         if slot is None:
             slot = self._slot(private_zeros)
@@ -139,7 +142,7 @@ class SlotPool:
         return slot
 
     def _unheld(self) -> Slot | None:
-        """An idle slot of whose gradients nobody holds any. Shared ones that somebody holds stay for later."""
+        """An idle slot none of whose gradients is held elsewhere. Shared ones that are held stay for later."""
         held = []
         found = None
         while self._idle and found is None:
@@ -159,7 +162,7 @@ class SlotPool:
         return slot
 
     def cut(self, spans: Sequence[Span]) -> None:
-        """Give every slot that is taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
+        """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
         if tuple(spans) != self.spans:
             self.spans = tuple(spans)
 
@@ -175,20 +178,20 @@ class SlotPool:
         return slot.flats[segment.flat][segment.offset + span.start : segment.offset + span.end]
 
     def give_back(self, slot: Slot) -> None:
-        """The slot may be taken again as soon as nobody holds one of its gradients any more."""
+        """Give back a slot; it may be taken again once nothing holds its gradients any more."""
         self._idle.append(slot)
 
 
 def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Says the size of a flat."""
+    """Make a flat that only has a size."""
     return torch.zeros((), dtype=dtype, device=device).expand(size)
 
 
 def _references(slot: Slot) -> list[int]:
-    """How many references there are to each gradient and to their memory; more than at first when the script keeps any.
+    """Count the references to each gradient and to its memory; more than at first if the script keeps any.
 
-    The first kind finds `p.grad` itself, because since torch 2.10 what C++ refers to has one more reference in Python. The
-    second kind finds `p.grad.detach()` and other views. It is torch's own counter, without a public name.
+    The first kind finds `p.grad` itself, because since torch 2.10 an object that C++ refers to has one more reference
+    in Python. The second kind, torch's own counter without a public name, finds `p.grad.detach()` and other views.
     """
     storages = [flat.untyped_storage() for flat in slot.flats]
     shared = [storage_uses(storage._cdata) for storage in storages]  # noqa: SLF001
@@ -197,7 +200,7 @@ def _references(slot: Slot) -> list[int]:
 
 
 def _buckets(segments: Sequence[Segment], kinds: Sequence[Tensor], bucket_bytes: int) -> list[Bucket]:
-    """Runs of neighbouring parameters. Last parameters first: their gradients are complete first."""
+    """Divide into runs of neighbouring parameters, the last ones first: their gradients are complete first."""
     buckets = []
     for flat, kind in enumerate(kinds):
         members = [number for number, segment in enumerate(segments) if segment.flat == flat and segment.size]
@@ -220,7 +223,7 @@ class PartialSums:
         self._wide: dict[Node, list[Tensor]] = {}
 
     def add(self, lane: int, slot: Slot | None, weight: float) -> None:
-        """Lane `lane` is finished with these gradients (None: an empty lane, zeros). Lanes must come in order."""
+        """Add finished lane `lane` with its gradients (None: an empty lane, zeros). Lanes must come in order."""
         slot = slot or self._pool.take()
         node = (lane, lane + 1)
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
@@ -240,13 +243,13 @@ class PartialSums:
         return [self._wide[node][bucket.flat][bucket.start : bucket.end] for node in self._subtrees]
 
     def give_up(self) -> None:
-        """There will be no sum; the slots go back."""
+        """Give up the sum and return the slots to the pool."""
         for slot in self._slots.values():
             self._pool.give_back(slot)
         self._slots.clear()
 
     def finish(self) -> tuple[Slot, list[Tensor]]:
-        """The slot that will hold the result, and its flats in the dtype of the sum; the other slots go back."""
+        """Return the slot for the result, and its flats in the dtype of the sum; give back the other slots."""
         if not self._subtrees:
             slot = self._pool.take()
             return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
@@ -257,24 +260,24 @@ class PartialSums:
 
 
 KEPT_POOLS = 4
-"""Each has the memory of at least one gradient, so those of patterns that were not used lately go."""
+"""Each pool takes the memory of at least one gradient, so those of patterns not used recently are dropped."""
 
 
 class SlotPools:
-    """The pools of one list of parameters.
+    """The pools of one list of parameters. Collective: call its methods on every rank, in the same order.
 
     Args:
-        transport: see `SlotPool`. Every rank must call the methods, in the same order.
+        transport: see `SlotPool`.
         num_shared: see `SlotPool`.
     """
 
     def __init__(self, transport: Transport, num_shared: int) -> None:
         self._transport, self._num_shared = transport, num_shared
         self._pools: dict[tuple[bool, ...], SlotPool] = {}
-        """The one used last is the last one."""
+        """The most recently used one comes last."""
 
     def of(self, parameters: Sequence[nn.Parameter]) -> SlotPool:
-        """The pool for those of `parameters`, always the same list, that are trainable now."""
+        """Return the pool for those of `parameters`, always the same list, that are trainable now."""
         pattern = tuple(parameter.requires_grad for parameter in parameters)
         pool = self._pools.pop(pattern, None)
         if pool is None:
@@ -286,7 +289,7 @@ class SlotPools:
         return pool
 
     def close(self) -> None:
-        """Nothing is reduced from these slots any more."""
+        """Close all pools: nothing is reduced from their slots any more."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()

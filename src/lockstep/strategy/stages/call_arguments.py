@@ -1,4 +1,4 @@
-"""The arguments of a layer's call as a row of leaves, the same on every stage."""
+"""The arguments of a layer's call as a list of leaves, the same on every stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.torch_private import pytree
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of a call's arguments, in a fixed order."""
+    """Return the leaves of a call's arguments, in a fixed order."""
     leaves: list[Any] = pytree.tree_leaves((args, dict(kwargs)))
     return leaves
 
@@ -17,7 +17,7 @@ def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 def replace_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], replaced: Mapping[int, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with some leaves replaced, by number."""
+    """Return the arguments with some leaves replaced, by number."""
     leaves, form = pytree.tree_flatten((args, dict(kwargs)))
     new_args, new_kwargs = pytree.tree_unflatten([replaced.get(n, leaf) for n, leaf in enumerate(leaves)], form)
     return new_args, new_kwargs

@@ -1,7 +1,7 @@
 """The random streams that travel with a lane's activations from stage to stage.
 
-A lane draws its random numbers in one order, whoever computes: dropout in the second stage goes on where the first one
-stopped. Only streams that moved since the model was called are carried.
+A lane draws its random numbers in one order, whichever stage computes: dropout in the second stage goes on where the
+first one stopped. Only streams that moved since the model was called are carried.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class CarriedStreams:
         self._start: dict[str, Any] = {}
 
     def mark(self) -> None:
-        """The model is called: every stage of the replica stands at the same place in its streams now."""
+        """Note where the streams are as the model is called: at the same place on every stage of the replica."""
         self._start = self._present()
 
     def pack(self) -> tuple[Words, list[Tensor]]:
-        """What moved since `mark`: JSON words, and tensors of torch's states, for `unpack` on another stage."""
+        """Return what moved since `mark`: JSON words, and tensors of torch's states, for `unpack` on another stage."""
         now = self._present()
         moved = {name: state for name, state in now.items() if not _equal(state, self._start[name])}
         tensors = [state for state in moved.values() if isinstance(state, Tensor)]
@@ -37,7 +37,7 @@ class CarriedStreams:
         return words, tensors
 
     def unpack(self, words: Words, tensors: Sequence[Tensor]) -> None:
-        """Stand where the sender stood. What it does not mention is where it was at `mark`."""
+        """Set the streams to where the sender's were. Those it does not mention are as at `mark`."""
         states = iter(tensors)
         for name, start in self._start.items():
             if name not in words:
@@ -46,18 +46,18 @@ class CarriedStreams:
                 self._set(name, next(states) if words[name] is None else _state(words[name]))
 
     def states(self) -> dict[str, Tensor]:
-        """Where torch's own streams stand, for `go_to`."""
+        """Return the states of torch's own streams, for `go_to`."""
         return {name: state for name, state in self._present().items() if isinstance(state, Tensor)}
 
     def standing(self) -> list[Any]:
-        """Something that is equal while no stream moves."""
+        """Return something that stays equal while no stream moves."""
         return [
             repr(_words(state)) if not isinstance(state, Tensor) else state.numpy().tobytes()
             for state in self._present().values()
         ]
 
     def go_to(self, states: Mapping[str, Tensor]) -> None:
-        """Stand where `states` was called."""
+        """Set torch's streams to where they were when `states` was called."""
         for name, state in states.items():
             self._set(name, state)
 

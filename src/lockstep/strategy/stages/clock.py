@@ -1,4 +1,4 @@
-"""When a stage did what: for the picture of a step, and to say why a pipeline is slow."""
+"""When a stage did what: to draw a step, and to explain why a pipeline is slow."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 
 class StageClock:
-    """Of one rank. Times are `time.monotonic`, which all processes of a node share."""
+    """One rank's clock. Times are `time.monotonic`, which all processes of a node share."""
 
     def __init__(self) -> None:
         self.last_pass: list[tuple[str, int, float, float]] = []
-        """Kind, lane, begin and end of each action of the last pass; waits (W, lane -1), which lie inside, behind them."""
+        """Kind, lane, begin and end of each action of the last pass, then of the waits (W, lane -1) inside them."""
         self._pass: list[tuple[str, int, float, float]] = []
         self.busy_s: dict[str, float] = {}
-        """Seconds of all actions of a kind, waiting included."""
+        """Seconds of all actions of a kind, including waits."""
         self.waited_s = 0.0
         """Seconds of waiting for other stages."""
         self.num_passes = 0
         self._waited_since = 0.0
 
     def note(self, kind: str, lane: int, began: float) -> None:
-        """An action has ended."""
+        """Note an action that has ended."""
         now = time.monotonic()
         self._pass.append((kind, lane, began, now))
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + now - began
 
     def end_pass(self, waits: Sequence[tuple[float, float]]) -> None:
-        """All actions of a pass are done; meanwhile the stage waited from each begin to each end."""
+        """End a pass, all actions of which are done; `waits` are the begin and end of each wait in it."""
         self.last_pass, self._pass = [*self._pass, *(("W", -1, begin, end) for begin, end in waits)], []
         waited_s = sum(end - begin for begin, end in waits)
         self.waited_s += waited_s
@@ -36,12 +36,12 @@ class StageClock:
         self.num_passes += 1
 
     def take_waited_s(self) -> float:
-        """Seconds of waiting since the last question."""
+        """Return the seconds of waiting since the last call."""
         waited, self._waited_since = self._waited_since, 0.0
         return waited
 
     def report(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the times as JSON values."""
         return {
             "forward_s": self.busy_s.get("F", 0.0),
             "backward_s": self.busy_s.get("B", 0.0),

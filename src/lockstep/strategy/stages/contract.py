@@ -1,4 +1,4 @@
-"""What a cut model needs from the place where its stages are: other ranks, or other devices of this process."""
+"""What a cut model needs from where its stages are: other ranks, or other devices of this process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lockstep.strategy.stages.cutting.model_cut import ModelCut
 
 
 class Stages(ABC):
-    """The stages of one model, from the moment when it is cut. What is not said here is as if all of it were on this rank."""
+    """The stages of one model, once it is cut. Everything else is as if the whole model were on this rank."""
 
     num_stages: int
     is_in_lane = False
-    """Whether a call of the model, made now, belongs to a lane; set by the pass."""
+    """Whether a call of the model belongs to a lane right now; set by the pass."""
 
     @abstractmethod
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
@@ -28,27 +28,27 @@ class Stages(ABC):
 
         Args:
             model: the whole one; the same object stays.
-            cut: of it.
-            used: names of tensors whose memory something else uses too.
+            cut: the model's.
+            used: names of tensors whose memory has other users.
             laid: where parameters and buffers are laid out.
         """
 
     def begin_pass(self) -> None:  # noqa: B027 - nothing to do
-        """A pass begins."""
+        """Begin a pass."""
 
     def going_back(self) -> AbstractContextManager[None]:
-        """Around a backward of the calls that the open lane has made."""
+        """A context for a backward of the calls that the open lane has made."""
         return nullcontext()
 
     def may_lack(self) -> bool:
-        """Whether the backward that runs may come to parameters with nothing."""
+        """Whether the running backward may reach parameters with nothing."""
         return False
 
     def end_lane(self) -> None:  # noqa: B027
-        """The lane is over, or left."""
+        """End the lane, which is over or left."""
 
     def end_pass(self) -> None:  # noqa: B027
-        """The pass is over; gradients are complete."""
+        """End the pass; gradients are complete."""
 
     def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: B027
         """See `Strategy.take_optimizer`."""
@@ -57,7 +57,7 @@ class Stages(ABC):
         """See `Strategy.before_update`."""
 
     def here(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
-        """Those that this rank holds."""
+        """Those of `parameters` that this rank holds."""
         return parameters
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
@@ -78,4 +78,4 @@ class Stages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The model is itself again, but for the parameters that it does not have here."""
+        """Restore the model, except for the parameters that it does not have here."""

@@ -1,7 +1,7 @@
 """The cut of a model: decided by the first lane that calls it, from that call.
 
-Every rank has the whole model until then and computes that lane whole, as one rank would; an evaluation before the first
-step runs it as it is. Behind the lane all ranks agree, and each keeps what belongs to its stage, of the lane too.
+Until then, every rank has the whole model and computes that whole lane, as one rank would; an evaluation before the
+first step runs the model as it is. After the lane all ranks agree, and each keeps its stage's part, of the lane too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lockstep.transport.together import decode
 
 
 class CutAtFirstCall:
-    """Cuts a replica's model when it is first called in a lane. It has nothing to do when the model is cut.
+    """The cut of a replica's model when a lane first calls it. Once the model is cut, it has nothing to do.
 
     Args:
         replica: holds the model.
         stages: where the parts go.
         transport: all ranks.
-        looks: whether this rank decides for all; of each replica one does.
-        device: of this rank.
+        looks: whether this rank decides for all; one in each replica does.
+        device: this rank's.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CutAtFirstCall:
         self.is_done = False
         self._restore_forward: Callable[[], None] = _nothing
         self._used: Collection[str] = ()
-        """Names of tensors whose memory something else uses too, when the first lane began."""
+        """Names of tensors whose memory had other users when the first lane began."""
         self._first: FirstLane | None = None
         """The open lane, until the model is cut."""
 
@@ -56,7 +56,7 @@ class CutAtFirstCall:
         self._wanted = (*self._wanted, *layers)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
-        """Look at the calls of the model, which the replica holds."""
+        """Watch the calls of the model, which the replica holds."""
         self._restore_forward()
         self._restore_forward = replace_method(models[0], "forward", self._first_call(models[0].forward))
 
@@ -70,16 +70,16 @@ class CutAtFirstCall:
 
     @property
     def num_calls_with_gradients(self) -> int:
-        """Calls of the model in the open lane."""
+        """The number of calls of the model in the open lane."""
         return self._first.num_calls_with_gradients if self._first is not None else 0
 
     @property
     def has_called(self) -> bool:
-        """Whether the open lane has called the model, which is not cut yet."""
+        """Whether the open lane has called the uncut model."""
         return self._first is not None and self._first.num_calls > 0
 
     def begin_lane(self) -> None:
-        """A lane begins on the whole model."""
+        """Begin a lane on the whole model."""
         laid = self._replica.laid
         [(_, model)] = laid.models
         # Before the lane: its own graph, which may live on, is no other user.
@@ -87,15 +87,15 @@ class CutAtFirstCall:
         self._first = FirstLane(model, self._looks, self._device)
 
     def going_back(self) -> AbstractContextManager[None]:
-        """Around a backward of the open lane."""
+        """A context for a backward of the open lane."""
         return self._first.going_back() if self._first is not None else nullcontext()
 
     def forget_lane(self) -> None:
-        """The open lane is over, or left."""
+        """Forget the open lane, which is over or left."""
         self._first = None
 
     def require_call(self) -> None:
-        """Raise `UsageError` when the open lane has not called the model."""
+        """Raise `UsageError` if the open lane has not called the model."""
         if not self.has_called:
             raise UsageError(
                 f"The lane did not call the model as model(...), which is what {self._replica.name} cuts into stages.",
@@ -103,7 +103,7 @@ class CutAtFirstCall:
             )
 
     def behind_lane(self, current: LanePass, opened: ReplicaLane) -> tuple[LanePass, ReplicaLane]:
-        """The open lane is computed, by every rank of the replica: agree, cut, and keep what belongs here.
+        """After the open lane, which every rank of the replica has computed: agree, cut, and keep what belongs here.
 
         Returns:
             The pass and the lane that go on in this rank's stage.
@@ -130,12 +130,12 @@ class CutAtFirstCall:
         return again, here
 
     def behind_pass(self, current: LanePass) -> LanePass:
-        """No lane of this rank has called the model in the pass; but lanes of other ranks may have. The pass that goes on."""
+        """After a pass in which only other ranks' lanes may have called the model: return the pass that goes on."""
         cut = self._agree(-1, "", None)
         return current if cut is None else self._apply(cut, current)
 
     def _take_changes(self) -> dict[tuple[nn.Module, str], Tensor]:
-        """What the lane made of the buffers, 1-D; the module has what the pass began with again."""
+        """Return what the lane made of the buffers, 1-D, and restore what the pass began with."""
         bank = self._replica.laid.bank
         changes = bank.after_lane()
         entries = [bank.entries[index] for index in changes.entries]
@@ -144,7 +144,7 @@ class CutAtFirstCall:
     def _put_back(
         self, lane: Lane, opened: ReplicaLane, gradients: Mapping[int, Tensor], buffers: Mapping[Any, Tensor]
     ) -> None:
-        """The lane that was computed on the whole model goes on in this rank's stage of it."""
+        """Let the lane that was computed on the whole model go on in this rank's stage of it."""
         here, laid = opened.gradients, self._replica.laid
         here.weight, here.explicit, here.losses = lane.weight, lane.explicit, lane.losses
         for number, parameter in enumerate(laid.trainable):
@@ -156,10 +156,12 @@ class CutAtFirstCall:
                 laid.bank.set(index, value)
 
     def _agree(self, lane: int, digest: str, decided: dict[str, Any] | list[str] | None) -> ModelCut | None:
-        """What the first rank that watched has decided; None when no lane has called the model. Every rank, once in a pass.
+        """Return the cut; None when no lane has called the model. Collective: call it on every rank.
+
+        The first rank that watched has decided it. Call it once per pass.
 
         Raises:
-            UsageError: on every rank, when the model cannot be cut, or ranks computed the same lane with other results.
+            UsageError: on every rank, when the model cannot be cut, or ranks got different results for the same lane.
         """
         told = self._transport.all_gather_object([lane, digest, decided], "cut the model")
         found = next((one for _, _, one in told if one), None)
@@ -169,7 +171,7 @@ class CutAtFirstCall:
         return ModelCut.decode(found) if found is not None else None
 
     def _apply(self, cut: ModelCut, current: LanePass) -> LanePass:
-        """Cut the model, and begin the pass once more, in which nothing but the first lane was computed."""
+        """Cut the model, and begin the pass, in which only the first lane has been computed, once more."""
         laid = self._replica.laid
         [(_, model)] = laid.models
         current.restore_gradients()
@@ -179,15 +181,15 @@ class CutAtFirstCall:
         self.is_done = True
         if self._transport.rank == 0:
             say(f"stages {cut} (forward and backward of a lane)")
-        torch.clear_autocast_cache()  # its casts of weights, made by the first lane, refer to where those are now
+        torch.clear_autocast_cache()  # the first lane's casts of weights refer to where those are now
         self._stages.install(model, cut, self._used, laid)
         return self._replica.begin_again(current, self._stages.may_lack)
 
     def close(self) -> None:
-        """The model's forward is its own again."""
+        """Give the model its own forward again."""
         self._restore_forward()
         self._restore_forward = _nothing
 
 
 def _nothing() -> None:
-    """There is no forward to put back."""
+    """Do nothing: there is no forward to put back."""

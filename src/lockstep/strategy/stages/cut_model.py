@@ -1,6 +1,6 @@
 """`model_parallel` and `pipeline`: a replica's model in stages, cut when a lane first calls it.
 
-Where the stages are (`Stages`) and how a pass goes through them (`StagedPass`, `PipelinePass`) are parts of it.
+It is made of where the stages are (`Stages`) and how a pass goes through them (`StagedPass`, `PipelinePass`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cut_at_first_call import CutAtFirstCall
 
 MakePass = Callable[[LanePass], Pass | OrderedPass]
-"""Of the replica's pass."""
+"""Makes a pass from the replica's."""
 
 
 class CutModel(Around):
     """A model in stages.
 
     Args:
-        replica: holds the whole model, then this rank's part of it.
+        replica: holds the whole model, and after the cut this rank's part of it.
         cutting: cuts it.
         stages: where the parts are.
         make_pass: how a pass goes through the stages.
-        is_ordered: whether those passes are `OrderedPass`.
+        is_ordered: whether those passes are `OrderedPass`es.
     """
 
     takes_closures = False

@@ -1,4 +1,4 @@
-"""Stages in one process: consecutive layers on the GPUs of one rank, as `.to("cuda:0")`, `.to("cuda:1")` would.
+"""Stages in one process: consecutive layers on the GPUs of one rank, as if by `.to("cuda:0")`, `.to("cuda:1")`.
 
 The whole graph stays in one process, so forward and backward are torch's own; only what goes into a stage's first layer
 is moved. One GPU works at a time.
@@ -27,7 +27,7 @@ class DeviceStages(Stages):
     """The stages of a model on several devices of this process.
 
     Args:
-        devices: one for each stage; the first one is where batches are, and where results come back to.
+        devices: one for each stage; batches are on the first, and results come back to it.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -71,7 +71,7 @@ class DeviceStages(Stages):
         return run
 
     def _moving_to(self, device: torch.device, model: nn.Module, names: Sequence[str]) -> Passing:
-        """What goes into a stage's first layer moves to its device, and with it the parameters that are used there too."""
+        """Move what goes into a stage's first layer to its device, along with the parameters also used there."""
         own, stand_ins = {name: model.get_parameter(name) for name in names}, StandIns(model, names)
         self._stand_ins.append(stand_ins)
 

@@ -15,24 +15,24 @@ Passing = Callable[[tuple[Any, ...], dict[str, Any]], Arguments]
 
 
 class Gate:
-    """Counts the calls of a layer. No hook: torch's fast path for attention refuses layers with hooks.
+    """A counter of a layer's calls. It is no hook: torch's fast path for attention refuses layers with hooks.
 
     Args:
-        model: whose layer is watched until `remove`.
+        model: its layer is watched until `remove`.
         entry: which call of which layer.
         passing: gets that call's arguments, and returns those that the layer is called with.
-        outside: gets those of calls between forwards: activation checkpointing computes a layer again, or the script
-            calls it by itself.
+        outside: gets the arguments of calls between forwards: activation checkpointing computes a layer again, or the
+            script calls it directly.
     """
 
     def __init__(self, model: nn.Module, entry: Entry, passing: Passing, outside: Passing | None = None) -> None:
         self._entry, self._passing, self._outside = entry, passing, outside
         self.count: int | None = None
-        """Calls in the present forward; None between forwards."""
+        """The number of calls in the current forward; None between forwards."""
         layer = model.get_submodule(entry.layer)
         self._call: Callable[..., Any] = layer._call_impl  # noqa: SLF001 - what runs the user's hooks and `forward`
         self.remove = replace_method(layer, "_call_impl", self._called)
-        """The layer is called as before."""
+        """Let the layer be called as before."""
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         if self.count is None:

@@ -1,4 +1,4 @@
-"""Gradients between the stages of a replica: every backward of a lane sends exactly one message for each call of the model."""
+"""Gradients between a replica's stages: each backward of a lane sends exactly one message per call of the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lockstep.strategy.stages.loans import Loans
 
 
 class GradientExchange:
-    """Of one stage. See `hand_over.Exchange`.
+    """One stage's exchange of gradients. See `hand_over.Exchange`.
 
     Args:
         links: to the other stages.
-        loans: layers find them again in a backward, for activation checkpointing.
+        loans: for layers to find again in a backward, for activation checkpointing.
         model: what messages call the model.
     """
 
@@ -26,11 +26,11 @@ class GradientExchange:
         self._links, self._loans, self._model = links, loans, model
         self._goes_back = False
         self.lacks = False
-        """Whether the present backward got nothing for some of what was handed over; it comes to parameters all the same."""
+        """Whether the current backward got nothing for some of what was handed over; it still reaches parameters."""
 
     @contextmanager
     def going_back(self, calls: Sequence[Call]) -> Iterator[None]:
-        """Around a backward of what these calls made. Every stage before gets one message of each, whatever it reached."""
+        """A context for a backward of these calls. Each earlier stage gets a message per call, whatever it reaches."""
         for call in calls:
             call.backwards += 1
             call.gave = call.took = False
@@ -50,7 +50,7 @@ class GradientExchange:
             self._loans.put_back()
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients of what the stage before handed over."""
+        """Send gradients of what the previous stage handed over."""
         self._require_backward()
         call.gave = True
         self._links.give_back((call.number, call.backwards), gradients)

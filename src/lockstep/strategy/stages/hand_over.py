@@ -17,41 +17,41 @@ class Call:
 
     number: int
     handed: list[Tensor] = field(default_factory=list)
-    """What went to the next stage, with its graph: activations, then lent parameters."""
+    """What went to the next stage, with its graph: first activations, then lent parameters."""
     flags: list[bool] = field(default_factory=list)
     """Which of `handed` need a gradient."""
     borrowed: list[Tensor] = field(default_factory=list)
     """The parameters that came with the activations, for a backward that computes layers again."""
     owes: bool = False
-    """Whether the stage before handed over what needs gradients."""
+    """Whether the previous stage handed over something that needs gradients."""
     backwards: int = 0
-    """How many backwards there were since; each gives and takes gradients once."""
+    """The number of backwards since; each sends and receives gradients once."""
     gave: bool = False
     took: bool = False
 
     def forget(self) -> None:
-        """The lane is over: nothing goes back through this call any more."""
+        """Forget everything: the lane is over, and nothing goes back through this call any more."""
         self.handed, self.borrowed = [], []
 
 
 class Exchange(Protocol):
-    """Sends and receives gradients of a call."""
+    """What sends and receives a call's gradients."""
 
     def give_back(self, call: Call, gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients of what the stage before handed over."""
+        """Send gradients of what the previous stage handed over."""
 
     def get_back(self, call: Call) -> list[Tensor | None]:
         """Receive gradients of what `call` handed over, one for each tensor."""
 
 
 def entered(exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor]) -> list[Tensor]:
-    """The values as inputs of this stage; their backward sends their gradients to the stage before."""
+    """Return the values as inputs of this stage; their backward sends their gradients to the previous stage."""
     call.owes = any(flags)
     return _joined(_Enter, exchange, call, flags, values)
 
 
 def left(exchange: Exchange, call: Call, flags: list[bool], values: list[Tensor]) -> list[Tensor]:
-    """The model's result on a stage that is not the last; its backward receives gradients of what was handed over."""
+    """Return the model's result on an earlier stage; its backward receives gradients of what was handed over."""
     return _joined(_Leave, exchange, call, flags, values, *call.handed)
 
 
@@ -60,7 +60,7 @@ def _joined(
 ) -> list[Tensor]:
     if not any(flags):
         return values
-    root = torch.empty(0, requires_grad=True)  # without an input that needs a gradient there would be no backward
+    root = torch.empty(0, requires_grad=True)  # without an input that requires grad there would be no backward
     return list(function.apply(exchange, call, flags, values, root, *inputs))
 
 

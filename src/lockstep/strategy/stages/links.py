@@ -1,6 +1,6 @@
-"""The messages between the stages of a replica: activations ahead, gradients back, results to all.
+"""The messages between a replica's stages: activations forward, gradients back, results to all.
 
-Every message that is sent is received: a stage that waits until its messages are delivered would hang else.
+Every message that is sent is received; otherwise a stage that waits for delivery of its messages would hang.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Links:
         self._waits: list[tuple[float, float]] = []
 
     def hand_over(self, words: Any, tensors: Sequence[Tensor]) -> None:
-        """Activations, to the next stage."""
+        """Send activations to the next stage."""
         self._ahead.send(self.stage + 1, words, tensors)
 
     def take_over(self) -> tuple[Any, list[Tensor]]:
-        """The activations of the stage before."""
+        """Receive the previous stage's activations."""
         return self._waiting(self._ahead, self.stage - 1)
 
     def give_back(self, backward: Backward, gradients: Sequence[Tensor | None]) -> None:
-        """Gradients, to the stage before; none for what was not used."""
+        """Send gradients to the previous stage; None for what was not used."""
         present = [gradient is not None for gradient in gradients]
         self._back.send(self.stage - 1, [*backward, present], [g for g in gradients if g is not None])
 
     def get_back(self, backward: Backward) -> list[Tensor | None]:
-        """The gradients of what a call handed over; those of other calls may come first."""
+        """Receive the gradients of what a call handed over; those of other calls may come first."""
         while backward not in self._early:
             (call, number, present), tensors = self._waiting(self._back, self.stage + 1)
             self._early[call, number] = (present, tensors)
@@ -63,12 +63,12 @@ class Links:
         return [next(arrived) if is_present else None for is_present in present]
 
     def publish(self, words: Any, tensors: Sequence[Tensor]) -> None:
-        """The last stage's result, to all others."""
+        """Send the last stage's result to all others."""
         for stage in range(self.num_stages - 1):
             self._results.send(stage, words, tensors)
 
     def get_result(self) -> tuple[Any, list[Tensor]]:
-        """The last stage's result."""
+        """Receive the last stage's result."""
         return self._waiting(self._results, self.num_stages - 1)
 
     def _waiting(self, channel: Channel, source: int) -> tuple[Any, list[Tensor]]:
@@ -78,7 +78,7 @@ class Links:
         return message
 
     def take_waits(self) -> list[tuple[float, float]]:
-        """When this stage waited for messages since the last question: begin and end, in order."""
+        """Return when this stage waited for messages since the last call: begins and ends, in order."""
         waits, self._waits = self._waits, []
         return waits
 

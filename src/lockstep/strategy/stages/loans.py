@@ -1,8 +1,8 @@
 """Parameters that several stages use: the first of them holds them and lends them to the others, with the activations.
 
-A lent parameter is carried over a cut like an activation: its gradients come back with theirs and are added to those of
-the stage before in autograd's own order, so that a lane's gradient has the bits of one rank. Its values go over once in
-a pass, and before an evaluation if they changed.
+A lent parameter crosses a cut like an activation: its gradients come back with theirs and are added to those of the
+previous stage in autograd's own order, so a lane's gradient has the bits of one rank. Its values cross once per pass,
+and before an evaluation if they changed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Loans:
     """What one stage borrows and lends.
 
     Args:
-        model: whose layers use the parameters.
-        borrowed: names of parameters that come from the stage before.
-        lent: names of parameters that go to the stage after; its own, or borrowed ones.
+        model: its layers use the parameters.
+        borrowed: names of parameters that come from the previous stage.
+        lent: names of parameters that go to the next stage; its own, or borrowed ones.
         in_pass: whether a call belongs to a pass, in which parameters do not change.
     """
 
@@ -37,34 +37,34 @@ class Loans:
         self._values: dict[str, Tensor] = {}
         self._present: dict[str, Tensor] = {}
         self._marks: dict[str, Mark] = {}
-        """Of what an evaluation sent last; nothing since a pass."""
+        """The marks of what an evaluation sent last; empty after a pass."""
         self._sent_in_pass = False
         self._news: set[str] = set()
-        """Which of the borrowed ones came with new values in the present call."""
+        """The borrowed parameters that came with new values in the current call."""
 
     def begin_pass(self) -> None:
-        """Parameters may have changed since the last pass."""
+        """Begin a pass: parameters may have changed since the last one."""
         self._sent_in_pass = False
 
     def receive(self, present: Sequence[bool], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """New values came for some of the borrowed parameters; all of them, each as a new tensor."""
+        """Take new values for some of the borrowed parameters; return all of them, each as a new tensor."""
         self._news = {name for name, is_new in zip(self._borrowed, present, strict=True) if is_new}
         arrived = iter(tensors)
         self._values |= {name: next(arrived) for name in self._borrowed if name in self._news}
         return [self._values[name].detach() for name in self._borrowed]
 
     def use(self, tensors: Sequence[Tensor]) -> None:
-        """From here on, layers find these in the place of the borrowed parameters."""
+        """Let layers find these in place of the borrowed parameters from here on."""
         self._present = dict(zip(self._borrowed, tensors, strict=True))
         self._stand_ins.use(tensors)
 
     def put_back(self) -> None:
-        """Layers find the absent parameters again, which nobody can use by mistake."""
+        """Let layers find the absent parameters again, which cannot be used by mistake."""
         self._stand_ins.put_back()
         self._present.clear()
 
     def to_hand_over(self) -> tuple[list[Tensor], list[bool]]:
-        """What goes to the stage after, and which of it has new values there."""
+        """Return what goes to the next stage, and which of it has new values there."""
         tensors = [self._own[name] if name in self._own else self._present[name] for name in self._lent]
         has_changed = self._own_have_changed()
         return tensors, [has_changed if name in self._own else name in self._news for name in self._lent]

@@ -1,7 +1,7 @@
-"""`pipeline`: the stages of a model work on different lanes at the same time; a lane is a micro-batch.
+"""`pipeline`: a model's stages work on different lanes at the same time; a lane is a micro-batch.
 
-The order of the work is a `layout.schedule`. A lane's forward and backward are apart in time, so the loop needs
-`step.backward(loss_of)`: `loss_of` calls the model once, and what follows that call runs on the last stage only.
+The order of the work is a `layout.schedule`. A lane's forward and backward are separate in time, so the loop needs
+`step.backward(loss_of)`: `loss_of` calls the model once, and what follows that call runs only on the last stage.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class PipelinePass(OrderedPass):
 
     Args:
         inner: the replica's pass.
-        cutting: cuts the model behind the first lane, which is made whole.
-        stages: of this rank and the others of its replica.
+        cutting: cuts the model after the first lane, which is computed whole.
+        stages: those of this rank and the others of its replica.
     """
 
     def __init__(self, inner: LanePass, cutting: CutAtFirstCall, stages: RankStages) -> None:
         self._staged, self._stages = StagedPass(inner, cutting, stages), stages
         self._in_flight: dict[int, _InFlight] = {}
         self._whole_lane: int | None = None
-        """The lane that was made whole, before the model was cut."""
+        """The lane that was computed whole, before the model was cut."""
 
     def order(self, num_lanes: int) -> Sequence[Action]:
         mesh = self._stages.mesh
@@ -61,7 +61,7 @@ class PipelinePass(OrderedPass):
             self._forward(lane, loss_of, self._stages.runner)
 
     def _make_whole(self, lane: int, loss_of: Callable[[], Tensor]) -> None:
-        """The lane by which the model is cut: forward and backward on every rank."""
+        """Compute the lane that decides the cut: forward and backward on every rank."""
         cutting = self._staged.cutting
         self._whole_lane = lane
         opened = self._staged.begin_lane(lane)
@@ -90,7 +90,7 @@ class PipelinePass(OrderedPass):
         [call] = runner.open_calls
         runner.open_calls.clear()
         self._in_flight[lane] = _InFlight(call, loss if is_last else None)
-        self._staged.inner.take_buffers(lane)  # those that there are behind the lane's backward are a later lane's
+        self._staged.inner.take_buffers(lane)  # after the lane's backward they would be a later lane's
         self._stages.clock.note("F", lane, began)
 
     def backward_of(self, lane: int) -> None:
@@ -119,7 +119,7 @@ class PipelinePass(OrderedPass):
 
 
 def _backward_from(call: Call, opened: ReplicaLane, gradients: GradientExchange) -> None:
-    """Backward of what this stage handed over."""
+    """Run the backward of what this stage handed over."""
     opened.weigh(None)
     back = gradients.get_back(call) if any(call.flags) else []
     pairs = [(t, g) for t, g in zip(call.handed, back, strict=False) if g is not None]

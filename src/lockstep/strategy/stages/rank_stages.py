@@ -1,7 +1,7 @@
-"""Consecutive layers on different ranks; each rank holds the parameters of its stage only.
+"""Consecutive layers on different ranks; each rank holds only its stage's parameters.
 
-Parameters of other stages become tensors on the meta device, the same objects: an optimizer skips them, as their
-gradient is None when it steps.
+Other stages' parameters become tensors on the meta device, the same objects: an optimizer skips them, as their gradient
+is None when it steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RankStages(Stages):
     Args:
         mesh: stages and replicas.
         transport: all ranks.
-        device: of this rank.
+        device: this rank's.
     """
 
     def __init__(self, mesh: Mesh, transport: Transport, device: torch.device) -> None:
@@ -52,21 +52,21 @@ class RankStages(Stages):
         self._transport, self._device = transport, device
         self.clock = StageClock()
         self.runner: StageRunner | None = None
-        """Once the model is cut."""
+        """Set once the model is cut."""
         self._cut: ModelCut | None = None
         self._model: nn.Module | None = None
         self._absent: Container[int] = ()
         self._guards: list[Any] = []
         self._guarded: list[Optimizer] = []
         self._holders: dict[int, int] = {}
-        """Stage of each parameter and written buffer, by identity."""
+        """The stage of each parameter and written buffer, by identity."""
 
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         """Keep this rank's stage; let go of the rest."""
         stage, last = self.links.stage, self.num_stages - 1
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
         for module in recurrent:
-            module._flat_weight_refs = []  # noqa: SLF001 - weak references, with which torch does not swap tensors
+            module._flat_weight_refs = []  # noqa: SLF001 - torch does not swap tensors that have weak references
         absent: list[tuple[str, Tensor]] = []
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             holder = cut.holders.get(name, last if isinstance(tensor, nn.Parameter) else None)
@@ -89,7 +89,7 @@ class RankStages(Stages):
         self.runner = StageRunner(model, cut, self.links, streams, lambda: self.is_in_lane)
 
     def begin_pass(self) -> None:
-        self.links.take_waits()  # what an evaluation waited is not the pass's
+        self.links.take_waits()  # an evaluation's waits are not the pass's
         if self.runner is not None:
             self.runner.loans.begin_pass()
 
@@ -109,7 +109,7 @@ class RankStages(Stages):
         self.clock.end_pass(self.links.take_waits())
         for parameter in self._model.parameters() if self._model is not None else ():
             if id(parameter) in self._absent and parameter.requires_grad:
-                # A gradient on meta: torch's own clipping raises, instead of clipping by this rank's norm.
+                # A gradient on meta makes torch's own clipping raise, instead of clipping by this rank's norm.
                 parameter.grad = torch.empty_like(parameter)
 
     def before_update(self, optimizer: Optimizer) -> None:
@@ -130,7 +130,7 @@ class RankStages(Stages):
         self._guards.append(watch)
 
     def _hide_absent(self, optimizer: Optimizer, hidden: dict[Tensor, Tensor]) -> None:
-        """The engine skips parameters without a gradient. Hooks of the script, before and after, see that one is elsewhere."""
+        """Let the engine skip parameters without a gradient. The script's hooks around it see that one is elsewhere."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in self._absent and parameter.grad is not None:

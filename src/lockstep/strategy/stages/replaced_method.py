@@ -1,4 +1,4 @@
-"""A function in the place of one module's method, found by `nn.Module.__call__`; class, hooks and names stay as they are."""
+"""A function that replaces one module's method for `nn.Module.__call__`; class, hooks and names stay as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.errors import UsageError
 
 
 class _Method:
-    """Stands in for a method of one module, as an attribute of it."""
+    """A stand-in for a method of one module, as the module's attribute."""
 
     def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         self._module, self._name, self._function = module, name, function
@@ -23,7 +23,7 @@ class _Method:
         return self._function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the module is a module by itself: it runs its class's method."""
+        """Copy for a copy of the module, which is independent: it runs its class's method."""
         return MethodType(getattr(type(self._module), self._name), memo[id(self._module)])
 
     def __reduce__(self) -> Any:
@@ -34,7 +34,7 @@ class _Method:
 
 
 def replace_method(module: nn.Module, name: str, function: Callable[..., Any]) -> Callable[[], None]:
-    """Let `module` run `function` for its method `name`; what is returned undoes it."""
+    """Let `module` run `function` for its method `name`; call what is returned to undo it."""
     before = module.__dict__.get(name)
     module.__dict__[name] = _Method(module, name, function)
 

@@ -1,4 +1,4 @@
-"""What a model returned, without its tensors: JSON words from which a stage builds it that could not follow forward."""
+"""What a model returned, without its tensors: JSON words from which a stage that could not follow forward builds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockstep.errors import PromiseBroken
 
 
 def form_of(result: Any) -> Any:
-    """The structure of what the model returned as JSON words; "t" stands for a tensor. None for an object of another class."""
+    """The structure of what the model returned as JSON words, "t" for a tensor. None for an object of another class."""
     if isinstance(result, Tensor):
         return "t"
     if result is None or isinstance(result, (bool, int, float, str)):
@@ -26,7 +26,7 @@ def form_of(result: Any) -> Any:
 
 
 def built(form: Any, tensors: Iterator[Tensor]) -> Any:
-    """The inverse of `form_of`, with these tensors."""
+    """Invert `form_of`, with these tensors."""
     if form == "t":
         return next(tensors)
     kind, parts = form

@@ -1,6 +1,6 @@
-"""What a model returns, as a tree of tensors: tuples, lists, dicts, NamedTuples, dataclasses, and an object of its own class.
+"""What a model returns, as a tree of tensors: tuples, lists, dicts, NamedTuples, dataclasses, or an object of its own.
 
-Other objects inside it (a cache of keys and values) are left alone: what a stage has of them stays there.
+Other objects inside it (such as a cache of keys and values) are left alone: a stage keeps its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lockstep.torch_private import pytree
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """All tensors, in a fixed order; one that occurs twice comes twice."""
+    """All tensors, in a fixed order; one that occurs twice appears twice."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 
 def with_tensors(result: Any, new: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with other tensors: containers are new ones, as far as something in them is."""
+    """Return the same tree with other tensors: containers are new if anything in them is."""
     return _map(result, new, True)
 
 
@@ -44,7 +44,7 @@ def _map(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any
 
 
 def _with_attributes(value: Any, new: Callable[[Tensor], Tensor], is_outermost: bool) -> Any:
-    """Of a dataclass its fields, of the model's own result object its attributes."""
+    """Map a dataclass's fields, or the attributes of the model's own result object."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value) if hasattr(value, field.name)]
     elif is_outermost and hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):

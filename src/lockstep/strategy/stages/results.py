@@ -1,4 +1,4 @@
-"""What a call of the model returns, on every stage: the last one computes it, the others have its form and get its values."""
+"""What a call of the model returns on each stage: the last computes it, the others have its form and get its values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lockstep.strategy.stages.result_tree import tensors_of, with_tensors
 
 @dataclass(frozen=True)
 class Unfollowed:
-    """Stands for a result: this stage could not follow forward behind its own layers."""
+    """A stand-in for a result: this stage could not follow forward after its own layers."""
 
     error: Exception
 
 
 class Results:
-    """Of the calls of one model.
+    """The results of one model's calls.
 
     Args:
         links: between the stages.
-        streams: go with the values.
+        streams: sent with the values.
         exchange: of gradients.
         model: what messages call the model.
     """
@@ -50,7 +50,7 @@ class Results:
         self._links.publish([[kind, form], present, flags, words], [*values, *states])
 
     def receive(self, call: Call, result: Any) -> Any:
-        """The last stage's result, in the form of this stage's."""
+        """Receive the last stage's result, in the form of this stage's."""
         ((kind, form), present, flags, words), tensors = self._links.get_result()
         values, states = tensors[: len(flags)], tensors[len(flags) :]
         self._streams.unpack(words, states)
@@ -86,7 +86,7 @@ class Results:
 
 
 def becomes(place: Tensor, value: Tensor) -> bool:
-    """Let a tensor be what arrived for it, for everyone who holds it; `value` is what it was then. False for a parameter."""
+    """Make a tensor what arrived for it, wherever it is held; `value` becomes what it was. False for a parameter."""
     if isinstance(place, nn.Parameter):
         return False
     swap(place, value)

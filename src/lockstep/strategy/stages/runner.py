@@ -1,9 +1,9 @@
-"""One stage of a model at work: it follows the user's own `forward`, computes its layers, and hands over at its ends.
+"""One stage of a model at work: it follows the user's own `forward`, computes its layers, and hands over at its edges.
 
-Activations go to the next stage and gradients to the one before, as autograd reaches them, so a lane may call the model
-several times. What a call returns is made by the last stage and sent to the others, unless a pipeline wants it there
-only. Every rank of a replica calls the model alike, and each runs its forward to the end: so what forward does besides
-(counting calls, filling a cache) is done on every stage, and the result has the form that forward gives it.
+Activations go to the next stage and gradients to the previous one, as autograd reaches them, so a lane may call the
+model several times. The last stage makes what a call returns and sends it to the others, unless a pipeline needs it
+only there. Every rank of a replica calls the model alike, and each runs its forward to the end: so forward's side
+effects (counting calls, filling a cache) happen on every stage, and the result has the form that forward gives it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ CUT_ELSEWHERE = "Cut elsewhere with run.prepare(..., cut=[...]), or use --strate
 
 
 class HandedOver(BaseException):
-    """The next stage goes on from here; leaves the user's loss function. No error: `except Exception` must not catch it."""
+    """Raised to leave the user's loss function: the next stage goes on. `except Exception` must not catch it."""
 
 
 class _Arrived(NamedTuple):
-    """What came for a ghost, and where the random streams stood."""
+    """What arrived for a ghost, and where the random streams were."""
 
     value: Tensor
     states: Mapping[str, Tensor]
 
 
 class StageRunner:
-    """Replaces a model's `forward` by that of one stage, until `remove`.
+    """The `forward` of one stage, which replaces the model's until `remove`.
 
     Args:
-        model: parameters of other stages are on the meta device.
-        cut: of the model.
+        model: its parameters of other stages are on the meta device.
+        cut: the model's.
         links: to the other stages.
         streams: travel with the activations.
-        in_lane: whether a call belongs to a lane, so that a backward may follow; of others nothing is kept.
+        in_lane: whether a call belongs to a lane, so a backward may follow; nothing is kept of other calls.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class StageRunner:
         )
 
     def remove(self) -> None:
-        """The model is itself again, but for the parameters that it does not have here."""
+        """Restore the model, except for the parameters that it does not have here."""
         for undo in reversed(self._undo):
             undo()
 
     def forget_calls(self) -> None:
-        """The lane is over."""
+        """Forget the calls of the lane, which is over."""
         for call in self.open_calls:
             call.forget()
         self.open_calls.clear()
@@ -176,7 +176,7 @@ class StageRunner:
         return result
 
     def _unfollowed(self, error: Exception) -> Unfollowed:
-        """Behind this stage's layers forward depends on values: only the next stage knows what it does there."""
+        """Stop following: forward depends on values after this stage's layers, so only the next stage knows its way."""
         if places := self._elsewhere.what_matters(self._elsewhere.modules()):
             raise UsageError(
                 f"{self._name} changes {places[0]} in forward, and its forward cannot be followed to its end without "
@@ -187,7 +187,7 @@ class StageRunner:
         return Unfollowed(error)
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Before the stage's first layer: what was followed becomes real."""
+        """Enter the stage at its first layer: what was followed becomes real."""
         assert self._call is not None
         assert self._stage.entry is not None
         self._ghosts.end()
@@ -210,7 +210,7 @@ class StageRunner:
         )
 
     def _arrived(self, place: Any, value: Tensor) -> Tensor:
-        """What arrived for a ghost: the ghost itself, so that whoever else holds it has the value too."""
+        """Return what arrived for a ghost: the ghost itself, so other holders of it have the value too."""
         if (
             not isinstance(place, Tensor)
             or isinstance(place, nn.Parameter)
@@ -230,7 +230,7 @@ class StageRunner:
         return place
 
     def _enter_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Activation checkpointing computes the stage's first layer again, or the script calls it by itself."""
+        """Enter again: activation checkpointing computes the stage's first layer, or the script calls it directly."""
         assert self._stage.entry is not None
         leaves = arguments(args, kwargs)
         carried = {number: leaves[number] for number in self._stage.entry.carried if number < len(leaves)}
@@ -247,7 +247,7 @@ class StageRunner:
         return replace_arguments(args, kwargs, {number: one.value for number, one in arrived.items()})
 
     def _leave(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Before the next stage's first layer: it goes on from here, and here it is followed."""
+        """Leave the stage at the next one's first layer: that stage goes on, and this one follows."""
         assert self._next is not None
         assert self._next.entry is not None
         assert self._call is not None
@@ -293,4 +293,4 @@ def _missed_value(entry: Entry | None, stage: int) -> UsageError:
 
 
 _OF_GHOSTS = (RuntimeError, NotImplementedError, TypeError, ValueError)
-"""What torch and Python raise where values are missing."""
+"""What torch and Python raise when values are missing."""

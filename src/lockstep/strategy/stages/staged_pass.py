@@ -1,4 +1,4 @@
-"""A pass through stages lane by lane: one stage works at a time, as the graph of one device would."""
+"""A pass through stages lane by lane: one stage works at a time, as in the graph of one device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class StagedPass(Pass):
     """See `Pass`.
 
     Args:
-        inner: the replica's pass; another one from the moment when the model is cut.
-        cutting: cuts the model behind the first lane that calls it.
+        inner: the replica's pass; replaced when the model is cut.
+        cutting: cuts the model after the first lane that calls it.
         stages: where the parts of the model are.
     """
 
@@ -44,7 +44,7 @@ class StagedPass(Pass):
         self.forget_lane()
 
     def forget_lane(self) -> None:
-        """No lane is open any more."""
+        """Forget the open lane."""
         self.cutting.forget_lane()
         self.stages.is_in_lane = False
         self.stages.end_lane()

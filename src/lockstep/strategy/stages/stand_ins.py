@@ -1,4 +1,4 @@
-"""Tensors in the places where layers keep parameters, for as long as a stage computes with borrowed ones."""
+"""Tensors in the places where layers keep parameters, while a stage computes with borrowed ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 class StandIns:
-    """For some parameters of a model.
+    """The stand-ins for some parameters of a model.
 
     Args:
-        model: whose layers look for the parameters.
-        names: of the parameters.
+        model: its layers look for the parameters.
+        names: the parameters'.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
@@ -21,18 +21,18 @@ class StandIns:
         self._places = [_places_of(model, parameter) for parameter in self._parameters]
 
     def use(self, tensors: Sequence[Tensor]) -> None:
-        """From here on, layers find these, one for each parameter."""
+        """Let layers find these from here on, one for each parameter."""
         for places, tensor in zip(self._places, tensors, strict=True):
             for container, key in places:
                 container[key] = tensor
 
     def put_back(self) -> None:
-        """Layers find the parameters again."""
+        """Let layers find the parameters again."""
         self.use(self._parameters)
 
 
 def _places_of(model: nn.Module, parameter: nn.Parameter) -> list[tuple[Any, Any]]:
-    """Tables of parameters, and the lists that recurrent layers have besides."""
+    """The tables of parameters, and the lists that recurrent layers keep in addition."""
     places: list[tuple[Any, Any]] = []
     for module in model.modules():
         table = module._parameters  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Which rank updates which part of an optimizer's parameters, and this rank's parts as tensors. Made once, used each step."""
+"""Which rank updates which part of an optimizer's parameters, and this rank's parts as tensors; made once."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ class Piece:
     """A part of a parameter that one rank updates."""
 
     number: int
-    """Of the parameter in the sharing."""
+    """The parameter's number in the sharing."""
     start: int
     end: int
     parameter: nn.Parameter
     tensor: Tensor
     """What the optimizer updates in the parameter's place, over the same memory: all of it in its shape, or elements
-    [start, end) in the order in which they lie in memory."""
+    [start, end) in memory order."""
     is_whole: bool
 
 
 @dataclass(frozen=True)
 class Division:
-    """An optimizer's parameters on ranks."""
+    """An optimizer's parameters, divided among ranks."""
 
     arena: ParameterArena
     listed: list[list[int]]
-    """Identities of the parameters of each group, as the sharing was made for."""
+    """Identities of the parameters of each group for which the sharing was made."""
     parameters: list[nn.Parameter]
-    """In the order in which they lie in memory."""
+    """The parameters in memory order."""
     places: tuple[list[int], list[tuple[int, ...]]]
-    """Where the parameters lie, and their strides."""
+    """The parameters' addresses and strides."""
     likes: list[Tensor]
-    """The parameters as they were: shapes, strides and dtypes of states are theirs."""
+    """The parameters as they were: states have their shapes, strides and dtypes."""
     owners: list[list[tuple[int, int, int]]]
-    """For each parameter the (rank, start, end) of its parts, in order."""
+    """For each parameter, the (rank, start, end) of its parts, in order."""
     pieces: list[Piece]
-    """Those of this rank, in memory order."""
+    """This rank's pieces, in memory order."""
     groups: list[list[Tensor]]
     """This rank's tensors for each group, in the group's order."""
     stretches: list[Stretch]
-    """All ranks' parts, joined where they lie side by side."""
+    """All ranks' parts, joined where they are side by side."""
 
     def has_moved(self) -> bool:
-        """Whether the script gave a parameter other memory. About 30 µs for 300."""
+        """Whether the script gave a parameter other memory. About 30 µs for 300 parameters."""
         return places_of(self.parameters) != self.places
 
     @property
     def layout(self) -> list[object]:
-        """Equal for sharings that give every rank the same elements, in the same order."""
+        """A value that is equal for sharings that give every rank the same elements, in the same order."""
         _, strides = self.places
         return [[id(parameter) for parameter in self.parameters], strides, self.owners]
 
@@ -74,7 +74,7 @@ def places_of(parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[tuple
 
 
 def share_out(optimizer: Optimizer, kind: UpdatesBy, arena: ParameterArena, rank: int, world_size: int) -> Division:
-    """Share the optimizer's parameters out. They must lie in `arena`.
+    """Share out the optimizer's parameters, which must be in `arena`.
 
     Raises:
         UsageError: for a parameter that is listed twice.
@@ -121,14 +121,14 @@ def _piece(chunk: Chunk, parameter: nn.Parameter, tensor: Tensor) -> Piece:
 
 
 def in_memory_order(dense: Tensor) -> Tensor:
-    """The elements of a dense tensor as one row, as they lie in memory; a view."""
+    """View the elements of a dense tensor as one row, in memory order."""
     return dense.as_strided((dense.numel(),), (1,))
 
 
 def _stretches(owner: int, chunks: Sequence[Chunk], places: Sequence[int], arena: ParameterArena) -> list[Stretch]:
-    """A rank's chunks, joined over the gaps that belong to nobody."""
+    """Join a rank's chunks over the gaps that belong to no rank."""
     runs: list[list[int]] = []
-    """[flat, begin, end, number of the parameter that may come next]"""
+    """[flat, begin, end, number of the parameter that may come next]."""
     for chunk in chunks:
         segment = arena.segments[places[chunk.parameter]]
         begin, end = segment.offset + chunk.start, segment.offset + chunk.end

@@ -1,9 +1,9 @@
-"""What an optimizer's engine gets to see of its parameters while each rank updates a share of them.
+"""What an optimizer's engine sees of its parameters while each rank updates a share of them.
 
-torch's own engines are known: they look at values, gradients and state, so they get pieces, cut where that balances. Any other
-optimizer may look at what a parameter is: its attributes, its identity (a dictionary by `id(p)` made long ago), its class, its
-position in the group. So it gets its parameters themselves, all of them, in their places, of which only this rank's have
-a gradient: an optimizer leaves a parameter without a gradient alone.
+torch's own engines are known: they look at values, gradients and state, so they get pieces, cut where that balances.
+Any other optimizer may look at what a parameter is: its attributes, its identity (in a dictionary by `id(p)` made long
+ago), its class, its position in the group. So it gets all its parameters themselves, in their places, but only this
+rank's have a gradient: an optimizer leaves parameters without a gradient alone.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from lockstep.transport.channel import is_dense
 
 
 class Lending(ABC):
-    """Between `enter` and `leave` the engine may run. `link` comes first, and again when the sharing has changed."""
+    """What the engine sees between `enter` and `leave`. Call `link` first, and again when the sharing has changed."""
 
     @abstractmethod
     def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
-        """The sharing is this one from now on. Adds to `spans` the parts of gradients of which slots are to have views."""
+        """Use this sharing from now on. Add to `spans` the parts of gradients that slots need views of."""
 
     @abstractmethod
     def enter(self, state: SpreadState, slot: Slot | None) -> None:
-        """Give the engine what is this rank's.
+        """Give the engine this rank's part.
 
         Args:
             state: the optimizer's.
-            slot: holds the gradients that `p.grad` are views of, as far as they are; None: every view is made anew.
+            slot: holds the gradients that `p.grad` views, as far as it does; None: every view is made anew.
         """
 
     @abstractmethod
     def has_dropped(self) -> bool | None:
-        """Whether the engine took its gradients away (`zero_grad()` inside a step); None: it had none."""
+        """Whether the engine dropped its gradients (`zero_grad()` inside a step); None: it had none."""
 
     @abstractmethod
     def leave(self, state: SpreadState) -> None:
-        """Everything is as before `enter`, also after a step that raised. Does nothing when it is.
+        """Restore what was before `enter`, even after a step that raised. A second call does nothing.
 
         Raises:
-            UsageError: when the engine made a state for a parameter that is not this rank's to update.
+            UsageError: when the engine made a state for a parameter that this rank does not update.
         """
 
 
 class Pieces(Lending):
-    """The groups' lists hold this rank's pieces."""
+    """Lending by which the groups' lists hold this rank's pieces."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self._lists: list[list[Tensor]] | None = None
         """The groups' own lists, while they hold pieces."""
         self._rows: list[tuple[Piece, int, int]] = []
-        """For each piece the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
+        """For each piece, the numbers of its parameter and span in the pool; -1 for one that is not trainable."""
 
     def link(self, sharing: Division, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
         numbers = {id(parameter): number for number, parameter in enumerate(trainable)}
@@ -92,13 +92,16 @@ class Pieces(Lending):
         lists, self._lists = self._lists, None
         if lists is not None:
             for piece, *_ in self._rows:
-                piece.tensor.grad = None  # so that references to it are those of the engine
+                piece.tensor.grad = None  # so references to it are only the engine's
         for group, parameters in zip(self._optimizer.param_groups, lists or (), strict=False):
             group["params"] = parameters
 
 
 class Themselves(Lending):
-    """The groups' lists stay; this rank's parameters are over the memory that everybody gets, the others have no gradient."""
+    """Lending by which the groups' lists stay; this rank's parameters are over the memory that all ranks get.
+
+    The others have no gradient.
+    """
 
     def __init__(self) -> None:
         self._division: Division | None = None
@@ -146,7 +149,7 @@ class Themselves(Lending):
 
 
 def _part_of(gradient: Tensor, piece: Piece) -> Tensor:
-    """This rank's part of a gradient that has a layout of its own."""
+    """This rank's part of a gradient that has its own layout."""
     dense = gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
     if piece.is_whole:
         return dense

@@ -1,9 +1,9 @@
-"""Parameters that lie once in the memory of a node, although every rank's script owns a model of its own.
+"""Parameters that are in a node's memory once, although every rank's script owns a model.
 
-Each rank sees them through a private view of shared memory: what the script writes (`p.clamp_()`, `load_state_dict`, by
-whatever way) goes into copies of those pages that only this rank sees, as if the parameters were its own. Before the
-next update the kernel says which pages were written; then the ranks compare their values, which must be equal as under
-`ddp`, take them over into the shared memory, and drop the copies. Updates write into the shared memory itself.
+Each rank sees them through a private view of shared memory: what the script writes in any way (`p.clamp_()`,
+`load_state_dict`) goes into copies of those pages that only this rank sees, as if the parameters were its own. Before
+the next update the kernel tells which pages were written; then the ranks compare their values, which must be equal as
+under `ddp`, take them over into the shared memory, and drop the copies. Updates write into the shared memory itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lockstep.transport.contract import SharedOnce, Transport
 
 
 class OncePerNode(Visibility):
-    """Ranks that all share memory: `Transport.allocate_once` makes it.
+    """Parameters of ranks that share memory, which `Transport.allocate_once` makes.
 
-    After `adopt`-ing new parameters into memory that `allocate` made, every rank calls `publish`.
+    Call `publish` on every rank after it adopts new parameters into memory that `allocate` made.
     """
 
     is_shared = True
@@ -56,7 +56,7 @@ class OncePerNode(Visibility):
         return any(part.was_written() for part in self._parts)
 
     def after_update(self, stretches: Sequence[Stretch]) -> None:
-        """Everyone sees what lies in shared memory. What had to stay in memory of its own is handed around."""
+        """Wait until all ranks see what is in shared memory; hand around what had to stay in a rank's own."""
         for stretch in stretches:
             if not any(part.mine is stretch.flat for part in self._parts):
                 self._transport.broadcast(stretch.values, stretch.owner)

@@ -1,6 +1,6 @@
 """One optimizer under zero1: this rank's share of its parameters, gradients and state.
 
-The optimizer stays the user's. Inside its step the lists of its groups hold this rank's pieces; outside, the parameters.
+The optimizer stays the user's. Inside its step its groups' lists hold this rank's pieces; outside, the parameters.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Share:
     Args:
         optimizer: the user's.
         kind: how fine it may be shared out.
-        arena: where its parameters lie.
+        arena: where its parameters are.
         transport: the ranks.
-        require_same: raises where ranks do not pass equally often; takes what was called.
+        require_same: raises if ranks do not pass equally often; takes what was called.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Share:
         self.optimizer = optimizer
         self.num_updates = 0
         self.updated: list[nn.Parameter] = []
-        """The parameters that have a gradient in the present update, the same on every rank."""
+        """The parameters that have a gradient in the current update, the same on every rank."""
         self._depth = 0
-        """Steps of the optimizer that have begun: one that calls its base class's step begins two."""
+        """The running steps of the optimizer: one that calls its base class's step begins two."""
         self._kind, self._transport, self._require_same = kind, transport, require_same
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
         self._take_state()
         self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
-        """The sharing and the `updated` that `_somebody_has_none` was found out for, and the answer."""
+        """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
         """The whole state, while `optimizer.state_dict()` reads it."""
         self._is_closed = False
@@ -74,12 +74,12 @@ class Share:
         return self._depth > 0
 
     def begins(self) -> bool:
-        """A step begins; whether it is not one inside another."""
+        """Begin a step; return whether it is not inside another one."""
         self._depth += 1
         return self._depth == 1
 
     def ends(self) -> bool:
-        """The engine has made a step; whether it was the outer one, so that every rank has made its part."""
+        """End the engine's step; return whether it was the outermost one, after which every rank has made its part."""
         self._depth -= 1
         if self._depth:
             return False
@@ -96,7 +96,10 @@ class Share:
         return True
 
     def _has_dropped_gradients(self) -> bool:
-        """A step may end with `zero_grad()`, which came to this rank's part only; a rank without any is told by the others."""
+        """Whether the step ended with `zero_grad()`, which reached only this rank's part.
+
+        The others tell a rank without a part.
+        """
         dropped = bool(self._lending.has_dropped())
         if self._somebody_has_none():
             dropped = not self._transport.all(not dropped, "optimizer.step()")
@@ -121,7 +124,7 @@ class Share:
         return listed != self.division.listed and any(one not in present for group in listed for one in group)
 
     def settle(self, arena: ParameterArena) -> bool:
-        """Follow what the script did to the optimizer since the last update; whether the pieces are other tensors now."""
+        """Follow what the script did to the optimizer since the last update; return whether the pieces have changed."""
         changed = self.division.arena is not arena or self.division.listed != listed_in(self.optimizer)
         if changed:
             self._share_anew(arena)
@@ -130,10 +133,10 @@ class Share:
         return changed
 
     def _share_anew(self, arena: ParameterArena) -> None:
-        """Parameters moved, came or went. A changed cut is rare, so the state simply passes through its whole form."""
+        """Share anew after parameters moved, came or went. This is rare, so the state passes through its whole form."""
         old, state = self.division, self._state
         new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
-        if self.optimizer.state is not state:  # loaded meanwhile, and whole
+        if self.optimizer.state is not state:  # loaded in the meantime, and whole
             self.division = new
         elif old.layout == new.layout:
             self.division, self._state = new, state.moved(old, new)
@@ -143,7 +146,7 @@ class Share:
             self.division = new
 
     def _take_state(self) -> None:
-        """A state that the script loaded, made or reset: keep this rank's part."""
+        """Keep this rank's part of a state that the script loaded, made or reset."""
         if self.optimizer.state is self._state:
             whole = self._state.take_whole()
         else:
@@ -152,20 +155,20 @@ class Share:
         self._state.cut_in(whole, self.division)
 
     def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
-        """Add to `spans` this rank's parts of the gradients of `trainable`; every slot is to have views of them."""
+        """Add to `spans` this rank's parts of the gradients of `trainable`; every slot needs views of them."""
         self._lending.link(self.division, trainable, spans)
 
     def enter(self, slot: Slot | None) -> None:
-        """Give the engine what is this rank's; see `Lending.enter`."""
+        """Give the engine this rank's part; see `Lending.enter`."""
         self._lending.enter(self._state, slot)
 
     def leave(self) -> None:
-        """Everything is the script's again, also after a step that raised; see `Lending.leave`."""
+        """Give everything back to the script, even after a step that raised; see `Lending.leave`."""
         self._depth = 0
         self._lending.leave(self._state)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
-        """The state by parameter; see `Strategy.whole_state`."""
+        """Return the state by parameter; see `Strategy.whole_state`."""
         if self.optimizer.state is not self._state:
             return self.optimizer.state
         if self._state.has_whole:
@@ -198,7 +201,7 @@ class Share:
         self._shown = None
 
     def close(self) -> None:
-        """Let go of the optimizer; a state that is spread stays so, and says it."""
+        """Let go of the optimizer; a spread state stays spread, and still raises for whole parameters."""
         self.leave()
         self._is_closed = True
         if not self._state.is_spread:

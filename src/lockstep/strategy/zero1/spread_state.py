@@ -1,6 +1,6 @@
-"""An optimizer's state of which each rank holds a part. `state_assembly` puts it together again.
+"""An optimizer's state, spread over ranks. `state_assembly` puts it together again.
 
-The engine sees an ordinary state, with the pieces as keys. For whole parameters there is a sentence and no wrong answer.
+The engine sees an ordinary state, with the pieces as keys. Asking for whole parameters raises an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Entry = dict[str, Any]
 
 
 class SpreadState(defaultdict[Any, Entry]):
-    """What `optimizer.state` is under zero1: the states of this rank's pieces, by their tensors.
+    """The `optimizer.state` under zero1: the states of this rank's pieces, by their tensors.
 
     Entries for whole parameters may be put in; the next update takes them apart.
     """
@@ -30,21 +30,21 @@ class SpreadState(defaultdict[Any, Entry]):
         self.parameters = {id(parameter) for parameter in sharing.parameters}
         self._mine = {id(piece.parameter): piece.tensor for piece in sharing.pieces}
         self.order: dict[int, None] = {}
-        """Parameters (by identity) of which some rank has a state, in the order in which they got one; the same everywhere."""
+        """Parameters (by identity) with a state on some rank, in the order in which they got it; the same on all."""
         self.has_whole = False
         """Whether entries for whole parameters were put in."""
         self._is_lent = False
-        """Whether the engine runs and finds its entries by the parameters themselves."""
+        """Whether the engine is running and finds its entries by the parameters themselves."""
 
     def lend(self, pieces: Sequence[Piece]) -> None:
-        """Until `take_back`, entries of whole pieces stand under the parameters, for an engine that knows these."""
+        """Keep entries of whole pieces under the parameters until `take_back`, for an engine that knows these."""
         self._is_lent = True
         for piece in pieces:
             if dict.__contains__(self, piece.tensor):
                 dict.__setitem__(self, piece.parameter, dict.pop(self, piece.tensor))
 
     def take_back(self, pieces: Sequence[Piece]) -> Tensor | None:
-        """Entries stand under the pieces again. A parameter for which the engine made one that is none of `pieces`, if any."""
+        """Keep entries under the pieces again; return a parameter outside `pieces` that got one, if any."""
         self._is_lent = False
         for piece in pieces:
             if dict.__contains__(self, piece.parameter):
@@ -66,7 +66,7 @@ class SpreadState(defaultdict[Any, Entry]):
         super().__setitem__(key, entry)
 
     def __delitem__(self, key: Any) -> None:
-        """Forget a state; of a whole parameter every rank forgets its part."""
+        """Forget a state; for a whole parameter, every rank forgets its part."""
         is_known = id(key) in self.parameters and id(key) in self.order
         if is_known:
             del self.order[id(key)]
@@ -94,7 +94,7 @@ class SpreadState(defaultdict[Any, Entry]):
         return self[key]
 
     def update(self, *entries: Any, **more: Any) -> None:
-        """As of any dictionary, which would not come to `__setitem__` by itself."""
+        """Update as any dictionary does, but through `__setitem__`."""
         for key, entry in dict(*entries, **more).items():
             self[key] = entry
 
@@ -108,7 +108,7 @@ class SpreadState(defaultdict[Any, Entry]):
         self.__deepcopy__({})
 
     def _refuse(self, key: object) -> bool:
-        """False, or an error where another rank may have what is asked for."""
+        """Raise if another rank may have what is asked for, else return False."""
         if self.is_spread and id(key) in self.parameters and not self._is_lent:
             raise UsageError(
                 "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut.",
@@ -125,14 +125,14 @@ class SpreadState(defaultdict[Any, Entry]):
         return {key: take(key) for key in keys}
 
     def others(self) -> dict[Any, Any]:
-        """What is kept under other keys than this rank's pieces: of parameters that the optimizer does not list, or of none."""
+        """The entries under keys other than this rank's pieces: of parameters not in the optimizer, or of none."""
         mine = {*map(id, self._mine.values())}
         return {key: value for key, value in self.items() if id(key) not in mine}
 
     def cut_in(self, whole: Mapping[Any, Entry], sharing: Division) -> None:
-        """Keep this rank's parts of the states of whole parameters; what the sharing does not know stays as it is.
+        """Keep this rank's parts of the states of whole parameters; those not in the sharing stay as they are.
 
-        An empty state is none.
+        An empty state counts as none.
         """
         self.order |= {id(key): None for key, entry in whole.items() if entry and id(key) in self.parameters}
         for piece in sharing.pieces:
@@ -145,7 +145,7 @@ class SpreadState(defaultdict[Any, Entry]):
                 self[key] = value
 
     def moved(self, old: Division, new: Division) -> SpreadState:
-        """The same state, where the same parts of the same parameters lie elsewhere now."""
+        """Return the same state after the same parts of the same parameters have moved elsewhere."""
         moved, left = SpreadState(new), dict(self.items())
         for before, after in zip(old.pieces, new.pieces, strict=True):
             if before.tensor in left:

@@ -1,6 +1,6 @@
-"""The state of an optimizer whose parts lie on several ranks, put together.
+"""Put together the state of an optimizer whose parts are on several ranks.
 
-Ranks tell in one frame what they hold; then tensors travel one at a time.
+Ranks tell each other in one frame what they hold; then tensors travel one at a time.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PLAIN = (bool, int, float, str, type(None))
 def assemble(
     sharing: Division, state: SpreadState, transport: Transport, where: str, *, everyone: bool
 ) -> dict[Any, Entry]:
-    """The states of whole parameters. Every rank must call it.
+    """Return the states of whole parameters. Collective: call it on every rank.
 
     Args:
         sharing: how `state` is cut.
         state: this rank's part; not changed.
         transport: between the ranks.
         where: the user's source line.
-        everyone: whether every rank gets everything; else the state of a parameter is put together on the first rank that
-            holds a part of it, and only what is cut travels.
+        everyone: whether every rank gets everything; otherwise a parameter's state is put together on the first rank
+            that holds a part of it, and only what is cut travels.
 
     Returns:
         By parameter, in memory order. Unless `everyone`, the tensors of whole pieces are those of `state`.
@@ -77,7 +77,7 @@ def _refuse(words: dict[str, list[Any]]) -> None:
 
 @dataclass(frozen=True)
 class _Collected:
-    """Collects the values of one parameter's state."""
+    """The values of one parameter's state, as they are collected."""
 
     like: Tensor
     parts: Sequence[tuple[int, int, int]]
@@ -85,7 +85,7 @@ class _Collected:
     everyone: bool
 
     def value(self, word: list[Any], own: Any) -> Any:
-        """One value: what the first owner told of it, and what this rank has."""
+        """Return one value, from what the first owner told of it and what this rank has."""
         if word[0] == "plain":
             return word[1]
         _, name, shape, on_cpu = word

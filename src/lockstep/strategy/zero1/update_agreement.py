@@ -1,7 +1,7 @@
-"""What ranks compare before an update of which each makes a part.
+"""What ranks compare before an update that they make in parts.
 
-Under `ddp` a learning rate that looks at the rank lets models drift apart, which is found later. Where each rank updates
-a part of one model nothing drifts: the model would just be wrong. So it is found here, in one small frame.
+Under `ddp`, a learning rate that depends on the rank lets models drift apart, which is found later. If each rank
+updates a part of one model, nothing drifts: the model would just be wrong. So it is found here, in one small frame.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def require_agreement(
     *,
     wrote: bool,
 ) -> tuple[list[nn.Parameter], bool]:
-    """Raise `UsageError` on every rank when options, gradients or `sums` differ.
+    """Raise `UsageError` on every rank if options, gradients or `sums` differ. Collective: call it on every rank.
 
     Returns the parameters that have a gradient, and whether any rank `wrote`.
 
@@ -40,7 +40,7 @@ def require_agreement(
         parameters: all of its parameters, in an order that is the same on every rank.
         transport: between the ranks.
         where: the user's source line.
-        sums: further numbers that must be equal: over the bits of the model. Empty: they are not looked at.
+        sums: more numbers that must be equal, over the bits of the model. Empty: they are not compared.
         wrote: may differ between ranks.
     """
     presence = [parameter.grad is not None for parameter in parameters]
@@ -70,7 +70,7 @@ def require_agreement(
 
 
 def _options(group: Mapping[str, Any]) -> list[list[Any]]:
-    """The numbers and texts of a parameter group."""
+    """The numbers and strings of a parameter group."""
     return [[key, _simple(value)] for key, value in group.items() if key not in ("params", "param_names")]
 
 
@@ -83,7 +83,7 @@ def _simple(value: Any) -> Any:
 
 
 def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> UsageError:
-    """Which option differs."""
+    """The error that names the option that differs."""
     for rank, groups in enumerate(told[1:], 1):
         for number, (first, other) in enumerate(zip(told[0], groups, strict=False)):
             for (key, value), (other_key, other_value) in zip(first, other, strict=False):

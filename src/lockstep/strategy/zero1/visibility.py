@@ -1,6 +1,6 @@
-"""How new parameters become visible to every rank after an update of which each rank made a part.
+"""How new parameters become visible to every rank after an update that the ranks made in parts.
 
-The seam of `zero1`: ranks with memory of their own hand values around; ranks that share the memory of the parameters
+This is the seam of `zero1`: ranks with their own memory hand values around; ranks that share the parameters' memory
 only have to wait for each other.
 """
 
@@ -18,36 +18,46 @@ from lockstep.transport.contract import Transport
 
 @dataclass(frozen=True)
 class Stretch:
-    """Parameters of one rank that lie side by side."""
+    """One rank's parameters that are side by side in memory."""
 
     owner: int
     """The rank that updates them."""
     values: Tensor
-    """1-D, contiguous, a part of `flat`; the gaps between parameters are the same on every rank."""
+    """1-D, contiguous, part of `flat`; the gaps between parameters are the same on every rank."""
     flat: Tensor
-    """Of the arena."""
+    """The arena's flat."""
 
 
 class Visibility(ParameterMemory, ABC):
-    """Memory of parameters, and how updates become visible. Every rank says whether it `was_written`, calls `take_over` when any was, updates its stretches, and `after_update`."""
+    """Memory for parameters, and how updates become visible.
+
+    Every rank tells whether it `was_written`, calls `take_over` if any was, updates its stretches, and calls
+    `after_update`.
+    """
 
     is_shared = False
-    """Whether what `allocate` makes lies once for all ranks."""
+    """Whether `allocate` makes memory once for all ranks."""
 
     def was_written(self) -> bool:
         """Whether the script wrote to parameters in a way that others do not see yet. Not a collective."""
         return False
 
     def take_over(self) -> None:
-        """What the scripts wrote becomes everybody's. Every rank must call it, when no rank reads or writes parameters."""
+        """Let all ranks see what the scripts wrote. Collective: call it on every rank.
+
+        No rank may read or write parameters meanwhile.
+        """
 
     @abstractmethod
     def after_update(self, stretches: Sequence[Stretch]) -> None:
-        """Return when this rank sees the new values of all `stretches`; the same on every rank, in the same order."""
+        """Wait until this rank sees the new values of all `stretches`. Collective: call it on every rank.
+
+        `stretches` must be the same on every rank, in the same order.
+        """
 
 
 class HandedAround(Visibility):
-    """Every rank has parameters of its own; each stretch is broadcast by its owner, from and into the arena.
+    """Visibility for ranks with their own parameters: each stretch's owner broadcasts it, from and into the arena.
 
     40 MiB between 2 ranks took 11 ms over Gloo, as messages between pairs did; its all-gather took 46 ms.
     """

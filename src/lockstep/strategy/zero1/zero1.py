@@ -1,7 +1,7 @@
 """`zero1`: ddp, but each rank updates a share of the parameters and keeps only that share's optimizer state.
 
-Gradients are reduced as under `ddp`: after a pass `p.grad` is complete on every rank and its own. Then each rank runs the
-user's optimizer over its pieces of the parameters, and everybody gets the new values. Bits are those of `single`.
+Gradients are reduced as under `ddp`: after a pass `p.grad` is complete on every rank and its own. Then each rank runs
+the user's optimizer over its pieces of the parameters, and all ranks get the new values. Bits are those of `single`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lockstep.strategy.zero1.visibility import Visibility
 from lockstep.transport.contract import Transport
 
 CHECKED_UPDATES = 4
-"""Before this many updates of each optimizer the bits of gradients and parameters are compared over ranks."""
+"""Before this many updates of each optimizer, the bits of gradients and parameters are compared over ranks."""
 
 
 class Zero1(Around):
-    """Every rank holds the model and updates a share of it.
+    """A strategy where every rank holds the model and updates a share of it.
 
     Args:
         transport: the ranks.
         placement: lanes on ranks.
-        visibility: the memory of the parameters, and how new values become visible to everyone.
+        visibility: the parameters' memory, and how new values become visible to all ranks.
     """
 
     takes_closures = False
@@ -68,7 +68,7 @@ class Zero1(Around):
         self._say_what_stays()
 
     def _say_what_stays(self) -> None:
-        """Parameters that must stay where they are lie on each rank, so that they save no memory; said once."""
+        """Say once which parameters must stay where they are, so each rank has its own and they save no memory."""
         parameters = self.laid.arena.parameters
         stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
@@ -115,7 +115,7 @@ class Zero1(Around):
             return
         if updated := share.updated:
             self._visibility.after_update(share.division.stretches)
-            # Others' writes came past autograd, which must see them: a graph from before is of no use any more.
+            # Other ranks' writes bypassed autograd, which must see them: an earlier graph must not be used any more.
             torch.autograd.graph.increment_version(updated)
 
     def whole_state(self, optimizer: Optimizer, *, everyone: bool) -> Mapping[Any, Any]:

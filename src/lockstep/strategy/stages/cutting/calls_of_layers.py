@@ -1,6 +1,6 @@
 """The calls of a model's layers in one forward, in order, with what went in and came out.
 
-No hooks: torch's fast path for attention refuses layers that have any, and then computes other bits.
+This uses no hooks: torch's fast path for attention refuses layers that have any, which changes the bits.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Entered:
     begin: int
     leaves: list[Any]
     objection: str
-    """Why no stage can begin with it: it is inside a checkpointed part; empty otherwise."""
+    """Why no stage can begin with it (it is inside a checkpointed part); else empty."""
     end: int = -1
     depends: bool = False
-    """Whether it uses parameters, or what was computed from them."""
+    """Whether it uses parameters, or anything computed from them."""
 
 
 @dataclass
 class CallsOfLayers:
-    """Collects them while `watch` sees the operations."""
+    """The calls, collected while `watch` sees the operations."""
 
     watch: Watch
     entered: list[Entered] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
     _checkpoints: list[Any] = field(default_factory=lambda: [_saves_by()])
-    """What saved tensors for backward so far; activation checkpointing does it by a new pair of hooks each time."""
+    """What saved tensors for backward so far; activation checkpointing uses a new pair of hooks each time."""
 
     def collect(self, model: nn.Module) -> Callable[[], None]:
-        """Begin; what is returned ends it."""
+        """Begin to collect; call what is returned to end."""
         undo = [replace_method(module, "_call_impl", self._seen(name, module)) for name, module in _layers(model)]
 
         def end() -> None:
@@ -97,7 +97,7 @@ _IN_REENTRANT = (
 
 
 def _in_reentrant_checkpoint() -> bool:
-    """Such a checkpoint computes its layers apart from the graph: what arrives inside it would get no gradient."""
+    """Whether it is inside one, which computes layers outside the graph: what arrives there would get no gradient."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is CheckpointFunction.forward.__code__:
@@ -107,6 +107,6 @@ def _in_reentrant_checkpoint() -> bool:
 
 
 def _saves_by() -> Any:
-    """The innermost hooks for what autograd saves; None without any."""
+    """The innermost hooks for what autograd saves, if any."""
     hooks = saved_tensors_hooks(True)
     return hooks and hooks[0]

@@ -1,7 +1,7 @@
-"""The lane in which the model is called for the first time: every rank computes all of it, and one of them watches.
+"""The lane in which the model is called for the first time: every rank computes all of it, and one watches.
 
-So the model can be cut by what its forward really does, and no layer is called for the sake of looking. All ranks of a
-replica make the same numbers, which is checked; each keeps the gradients of its own stage.
+So the model can be cut by what its forward actually does, and no layer is called just to look. All ranks of a replica
+compute the same numbers, which is checked; each keeps its own stage's gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep.transport.together import encode
 
 
 class FirstLane:
-    """Until the model is cut.
+    """The first lane, until the model is cut.
 
     Args:
         model: the whole model.
@@ -37,12 +37,12 @@ class FirstLane:
         self._watched: WatchedCall | None = None
         self._is_seen = False
         self.num_calls = 0
-        """Calls of the model in the lane."""
+        """The number of calls of the model in the lane."""
         self.num_calls_with_gradients = 0
         self._changing: list[StatePlace] = []
 
     def call(self, forward: Callable[[], Any]) -> Any:
-        """What `forward` returns, which calls the model's layers. The first call is watched, or the first with gradients."""
+        """Call `forward`, which calls the model's layers. The first call is watched, or the first with gradients."""
         self.num_calls += 1
         self.num_calls_with_gradients += torch.is_grad_enabled()
         if self._is_seen:
@@ -60,7 +60,7 @@ class FirstLane:
 
     @contextmanager
     def going_back(self) -> Iterator[None]:
-        """Around a backward of the lane."""
+        """A context for a backward of the lane."""
         if self._watched is None:
             yield
             return
@@ -68,7 +68,7 @@ class FirstLane:
             yield
 
     def decide(self, num_stages: int, wanted: Sequence[str]) -> dict[str, Any] | list[str] | None:
-        """How to cut, as JSON; or the mistake that forbids it (together.py). None where this rank has watched no call."""
+        """Decide how to cut, as JSON, or which error forbids it (together.py). None if this rank watched no call."""
         if self._watched is None:
             return None
         name = type(self._model).__name__
@@ -88,7 +88,7 @@ class FirstLane:
 
 
 def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> str:
-    """Equal on ranks that computed the same; empty where bits are not promised."""
+    """A digest that is equal on ranks that computed the same; empty if bits are not promised."""
     if not torch.are_deterministic_algorithms_enabled():
         return ""
     words = [[float(loss).hex() for loss in losses], [one is not None for one in gradients]]
@@ -97,7 +97,7 @@ def digest_of_lane(losses: Sequence[Tensor], gradients: Sequence[Tensor | None])
 
 
 def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
-    """Raise `UsageError` when ranks that computed the same lane got something else; `told` are lane (or -1) and digest."""
+    """Raise `UsageError` if ranks got different results for one lane; `told` are lane (or -1) and digest."""
     first: dict[int, tuple[int, str]] = {}
     for rank, (lane, digest) in enumerate(told):
         other, known = first.setdefault(lane, (rank, digest))

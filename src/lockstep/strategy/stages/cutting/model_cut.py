@@ -17,7 +17,7 @@ NEAREST = "Use --strategy ddp"
 
 @dataclass(frozen=True)
 class Entry:
-    """The call of a layer with which a stage begins."""
+    """The layer call with which a stage begins."""
 
     layer: str
     number: int
@@ -33,7 +33,7 @@ class Stage:
     layers: tuple[str, ...]
     """What it computes: the outermost layers, in order."""
     skipped: tuple[str, ...]
-    """Layers of which some calls are made by other stages: here they are only followed."""
+    """Layers some of whose calls other stages make: here those are only followed."""
     entry: Entry | None
     """The call that begins the stage; None for the first."""
     lent: tuple[str, ...]
@@ -42,12 +42,12 @@ class Stage:
     """Measured seconds of forward and backward of one lane."""
 
     def encode(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Encode as JSON values."""
         return asdict(self)
 
     @staticmethod
     def decode(words: dict[str, Any]) -> Stage:
-        """The inverse of `encode`, after JSON."""
+        """Invert `encode`, after JSON."""
         entry = words["entry"]
         return Stage(
             layers=tuple(words["layers"]),
@@ -64,7 +64,7 @@ class ModelCut:
 
     stages: tuple[Stage, ...]
     holders: dict[str, int]
-    """The stage of each parameter (the first that uses it), and of each buffer that one stage alone uses, by name."""
+    """The stage of each parameter (the first that uses it), and of each buffer that only one stage uses, by name."""
     changing: tuple[StatePlace, ...] = ()
     """The model's state that its calls change, besides parameters and buffers."""
 
@@ -75,22 +75,22 @@ class ModelCut:
         )
 
     def encode(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Encode as JSON values."""
         stages = [stage.encode() for stage in self.stages]
         return {"stages": stages, "holders": self.holders, "changing": list(self.changing)}
 
     @staticmethod
     def decode(words: dict[str, Any]) -> ModelCut:
-        """The inverse of `encode`, after JSON."""
+        """Invert `encode`, after JSON."""
         changing = tuple(StatePlace(*one) for one in words["changing"])
         return ModelCut(tuple(map(Stage.decode, words["stages"])), dict(words["holders"]), changing)
 
 
 def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequence[str]) -> list[Candidate]:
-    """The candidates of a trace where a cut separates no state that is written; or those that the user named.
+    """The candidates of a trace where a cut separates no written state; or those that the user named.
 
     Raises:
-        UsageError: when there are too few for `num_stages`, or a named one is not possible.
+        UsageError: when there are too few for `num_stages`, or a named one is impossible.
     """
     objections = {candidate.label: why for candidate in trace.candidates if (why := _objection(trace, candidate))}
     allowed = [candidate for candidate in trace.candidates if candidate.label not in objections]
@@ -114,7 +114,7 @@ def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequenc
 
 
 def _objection(trace: Trace, candidate: Candidate) -> str:
-    """What a cut would separate that must not be; empty when there is nothing."""
+    """What a cut would separate although it must not; empty if there is nothing."""
     for buffer, events in trace.written.items():
         if _crosses(events, candidate):
             return f"{buffer} is used on both sides and written to"
@@ -192,7 +192,7 @@ def decide_cut(trace: Trace, candidates: Sequence[Candidate], costs: Sequence[fl
 
 
 def _outermost(calls: Iterable[Call]) -> list[str]:
-    """The calls that are inside no other of them, in order; each layer once."""
+    """The calls that are not inside another one, in order; each layer once."""
     names: dict[str, None] = {}
     end = -1
     for call in calls:

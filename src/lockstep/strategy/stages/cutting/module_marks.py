@@ -1,6 +1,6 @@
-"""What of a model's Python state a call of it changes: attributes, what they hold, class attributes, globals and closures.
+"""What a call of a model changes in its Python state: attributes, their contents, class attributes, globals, closures.
 
-A mark is compared with a later one of the same place. Parameters and buffers are not looked at here: others watch them.
+A mark is compared with a later one of the same place. Parameters and buffers are watched elsewhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 MAX_DEPTH = 6
 MAX_MEMBERS = 1000
-"""Of a longer container the length and the last members count."""
+"""Of a longer container, only the length and the last members count."""
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"} | {"forward", "_call_impl"}
 _FOREIGN = ("torch", "numpy", *sys.stdlib_module_names)
 
 
 class StatePlace(NamedTuple):
-    """Where state lies: an attribute of the module `owner`, or (None) of a class or among a function's variables."""
+    """Where state is: an attribute of module `owner`, or (None) of a class, or a function's variable."""
 
     owner: str | None
     name: str
@@ -37,13 +37,13 @@ Marks = dict[StatePlace, Any]
 
 
 def marks_of(model: nn.Module, only: Iterable[StatePlace] | None = None) -> Marks:
-    """A mark for each place of the model's state, or of these places alone."""
+    """Make a mark for each place of the model's state, or for `only` these places."""
     marker, wanted = _Marker(), None if only is None else set(only)
     return {place: marker.mark(value) for place, value in _places(model) if wanted is None or place in wanted}
 
 
 def changed(before: Marks, after: Marks) -> list[StatePlace]:
-    """Where two marks differ, or one has nothing."""
+    """The places where two marks differ, or one is missing."""
     missing = object()
     return [place for place in {**before, **after} if before.get(place, missing) != after.get(place, missing)]
 
@@ -80,7 +80,7 @@ def _is_foreign(kind: type) -> bool:
 
 
 class _Same:
-    """Equal to the same object only; keeps it alive, so that no identity is used again."""
+    """A value that equals only the same object; keeps it alive, so no identity is reused."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -96,13 +96,13 @@ class _Marker:
         self._known: dict[int, Any] = {}
 
     def mark(self, value: Any, depth: int = MAX_DEPTH) -> Any:
-        """Equal to a later mark of the same value when nothing in it has changed."""
+        """Make a mark that equals a later one of the same value if nothing in it has changed."""
         if value is None or isinstance(value, (bool, int, str, bytes)):
             return type(value), value
         if isinstance(value, float):
             return value.hex()
         if id(value) not in self._known:
-            self._known[id(value)] = _Same(value)  # what refers to itself
+            self._known[id(value)] = _Same(value)  # it may refer to itself
             self._known[id(value)] = self._inside(value, depth - 1)
         return self._known[id(value)]
 
@@ -131,9 +131,9 @@ _OF_KINDS: dict[Any, Callable[[Any], Any]] = {
     torch.Generator: lambda generator: hash(generator.get_state().numpy().tobytes()),
     random.Random: lambda generator: hash(generator.getstate()),
     np.random.Generator: lambda generator: repr(generator.bit_generator.state),
-    Iterator: lambda _: object(),  # where it stands cannot be seen: never equal
+    Iterator: lambda _: object(),  # its position cannot be seen: never equal
 }
-"""Marks of things that are no containers."""
+"""Marks of values that are no containers."""
 
 
 def _last(members: Any) -> list[Any]:

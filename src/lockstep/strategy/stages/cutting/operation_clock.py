@@ -1,7 +1,7 @@
-"""How long operations take, measured while they are made for real: one run of a lane must do.
+"""How long operations take, measured while they run for real: one run of a lane must do.
 
 A first run is a bad measurement: kernels are compiled, loaded and chosen. So operations that are known to be pure and
-took some time are run again on the same inputs, and the least counts.
+took some time are run again on the same inputs, and the shortest time counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from lockstep.torch_private import TorchDispatchMode
 
 REPEATS = 2
-"""This many further runs."""
+"""The number of extra runs."""
 WORTH_REPEATING_S = 20e-6
 
 _PURE = frozenset(
@@ -42,15 +42,15 @@ _PURE = frozenset(
         "cat",
     )
 )
-"""Operations that read their inputs and make new outputs, and that kernels are chosen for. Schemas do not tell: that of
-`native_batch_norm` says nothing of the statistics that it writes."""
+"""Operations that only read their inputs, make new outputs, and choose kernels. Schemas do not tell: that of
+`native_batch_norm` does not mention the statistics that it writes."""
 
 
 class OperationClock:
-    """Runs operations and notes how long they took, each at a position.
+    """A clock that runs operations and notes how long they took, each at a position.
 
     Args:
-        device: where the operations run; a GPU is waited for around each of them.
+        device: where the operations run; a GPU is synchronized around each of them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class OperationClock:
         self._noted: list[tuple[int, float]] = []
 
     def run(self, position: int, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `func` returns."""
+        """Call `func` and return its result."""
         began = self._now()
         result = func(*args, **kwargs)
         least = self._now() - began
@@ -74,10 +74,10 @@ class OperationClock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             return time.perf_counter()
-        return time.thread_time()  # others on the machine do not count
+        return time.thread_time()  # other processes on the machine do not count
 
     def between(self, bounds: Sequence[int]) -> list[float]:
-        """Seconds before the first of the rising positions `bounds`, between them, and from the last one on."""
+        """The seconds before the first of the rising positions `bounds`, between them, and from the last one on."""
         parts = [0.0] * (len(bounds) + 1)
         for position, seconds in self._noted:
             parts[bisect_right(bounds, position)] += seconds
@@ -85,7 +85,7 @@ class OperationClock:
 
 
 class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Times the operations of a backward at the positions of the forward that they belong to.
+    """A mode that times a backward's operations at the positions in the forward that they belong to.
 
     Args:
         clock: notes them.
@@ -102,12 +102,12 @@ class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._clock.run(self._position, func, args, kwargs or {})
 
     def reached(self, position: int) -> None:
-        """The gradient of what existed at `position` is complete: what comes now belongs before it."""
+        """Note that the gradient of what existed at `position` is complete: what comes now belongs before it."""
         self._position = min(self._position, position - 1)
 
     @contextmanager
     def going_back(self, end: int) -> Iterator[None]:
-        """Around a backward of what existed at the position `end`."""
+        """A context for a backward of what existed at position `end`."""
         self._position = end
         with self:
             yield

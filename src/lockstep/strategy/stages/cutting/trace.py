@@ -1,9 +1,9 @@
-"""One forward of a model, watched: where it may be cut into stages, and which layers and parameters lie between the cuts.
+"""A watched forward of a model: where it may be cut into stages, and which layers and parameters are between the cuts.
 
-A model may be cut before the call of a layer when everything that was computed from parameters so far and is needed
-later goes into that call, whoever needs it. A skip connection around the call, or a value kept aside, forbids it.
-So no form of model is asked for: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends on
-the batch alone (a mask, positions) may be used on both sides: every stage computes it again.
+A model may be cut before a layer's call when everything that was computed from parameters so far and is needed later,
+by whatever, goes into that call. A skip connection around the call, or a value kept aside, forbids it. So models may
+have any form: `nn.Sequential`, lists of blocks, and any `forward` are treated alike. What depends only on the batch (a
+mask, positions) may be used on both sides: every stage computes it again.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ class Candidate:
     number: int
     """Which call of the layer in a forward, from 1."""
     label: str
-    """How it is called in messages and in `cut=`: the layer, and which call if there are several, as in "block:3"."""
+    """Its name in messages and in `cut=`: the layer, and which call if there are several, as in "block:3"."""
     carried: tuple[int, ...]
     """Which of the call's flattened arguments must be sent: those that depend on parameters, each once."""
     event: int
     is_narrow: bool = True
-    """Whether the call needs some of it last. Otherwise what is computed next needs all of it too (a branch, which another
-    step may not take)."""
+    """Whether the call is the last to need some of it. Otherwise what is computed next needs all of it too (a branch,
+    which another step may not take)."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a layer, from its begin to its end in events."""
+    """A call of a layer, from its first to its last event."""
 
     module: str
     begin: int
     end: int
     depends: bool
-    """Whether it uses parameters, or what was computed from them."""
+    """Whether it uses parameters, or anything computed from them."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a forward showed."""
+    """The findings from a forward."""
 
     candidates: tuple[Candidate, ...]
     calls: tuple[Call, ...]
     parameters: Mapping[str, tuple[int, ...]]
     """The events in which each parameter was used, by name."""
     written: Mapping[str, tuple[int, ...]]
-    """The same of the buffers that were written."""
+    """The same for the buffers that were written."""
     constants: Mapping[str, tuple[int, ...]]
-    """The same of the buffers that were not; for one that was not used, its layer's calls."""
+    """The same for the buffers that were not; for an unused one, its layer's calls."""
     around: Mapping[str, str]
     """Labels of calls before which the model cannot be cut, with the reason."""
     cast_once: Mapping[str, tuple[int, ...]]
-    """When autocast made the copy of a parameter that several operations then used: it adds their gradients in its dtype."""
+    """When autocast copied a parameter that several operations then used: it adds their gradients in its dtype."""
     is_reentrant: bool = False
-    """Whether a part is checkpointed with use_reentrant=True: its backward goes through the graph of parameters apart."""
+    """Whether a part is checkpointed with use_reentrant=True: its backward goes through parameters separately."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A watched forward: what it returned, what it showed, and what would be sent at each candidate."""
+    """A watched forward: its result, the trace, and what would be sent at each candidate."""
 
     result: Any
     trace: Trace
@@ -84,13 +84,13 @@ class Traced:
 def traced(
     model: nn.Module, forward: Callable[[], Any], clock: OperationClock, streams: Callable[[], Sequence[Tensor]]
 ) -> Traced:
-    """Call `forward`, which calls the layers of `model` once, and watch; it is no different for it.
+    """Call `forward`, which calls the layers of `model` once, and watch it without changing anything.
 
     Args:
         model: the layers.
         forward: calls them.
         clock: times the operations.
-        streams: where torch's random streams stand.
+        streams: returns the states of torch's random streams.
 
     Raises: whatever the model raises.
     """
@@ -121,7 +121,7 @@ def _conclude(
     constant = {name: uses.pop(name, ()) for name in _constants(model, buffers)}
     for name, (old, _) in buffers.items():
         now = dict(model.named_buffers())[name]
-        if now is not old and id(now) in watch.touched:  # the module made itself a new one, and used it
+        if now is not old and id(now) in watch.touched:  # the module replaced it, and used the new one
             uses[name] = (*uses.get(name, ()), watch.touched[id(now)])
     own: dict[str, list[int]] = {}
     for call in entered:
@@ -155,8 +155,9 @@ def _constants(model: nn.Module, buffers: Mapping[str, tuple[Tensor, Tensor]]) -
 def _candidates(
     entered: Sequence[Entered], watch: Watch
 ) -> tuple[list[Candidate], dict[str, str], list[tuple[Tensor, ...]]]:
-    """Where a cut is possible (of calls that begin with the same values only the outermost), why not elsewhere, and what
-    would be sent.
+    """Find where a cut is possible, why not elsewhere, and what would be sent.
+
+    Of calls that begin with the same values, only the outermost counts.
     """
     counts = Counter(call.module for call in entered)
     candidates: list[Candidate] = []

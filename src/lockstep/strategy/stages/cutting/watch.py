@@ -1,6 +1,6 @@
-"""Every operation of one forward, as it happens: what depends on parameters, until when it is needed, and what it costs.
+"""Every operation of a forward, as it happens: what depends on parameters, how long it is needed, and what it costs.
 
-Watching changes nothing: each operation runs once more only for the clock, on the same inputs, if it is known to be pure.
+Watching changes nothing: only the clock repeats an operation, on the same inputs, and only if it is known to be pure.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from lockstep.torch_private import TorchDispatchMode, cast, pytree
 
 @dataclass
 class Life:
-    """A tensor that depends on parameters: when it was made and last used."""
+    """The life of a tensor that depends on parameters: when it was made and last used."""
 
     tensor: Tensor
     made: int
     used: int
     num_uses: int = 0
     cast_of: str = ""
-    """The parameter of which it is a copy in another dtype, as autocast makes one for all uses."""
+    """The parameter that it is a copy of in another dtype, as autocast makes one for all uses."""
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of a forward, also those inside custom functions and checkpoints.
+    """A mode that sees every operation of a forward, even inside custom functions and checkpoints.
 
     Args:
         named: parameters and buffers by identity.
         clock: runs the operations.
-        streams: where torch's random streams stand.
+        streams: returns the states of torch's random streams.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.touched: dict[int, int] = {}
         """The last event in which each tensor was used, by identity."""
         self.written: dict[int, int] = {}
-        """The last event in which each memory was written to in place."""
+        """The last event in which each piece of memory was written to in place."""
         self._tainted: dict[int, int] = {}
-        """Memory that holds what was computed from parameters, since which event."""
+        """Memory that holds something computed from parameters, and since which event."""
         self._drew = False
-        """Whether random numbers were drawn for what depends on parameters. Later ones then depend on them too: a stage
-        that only follows would draw them too early."""
+        """Whether random numbers were drawn for something that depends on parameters. Later ones then depend on them
+        too: a stage that only follows would draw them too early."""
         self._kept: list[Any] = []
 
     def __torch_dispatch__(
@@ -70,7 +70,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             depends = self._drew = depends or self._drew
         self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
         for tensor in _tensors(result):
-            self._kept.append(tensor)  # so that no identity is used again
+            self._kept.append(tensor)  # so no identity is reused
             if depends and id(tensor) not in self._named:
                 self._tainted.setdefault(memory_of(tensor), self.event)
                 self.lives.setdefault(
@@ -83,7 +83,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._named.get(id(inputs[0]), "") if is_cast else ""
 
     def touch(self, inputs: Sequence[Tensor]) -> bool:
-        """These are used now; whether any of them depends on parameters."""
+        """Note that these are used now; return whether any of them depends on parameters."""
         depends = False
         for tensor in inputs:
             self.touched[id(tensor)] = self.event
@@ -97,7 +97,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return depends
 
     def life(self, tensor: Tensor) -> Life | None:
-        """What is known of a tensor; None when it does not depend on parameters."""
+        """The life of a tensor; None when it does not depend on parameters."""
         since = self._tainted.get(memory_of(tensor))
         if id(tensor) not in self.lives and since is not None:
             self._kept.append(tensor)
@@ -105,7 +105,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.lives.get(id(tensor))
 
     def alive(self, event: int) -> Iterator[Life]:
-        """What was made before `event` and is used after it."""
+        """Everything that was made before `event` and is used after it."""
         return (life for life in self.lives.values() if life.made < event < life.used)
 
 
@@ -114,7 +114,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _written(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """The arguments that an operation writes to, as its schema says."""
+    """The arguments that an operation writes to, by its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
@@ -124,6 +124,6 @@ def _written(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def memory_of(tensor: Tensor) -> int:
-    """The same number for tensors that share memory."""
+    """A number that is the same for tensors that share memory."""
     pointer: int = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)  # noqa: SLF001
     return pointer

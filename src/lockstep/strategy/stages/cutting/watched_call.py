@@ -1,7 +1,7 @@
-"""The first call of a model in a lane, watched while it is made: how the model is cut follows from it.
+"""The first call of a model in a lane, watched as it happens: it decides how the model is cut.
 
-No layer is called for the sake of looking (only the clock repeats pure operations), so nothing has to be put back: what forward does to its inputs, to attributes,
-to files or to the random streams, it does once.
+No layer is called just to look (only the clock repeats pure operations), so nothing has to be restored: what forward
+does to its inputs, attributes, files or the random streams, it does once.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class WatchedCall:
         self._backward.reached(position)
 
     def take_result(self) -> Any:
-        """What the call returned; it is not kept."""
+        """Return what the call returned, without keeping it."""
         result, self._result = self._result, None
         return result
 
     @contextmanager
     def going_back(self) -> Iterator[None]:
-        """Around a backward through the call, which is measured."""
+        """A context for a backward through the call, which is measured."""
         with self._backward.going_back(self._end):
             yield
 
     def costs(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Seconds of forward and backward before the first candidate, between candidates, and behind the last one."""
+        """The seconds of forward and backward before the first candidate, between candidates, and after the last."""
         return self._clock.between([candidate.event for candidate in candidates])
 
     def forget(self) -> None:
-        """The lane is over: its graph is not watched any more."""
+        """Watch the lane's graph no more: the lane is over."""
         for hook in self._hooks:
             hook.remove()
 
 
 def _meets(tensors: Sequence[Tensor], name: str) -> bool:
-    """Whether the graph behind `tensors` has a node of this name."""
+    """Whether the graph of `tensors` has a node of this name."""
     nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(nodes)
     while nodes:

@@ -1,7 +1,7 @@
-"""What another stage has: shape and dtype on the meta device, and a sentence where its values are needed.
+"""What another stage has: shape and dtype on the meta device, and an error where its values are needed.
 
 A plain meta tensor is no protection: `average.mul_(0.9).add_(parameter)` leaves `average` at 0.9 of itself, and
-`F.linear(x, weight)` returns memory that nobody wrote. While a forward is only followed (`ghost`) nothing is refused.
+`F.linear(x, weight)` returns uninitialised memory. While a forward is only followed (`ghost`), nothing is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DRAW = frozenset(
         "multinomial",
     ]
 )
-"""Functions that draw random numbers: on meta they draw none, so that the stages' streams would come apart."""
+"""Functions that draw random numbers: on meta they draw none, so the stages' streams would diverge."""
 
 
 PLACES: dict[Any, Callable[[torch.device], Any]] = {
@@ -46,14 +46,14 @@ PLACES: dict[Any, Callable[[torch.device], Any]] = {
     Tensor.is_cpu.__get__: lambda device: device.type == "cpu",  # type: ignore[attr-defined]
     Tensor.get_device: lambda device: -1 if device.type == "cpu" else device.index,
 }
-"""Where something absent says that it is: what is made there, a mask or positions, is real."""
+"""The device that an absent tensor reports: what is made there, a mask or positions, is real."""
 
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
 def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    """The values of a call; those of most calls need no search, which takes longer than many an operation."""
+    """The values of a call; most calls need no search, which takes longer than many operations."""
     if not kwargs and all(isinstance(value, (Tensor, *_PLAIN)) for value in args):
         return args
     leaves: list[Any] = pytree.tree_leaves((args, kwargs))
@@ -61,15 +61,15 @@ def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
 
 
 class Absent(Tensor):
-    """What is computed from parameters of other stages.
+    """A tensor computed from parameters of other stages.
 
     Changing it in place does nothing, which is right: its stage does it. Using its values raises `UsageError`.
     """
 
     parameter_name = ""
-    """Of the parameter that it is or was made of; empty for an activation."""
+    """The name of the parameter that it is or was made of; empty for an activation."""
     home: torch.device | None = None
-    """Where a parameter was."""
+    """The device where a parameter was."""
 
     @classmethod
     def __torch_function__(
@@ -120,17 +120,17 @@ class AbsentParameter(Absent, nn.Parameter):
 
     @staticmethod
     def like(parameter: nn.Parameter, name: str) -> AbsentParameter:
-        """Of the same shape, strides and dtype."""
+        """Make an absent parameter of the same shape, strides and dtype."""
         made = AbsentParameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         made.parameter_name, made.home = name, parameter.device
         return made
 
 
 def let_go(name: str, parameter: nn.Parameter) -> None:
-    """Make a parameter absent: the same object, on the meta device. Its memory is free when no graph refers to it.
+    """Make a parameter absent: the same object, on the meta device. Its memory is freed when no graph refers to it.
 
     Raises:
-        UsageError: when something keeps weak references to it.
+        UsageError: when something keeps a weak reference to it.
     """
     parameter.grad = None
     other = AbsentParameter.like(parameter, name)
@@ -142,14 +142,15 @@ def let_go(name: str, parameter: nn.Parameter) -> None:
                 f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}).",
                 "Prepare the model before anything keeps weak references of it.",
             ) from error
-        swap(parameter, other)  # graphs of the lane before the cut hold the parameter; nobody may use them any more
+        swap(parameter, other)  # graphs of the lane before the cut hold the parameter; they must not be used any more
         if other.requires_grad:
             other.register_hook(_refuse_old_graph)  # type: ignore[no-untyped-call]
 
 
 def swap(one: Tensor, other: Tensor) -> None:
-    """Let each of two tensor objects be what the other one was, as `torch.utils.swap_tensors` does, but while graphs refer
-    to them: what those keep stays the same tensors, whose objects are the other ones now.
+    """Swap two tensor objects, as `torch.utils.swap_tensors` does, but even while graphs refer to them.
+
+    The graphs keep the same tensors, which are now the other objects.
     """
     for attribute in ("__class__", "__dict__"):
         mine, others = getattr(one, attribute), getattr(other, attribute)
@@ -166,7 +167,7 @@ def _refuse_old_graph(_: Tensor) -> NoReturn:
 
 
 def _operands(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-    """The values that are computed with each other: lists go element by element through torch's foreach functions."""
+    """The values that are combined with each other: torch's foreach functions take lists element by element."""
     if operation.startswith("_foreach_"):
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
         yield from (list(members) for members in zip_longest(*lists))
@@ -183,7 +184,7 @@ def _mixed(values: Sequence[Any]) -> bool:
 
 
 def absent(value: Any, name: str = "", home: torch.device | None = None) -> Any:
-    """A meta tensor as `Absent`; anything else as it is."""
+    """Return a meta tensor as `Absent`, anything else as it is."""
     if type(value) is not Tensor or not value.is_meta:
         return value
     made = value.as_subclass(Absent)

@@ -1,8 +1,8 @@
 """Following a forward without the layers of other stages: shapes on the meta device instead of values.
 
 A stage runs the user's own `forward` from its first line to its last. What depends on other stages' parameters, before
-its own layers and behind them, is a *ghost*: a tensor with shape and dtype but without memory. What depends on the batch
-alone is computed, because later layers may use it (a mask, positions).
+its own layers and after them, is a *ghost*: a tensor with shape and dtype but without memory. What depends only on the
+batch is computed, because later layers may use it (a mask, positions).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lockstep.torch_private import DisableTorchFunctionSubclass, function_modes,
 
 _MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda)
 _ASKS = (Tensor.dtype.__get__, Tensor.to, Tensor.type_as)  # type: ignore[attr-defined]
-"""What makes a forward depend on a ghost's dtype."""
+"""Calls that make a forward depend on a ghost's dtype."""
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, F.linear, F.bilinear)
 _METHODS = (Tensor.matmul, Tensor.__matmul__, Tensor.mm, Tensor.bmm)
 _ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 _CAST = frozenset((*_CONVOLUTIONS, *_PRODUCTS, *_METHODS, *_ATTENTION))
-"""What autocast computes in its lower dtype, on every device."""
+"""Functions that autocast computes in its lower dtype, on every device."""
 
 
 class Ghosts(TorchFunctionMode):
-    """While on: an operation with a ghost makes a ghost.
+    """A mode in which an operation on a ghost makes a ghost.
 
     Args:
-        device: of what the ghosts stand for; its autocast decides their dtypes.
+        device: that of the tensors behind the ghosts; its autocast decides their dtypes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class Ghosts(TorchFunctionMode):
         self._device, self._device_type = device, device.type
         self.on = False
         self.asked = False
-        """Whether somebody looked at a ghost's dtype, under autocast."""
+        """Whether a ghost's dtype was looked at under autocast."""
         self._gone: set[int] = set()
         self._kept: list[Tensor] = []
 
@@ -50,7 +50,7 @@ class Ghosts(TorchFunctionMode):
         """Follow from here on.
 
         Args:
-            gone: values that went to the next stage, which is the one to change them: here they are ghosts from now on.
+            gone: values that went to the next stage, which may change them: from now on they are ghosts here.
         """
         self._kept.extend(gone)
         self._gone = set(map(memory_of, self._kept))
@@ -59,7 +59,7 @@ class Ghosts(TorchFunctionMode):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Compute from here on. May be called again: a mode that is not the innermost leaves when it is."""
+        """Compute from here on. May be called again: a mode that is not innermost is left once it is."""
         self.on = False
         if any(mode is self for mode in function_modes()[-1:]):
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -99,21 +99,21 @@ class Ghosts(TorchFunctionMode):
 
 
 def ghost(value: Any) -> Any:
-    """A tensor's shape and strides without its memory; anything else as it is."""
+    """Return a tensor's shape and strides without its memory; anything else as it is."""
     return value.detach().to("meta") if isinstance(value, Tensor) and not value.is_meta else value
 
 
 def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], casts: bool) -> Any:
-    """What an operation makes of ghosts."""
+    """Apply an operation to ghosts."""
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
         if casts:
-            args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # no autocast for meta, so nobody unites dtypes
+            args, kwargs = pytree.tree_map(_widest, (args, kwargs))  # meta has no autocast to unify dtypes
         elif "deterministic" not in str(error):
             raise
     mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("default")  # of some operations, torch asks it of the wrong device's kernel
+    torch.set_deterministic_debug_mode("default")  # for some operations, torch checks the wrong device's kernel
     try:
         return func(*args, **kwargs)
     finally:
@@ -121,7 +121,7 @@ def _followed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _without_masks(index: Any) -> Any:
-    """An index with masks as the numbers of their elements, which say how many they are."""
+    """Replace masks in an index by element numbers, which give the number of elements."""
     parts: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
         is_mask = isinstance(part, Tensor) and part.dtype is torch.bool and not part.is_meta and part.dim()

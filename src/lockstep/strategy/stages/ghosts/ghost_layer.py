@@ -1,6 +1,6 @@
 """A layer of another stage: its calls are followed once, and then only return ghosts of the remembered shapes.
 
-What a layer does besides (it counts in a list that others read, draws from a random stream, fills a cache) must happen
+A layer's side effects (counting in a list that others read, drawing from a random stream, filling a cache) must happen
 in every stage. So a layer whose first followed call changed anything outside it is followed in full each time.
 """
 
@@ -18,7 +18,7 @@ from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.torch_private import DisableTorchFunction, pytree
 
 MAX_FORMS = 256
-"""This many shapes of calls are remembered."""
+"""The number of call shapes that are remembered."""
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, slice)
 
 
@@ -26,9 +26,9 @@ class _Returned(NamedTuple):
     """A leaf of what a call returned."""
 
     argument: int | None
-    """Which argument it is; None: it is none."""
+    """Which argument it is, if any."""
     value: Any
-    """A ghost, or something plain."""
+    """A ghost, or a plain value."""
 
 
 class _Remembered(NamedTuple):
@@ -37,12 +37,12 @@ class _Remembered(NamedTuple):
 
 
 class GhostLayer:
-    """Stands in for a layer of another stage while its calls are only followed.
+    """A stand-in for a layer of another stage while its calls are only followed.
 
     Args:
         layer: its `forward` is replaced until `remove`.
         following: whether calls are only followed now; otherwise the layer computes.
-        outside: says something that changes when anything outside the layer does.
+        outside: returns something that changes when anything outside the layer does.
     """
 
     def __init__(self, layer: nn.Module, following: Callable[[], bool], outside: Callable[[], Any]) -> None:
@@ -50,15 +50,15 @@ class GhostLayer:
         self._known: dict[str, _Remembered | None] = {}
         self._forward = layer.forward
         self.remove = replace_method(layer, "forward", self._call)
-        """Makes the layer itself again."""
+        """Restore the layer."""
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not self._following():
             return self._forward(*args, **kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
         if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
-            return self._forward(*args, **kwargs)  # a cache, say, which it fills
-        with DisableTorchFunction():  # asking ghosts for their shapes is no operation to follow
+            return self._forward(*args, **kwargs)  # it fills a cache, say
+        with DisableTorchFunction():  # reading ghosts' shapes is no operation to follow
             form = repr([_word(leaf) for leaf in leaves] + [self._layer.training, torch.is_grad_enabled()])
         if form not in self._known:
             return self._follow(form, leaves, args, kwargs)
@@ -75,7 +75,7 @@ class GhostLayer:
 
 
 def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
-    """What a call returned, without its values; None where it cannot be made again."""
+    """What a call returned, without its values; None if it cannot be made again."""
     number_of = {id(leaf): number for number, leaf in enumerate(arguments) if isinstance(leaf, Tensor)}
     leaves, form = pytree.tree_flatten(result)
     if not all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in leaves):
@@ -86,7 +86,7 @@ def _remembered(result: Any, arguments: Sequence[Any]) -> _Remembered | None:
 
 
 def _again(known: _Remembered, arguments: Sequence[Any]) -> Any:
-    """New ghosts of the same shapes: at each of them something else may arrive."""
+    """Make new ghosts of the same shapes: something else may arrive for each of them."""
     made: dict[int, Any] = {}
     with DisableTorchFunction():  # as above
         leaves = [

@@ -1,7 +1,7 @@
 """`breakpoint()` in rank 0 of a launched script.
 
 While rank 0 is at the prompt its journal says PAUSED, so the launcher hides its progress line, gives Ctrl-C to rank 0
-alone, and calls nobody stuck. The other ranks go on to their next exchange with rank 0 and wait there. Only the
+alone, and calls no rank stuck. The other ranks go on to their next exchange with rank 0 and wait there. Only the
 first `breakpoint()` imports this: pdb costs 30 ms.
 """
 

@@ -6,7 +6,7 @@ caller, which lives as long as they do; shared memory and pipes are reached the 
 
 | in the parcel | arrives as |
 |---|---|
-| a tensor that is an argument, or an item of an argument's list, tuple or dict | shared with the caller, as torch.multiprocessing does |
+| a tensor that is an argument, or in an argument's list, tuple or dict | shared with the caller, as in torch.multiprocessing |
 | any tensor after `share_memory_()`, a model after `share_memory()` | shared |
 | other tensors: a model's, what the function refers to | a copy for each rank |
 | a queue or pipe of a spawn context | the same queue or pipe |

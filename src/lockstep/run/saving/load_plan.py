@@ -219,7 +219,7 @@ class LoadPlan:
         self._add(name, thing, self._decode(document["value"]))
 
     def _values(self) -> dict[str, Any]:
-        """What the script saved besides objects; raise for what nobody takes."""
+        """What the script saved besides objects; raise for what nothing takes."""
         left = {label: document for label, document in self._documents.items() if label not in self._used}
         for label, document in left.items():
             if not label.endswith("="):

@@ -177,7 +177,7 @@ class Run:
         return train(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
-        """Do the backward of the current lane's loss; several in one lane add up.
+        """Run the backward of the current lane's loss; several in one lane add up.
 
         Args:
             loss: a scalar, the mean over the lane's samples.
@@ -215,7 +215,7 @@ class Run:
         """Write values to the progress line and to `metrics.jsonl`. Collective: call it on every rank.
 
         Inside a lane, a value is weighted by the lane's samples, and the global mean is written. Outside, `step.loss`,
-        tallies and `run.mean` are global already; a number that differs between ranks is weighted by their samples.
+        tallies and `run.mean` are global already; one that differs between ranks is averaged by their samples.
         """
         log(self._run, scalars)
 
@@ -250,7 +250,7 @@ class Run:
 
         Args:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
-            loader: take this one's last evaluation, not the last one of all.
+            loader: the one whose last evaluation is meant, if not the last of all.
         """
         self._run.progress.position.require_same_on_every_rank("run.gather")
         self._run.machinery.shares.put_together()

@@ -1,10 +1,10 @@
 """How a script's own `init_process_group` fits the ranks that lockstep has started: a pure decision with its sentence.
 
-What would block for minutes (more ranks than there are, two ranks with one number) is refused before
-anything waits. What can simply be made to work is made to: all ranks of a run are on this machine, so a meeting at any
-address, port or file goes through the run's own store, in shared memory where there is a compiled part. There no port
-is busy, nothing listens, and no file has the addresses of an earlier meeting (torch's FileStore had them in the second
-of two meetings: "connection refused" after 3 s).
+What would block for minutes (more ranks than were started, two ranks with one number) is refused before anything waits.
+What can simply be made to work is made to: all ranks of a run are on this machine, so a meeting at any address, port or
+file goes through the run's own store, in shared memory where there is a compiled part. There no port is busy, nothing
+listens, and no file has the addresses of an earlier meeting (torch's FileStore had them in the second of two meetings:
+"connection refused" after 3 s).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _line_buffered_streams() -> None:
 
 
 def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
-    """Refuse mistakes that would block where the script makes them."""
+    """Let mistakes that would block raise where the script makes them."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
     met, wants_store = (partial(News(order.rank, event).tell, news) for event in (Event.MET, Event.STORE))
@@ -172,7 +172,7 @@ def _call_hook(error: BaseException) -> None:
 
 
 def _report_joined(order: RankTask, news: int) -> None:
-    """Report a script that met its peers in its own way, so that it does not count as N copies that train alone."""
+    """Report a script that met its peers in its own way, so it does not count as N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         News(order.rank, Event.JOINED).tell(news)

@@ -19,7 +19,7 @@ from lockstep.run.run_state import Machinery, RunState
 from lockstep.run.witness.witness import Taken, Witness
 
 LEAST_REST_S = 30.0
-"""The code after the last step gets at least this long, or twice as long as the script took until then."""
+"""The code after the last step gets this long, or twice as long as the script took until then if that is more."""
 
 
 def is_over(machinery: Machinery) -> bool:
@@ -55,7 +55,7 @@ def testify_left(machinery: Machinery) -> None:
 
 
 def settle(run: RunState) -> None:
-    """Record, between steps, one whose loop was left. Collective: call it on every rank."""
+    """Record, between steps, a step whose loop was left. Collective: call it on every rank."""
     if run.machinery.witness is not None and run.machinery.witness.left is not None:
         testify_step(run)
 
@@ -87,7 +87,7 @@ def _begin_rest(run: RunState, witness: Witness) -> None:
 
 
 def _end_here(witness: Witness, seconds: float) -> None:
-    """End a script that goes on and on. Every rank does so at about this time; to see another's end is no failure."""
+    """End a script that goes on and on. Every rank does so at about this time; seeing another's end is no failure."""
     witness.note_ending(reached=False, why=f"it did not end within {seconds:.0f} s")
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""`run.load_state`: read what `run.save_state` wrote, on any number of ranks; check everything, then change it."""
+"""`run.load_state`: read what `run.save_state` wrote, on any number of ranks; check everything, then load it."""
 
 from __future__ import annotations
 

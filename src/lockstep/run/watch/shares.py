@@ -59,7 +59,7 @@ class Shares:
 
 
 def sentence(share: Share) -> str:
-    """What is said about one."""
+    """What to say about one."""
     return (
         f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was put together "
         f"with the other ranks before the next step, so numbers computed in it cover one rank's share only. Count with "

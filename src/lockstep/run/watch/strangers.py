@@ -3,7 +3,7 @@
 A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is
 added up over the lanes of one rank and never reduced, so a class centre or a temperature with its own optimizer learns
 different values on different numbers of ranks. The constructor shows that an optimizer exists; comparing gradients
-before and after each lane shows that lanes gave its tensors some, which costs nothing without such an optimizer.
+before and after each lane shows whether lanes gave its tensors any, which costs nothing without such an optimizer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Strangers:
             self._of_lane.clear()
 
     def close(self) -> None:
-        """Make optimizers what torch made them again."""
+        """Restore torch's optimizers."""
         self._hook.remove()
         self._undo()
 
@@ -101,7 +101,7 @@ class Strangers:
                 raise _not_prepared(optimizer, tensor, self._position.region)
 
     def _is_fed(self, tensor: Tensor) -> bool:
-        """Whether its gradient comes from lanes: from the current one, or from an earlier one and was not replaced."""
+        """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
         if (now := _mark(tensor)) is None:
             return False
         if any(tensor is one and now != mark for one, mark in self._before):

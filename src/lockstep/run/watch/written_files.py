@@ -67,7 +67,7 @@ class WrittenFiles:
         ]
 
     def close(self) -> None:
-        """Make `open` and `torch.save` what they were."""
+        """Restore `open` and `torch.save`."""
         self._closed = True
         for undo in self._undo:
             undo()

@@ -106,7 +106,7 @@ def marked_hash(tensor: Tensor) -> str:
 
 
 def stride_of(num_elements: int) -> int:
-    """The k with which every k-th of this many elements is written."""
+    """The k such that every k-th of this many elements is written."""
     return max(-(-num_elements // MAX_COMPARED), 1)
 
 

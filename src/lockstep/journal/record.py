@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 FORMAT = struct.Struct("<QQqIHHHxxI16xQ")
-"""sequence, time_ns, step, epoch, phase, operation, file, line, sequence again"""
+"""sequence, time_ns, step, epoch, phase, operation, file, line, sequence again."""
 
 
 class Phase(IntEnum):

@@ -24,7 +24,7 @@ from lockstep.visible import visible
 
 MAGIC = b"lkstpJ01"
 HEADER = struct.Struct("<8sIIIIQ")
-"""magic, capacity, rank, pid, number of texts, last sequence"""
+"""magic, capacity, rank, pid, number of texts, last sequence."""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600

@@ -68,8 +68,7 @@ def init(
         seed: every random stream of the run comes from it.
         lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
             bits be computed on more ranks later.
-        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp" or "hogwild"; by default "single" or
-            "ddp".
+        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "single" or "ddp".
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two replicas of two
             stages. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).

@@ -1,9 +1,8 @@
-"""The environment of one rank: torchrun's contract, lockstep's settings, and what other libraries need to train one
-job over all ranks.
+"""The environment of one rank: torchrun's contract, lockstep's settings, and what other libraries need.
 
-Accelerate takes a CPU rank for a lone process unless ACCELERATE_USE_CPU is set; Lightning Fabric's
-devices="auto" means one CPU process unless LT_DEVICES says how many (both read in their sources: accelerate/state.py,
-lightning_fabric/connector.py). What the user set is kept.
+They need it to train one job over all ranks. Accelerate takes a CPU rank for a lone process unless ACCELERATE_USE_CPU
+is set; Lightning Fabric's devices="auto" means one CPU process unless LT_DEVICES says how many (both read in their
+sources: accelerate/state.py, lightning_fabric/connector.py). What the user set is kept.
 """
 
 from __future__ import annotations

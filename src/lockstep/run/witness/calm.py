@@ -1,7 +1,7 @@
-"""Switching off what makes one cut of a batch differ from another by nature: dropout, BatchNorm's batch statistics, and
-random numbers that the script draws for its samples.
+"""Switch off what makes one cut of a batch differ from another by nature.
 
-Only `lockstep verify` does this, for its row `plain`: then the gradient over L lanes must be the gradient of the whole
+That is dropout, BatchNorm's batch statistics, and random numbers that the script draws for its samples. Only
+`lockstep verify` does this, for its row `plain`: then the gradient over L lanes must be the gradient of the whole
 batch up to rounding, unless the loss means something else. torch's functions are replaced in this process for good.
 """
 

@@ -1,6 +1,6 @@
-"""In which arithmetic a run computes: its precision, and whether the order of sums and the kernels are fixed.
+"""The arithmetic in which a run computes: its precision, and whether the order of sums and the kernels are fixed.
 
-Names, their spellings elsewhere, and the line that tells a person what was decided. What the names do to torch is in
+Names, their spellings elsewhere, and the line that tells the user what was decided. What the names do to torch is in
 `lockstep.strategy.precision` and `lockstep.rank.numerics`.
 """
 
@@ -32,7 +32,7 @@ ELSEWHERE = {
     "fp8": "bf16-mixed",
     "transformer-engine": "bf16-mixed",
 }
-"""Names that others know, and the nearest thing that works here."""
+"""Names that other libraries know, and the nearest thing that works here."""
 
 NOT_EXACT = (
     'numerics="fast" leaves the order of sums and the choice of kernels to the backend, so bits may differ between '
@@ -42,7 +42,7 @@ NOT_EXACT = (
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a person said; None where nothing was said. After `decided`, both are names from the lists above."""
+    """What was asked for; None where nothing was. After `decided`, both are names from the lists above."""
 
     precision: str | None = None
     numerics: str | None = None
@@ -52,10 +52,10 @@ class Arithmetic:
         return Arithmetic(self.precision or weaker.precision, self.numerics or weaker.numerics)
 
     def decided(self) -> Arithmetic:
-        """The canonical names, defaults filled in.
+        """The canonical names, with defaults filled in.
 
         Raises:
-            UsageError: for a name that is none.
+            UsageError: for an unknown name.
         """
         return Arithmetic(precision_named(self.precision or "32"), numerics_named(self.numerics or "exact"))
 
@@ -64,7 +64,7 @@ def precision_named(name: object) -> str:
     """The precision that a spelling names; 16 and 32 may be numbers.
 
     Raises:
-        UsageError: for another one, with the nearest thing that works.
+        UsageError: for an unknown one, with the nearest thing that works.
     """
     spelled = str(name).lower().replace("_", "-").removeprefix("torch.")
     for precision, spellings in ALIASES.items():
@@ -76,10 +76,10 @@ def precision_named(name: object) -> str:
 
 
 def numerics_named(name: object) -> str:
-    """`exact` or `fast`.
+    """Return `exact` or `fast`.
 
     Raises:
-        UsageError: for another name.
+        UsageError: for any other name.
     """
     if str(name).lower() in NUMERICS:
         return str(name).lower()
@@ -89,7 +89,7 @@ def numerics_named(name: object) -> str:
 def arithmetic_text(decided: Mapping[str, Any]) -> str:
     """What was decided, in one line; `decided` is what rank 0 wrote into decided.json.
 
-    Settings that only GPUs know are named only there.
+    Settings that only GPUs have are named only there.
     """
     flags: Mapping[str, Any] = decided.get("flags") or {}
     fast = decided.get("numerics") == "fast"
@@ -115,5 +115,5 @@ REASONS = {
 
 
 def why_not_exact(strategy: str, numerics: str | None = "exact") -> str:
-    """Why bits may differ on other ranks, or in another run, as sentences; empty where they may not."""
+    """Why bits may differ on other ranks, or in another run, as sentences; empty when they may not."""
     return REASONS.get(strategy) or (NOT_EXACT if numerics == "fast" else "")

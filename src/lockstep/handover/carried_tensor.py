@@ -1,4 +1,4 @@
-"""A tensor that one lane makes and the next lane uses: `lockstep.run.witness.lane_watch` sees it, `lockstep verify` says it."""
+"""A tensor that one lane makes and the next uses: `lockstep.run.witness.lane_watch` finds it for `lockstep verify`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class CarriedTensor:
-    """The first one on which losses depend."""
+    """The first such tensor on which losses depend."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -21,7 +21,7 @@ class CarriedTensor:
 
     @property
     def sentence(self) -> str:
-        """What happens, without a capital letter and a full stop."""
+        """What happens, without a capital letter or a full stop."""
         size = " x ".join(map(str, self.shape)) or "a single number"
         called = f" `{self.name}`" if self.name else ""
         return (
@@ -35,7 +35,7 @@ class CarriedTensor:
 
 
 def read_carried_tensor(path: Path) -> CarriedTensor | None:
-    """What a run wrote; None when its lanes carry nothing on."""
+    """Read what a run wrote; None when its lanes carry nothing on."""
     if not path.exists():
         return None
     told = json.loads(path.read_text())

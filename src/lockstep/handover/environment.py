@@ -21,10 +21,10 @@ OWN = "LOCKSTEP_RANK"
 """The variable that holds lockstep's own settings of a rank."""
 
 PLACE = "LOCKSTEP_RANK_MEETING"
-"""The variable that holds what this rank has inherited to meet the others."""
+"""The variable that holds what this rank inherited to meet the others."""
 
 MEASURE = "measure"
-"""Inside `RankSettings.evidence`: what `bench` wants measured (see `lockstep.run.witness.meter`); then nothing else is in it."""
+"""In `RankSettings.evidence`: what `bench` wants measured (see `lockstep.run.witness.meter`); then nothing else is."""
 
 FOREIGN_LAUNCHERS = (
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -36,7 +36,7 @@ FOREIGN_LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rank stands, in torch.distributed's words."""
+    """Where a rank is, in torch.distributed's words."""
 
     rank: int = 0
     local_rank: int = 0
@@ -52,27 +52,27 @@ class RankSettings:
     threads: int
     """Per rank."""
     threads_given: bool = True
-    """Whether a person gave `threads` on the command line; otherwise the script's `init(threads=...)` wins."""
+    """Whether `threads` was given on the command line; otherwise the script's `init(threads=...)` wins."""
     lanes: int | None = None
     device: str = "cpu"
     """"cpu" or "cuda": the kind of device that this rank pins; the index is the local rank."""
     backend: str = ""
-    """The backend of torch.distributed that a person asked for on the command line; empty: the script's own."""
+    """The backend of torch.distributed from the command line; empty: the script's own."""
     form: Form = field(default_factory=Form)
-    """How a person asked on the command line to lay the model on ranks."""
+    """How the command line lays the model on ranks."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
-    """In which precision and numerics a person asked on the command line to compute."""
+    """Precision and numerics from the command line."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What `verify` or `bench` wants recorded (see `lockstep.run.witness.witness` and `meter`); empty for a normal run."""
+    """What `verify` or `bench` wants recorded (`lockstep.run.witness.witness` and `meter`); empty for a normal run."""
 
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """Everything that a rank learns from its environment before its script begins."""
+    """All that a rank learns from its environment before its script begins."""
 
     position: Position
     settings: RankSettings | None
-    """None when another launcher than ours started the rank, or nobody did."""
+    """None when a launcher other than ours started the rank, or none did."""
 
 
 def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:
@@ -102,7 +102,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nobody serves before a script wants it; then rank 0 may
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nothing serves before a script wants it; then rank 0 may
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
@@ -115,7 +115,7 @@ def encode_place(place: MeetingPlace) -> dict[str, str]:
 
 
 def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
-    """What this rank has inherited; None when another launcher started it, or nobody did."""
+    """What this rank inherited; None when another launcher started it, or none did."""
     if PLACE not in variables:
         return None
     told = json.loads(variables[PLACE])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "TORCHDYNAMO_", "LD_PRELOAD")
-"""Variables that libraries read once, while they are loaded."""
+"""Variables that libraries read once, while loading."""
 
 HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 """Set by libraries themselves while they are imported (scikit-learn's threadpoolctl), for later imports."""
@@ -17,7 +17,7 @@ _at_start: dict[str, str] | None = None
 
 
 def remember(variables: Mapping[str, str]) -> None:
-    """Torch is imported already, with these variables set."""
+    """Remember the variables with which torch is already imported."""
     global _at_start  # noqa: PLW0603 - a process has one environment
     _at_start = _settings(variables)
 

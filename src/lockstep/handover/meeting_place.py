@@ -1,7 +1,7 @@
-"""What a rank inherits from its launcher to meet the others: a memory, and a port that nobody listens on yet.
+"""What a rank inherits from its launcher to meet the others: a memory, and a port that nothing listens on yet.
 
-Descriptors are told by number and identity. A process that the rank starts has the rank's environment, but not its
-descriptors, and behind the number there may be some other file.
+Descriptors are passed by number and identity. A process that the rank starts has the rank's environment, but not its
+descriptors, and the number may be some other file.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InheritedFile:
-    """An open file, as one process tells it to itself or to a child."""
+    """An open file, as one process names it to itself or to a child."""
 
     number: int
     """The descriptor."""
     identity: str
-    """Of the file behind it, on this machine."""
+    """The identity of its file, on this machine."""
 
     @classmethod
     def at(cls, descriptor: int) -> InheritedFile:
-        """That file, as it is open now."""
+        """Make one of the file that is open at `descriptor` now."""
         return cls(descriptor, _identity(descriptor))
 
     def is_open(self) -> bool:
@@ -34,7 +34,7 @@ class InheritedFile:
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Through which the ranks of a run on one node meet."""
+    """What the ranks of a run on one node meet through."""
 
     table: InheritedFile
     """A shared memory that was full of zeros when the run began (`native/src/table.hpp`)."""

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 AT_END = 1 << 62
-"""The step of what was recorded behind the last step: after all steps, so that sorting works."""
+"""The step number of what was recorded after the last step: above all steps, so that sorting works."""
 NAN_MARK = " nan"
-"""Stands behind the hash of a tensor with a NaN in it."""
+"""Follows the hash of a tensor with a NaN in it."""

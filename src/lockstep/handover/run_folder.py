@@ -34,7 +34,7 @@ class RunFolder:
         return self.path / "evidence" / f"rank-{rank:05d}.jsonl"
 
     def ending(self, rank: int) -> Path:
-        """How far `rank` came behind the last step that it recorded (JSON); absent while steps are missing."""
+        """How far `rank` came after the last step that it recorded (JSON); absent while steps are missing."""
         return self.path / "evidence" / f"ending-{rank:05d}.json"
 
     def carried(self, rank: int) -> Path:

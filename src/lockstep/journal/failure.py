@@ -47,7 +47,7 @@ class Failure:
     rank: int
     kind: FailureKind
     error: str
-    """The exception's type and message on one line, as Python prints them; of a UsageError the whole problem."""
+    """The exception's type and message on one line, as Python prints them; for a UsageError the whole problem."""
     traceback: str
     """The traceback without the frames of the launcher and of runpy."""
     file: str
@@ -58,7 +58,7 @@ class Failure:
     time_ns: int
     """time.monotonic_ns() when it was caught."""
     fix: str = ""
-    """Of a UsageError, whose problem is `error`; empty for others."""
+    """The fix of a UsageError, whose problem is `error`; empty for others."""
 
     @property
     def mistake(self) -> tuple[str, str]:
@@ -67,7 +67,7 @@ class Failure:
 
 
 def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, ...]) -> Failure:
-    """The failure record of `error`.
+    """Make the failure record of `error`.
 
     Args:
         rank: the rank that failed.
@@ -119,7 +119,7 @@ def _is_hidden(file: Path, hidden: tuple[Path, ...]) -> bool:
 
 
 def write_failure(path: Path, failure: Failure) -> bool:
-    """Write atomically: a reader sees the whole record or none. Whether it could be written."""
+    """Write atomically: a reader sees the whole record or none. Return whether it could be written."""
     with contextlib.suppress(OSError):
         write_private(path, json.dumps(asdict(failure)))
         return True
@@ -134,7 +134,7 @@ def read_failure(path: Path) -> Failure | None:
 
 
 def decode_failure(told: Any) -> Failure | None:
-    """A record from its JSON; None for what is none."""
+    """A record from its JSON; None for anything else."""
     try:
         return Failure(**{**told, "kind": FailureKind(told["kind"])})
     except (TypeError, KeyError, ValueError):
@@ -142,7 +142,7 @@ def decode_failure(told: Any) -> Failure | None:
 
 
 def shortened(failure: Failure, most_bytes: int) -> Failure:
-    """The record with its texts cut, so that its JSON has about `most_bytes` bytes at most: the ends of traceback and error."""
+    """The record with only the ends of traceback and error, so that its JSON has at most about `most_bytes` bytes."""
     size = most_bytes // 2
     while len(json.dumps(asdict(failure))) > most_bytes and size > 1:
         failure = replace(

@@ -13,7 +13,7 @@ class Gauges:
     """A snapshot. Times are sums in nanoseconds since `lockstep.init`; samples are this rank's own."""
 
     epoch: int = 0
-    """The epoch that is being made, counted from 1; 0 before the first."""
+    """The current epoch, counted from 1; 0 before the first."""
     num_epochs: int = 0
     """0 when the script does not use `run.epochs`."""
     step: int = 0
@@ -21,13 +21,13 @@ class Gauges:
     step_in_epoch: int = 0
     steps_per_epoch: int = 0
     samples: int = 0
-    """Samples that this rank's lanes had in training."""
+    """Training samples that this rank's lanes had."""
     data_ns: int = 0
     compute_ns: int = 0
     exchange_ns: int = 0
     update_ns: int = 0
     num_losses: int = 0
-    """Passes that had a loss; 0 means that `loss` says nothing yet."""
+    """Passes that had a loss; while it is 0, `loss` means nothing."""
     loss: float = float("nan")
     """The loss of the last step: the weighted mean over all lanes."""
 

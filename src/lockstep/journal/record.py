@@ -1,7 +1,7 @@
-"""One record of the journal: when, in which step, which phase and operation, at which source line.
+"""One record of the journal: time, step, phase, operation and source line.
 
 64 bytes, little-endian, with the sequence number first and last: a reader that sees two different ones caught the
-writer in the middle and reads again. Texts (operations, file names) stand once in a table; records hold their numbers.
+writer in the middle and reads again. Texts (operations, file names) are once in a table; records hold their numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 FORMAT = struct.Struct("<QQqIHHHxxI16xQ")
-"""sequence, time_ns, step, epoch, phase, operation, file, line, sequence again"""
+"""sequence, time_ns, step, epoch, phase, operation, file, line, sequence again."""
 
 
 class Phase(IntEnum):
@@ -46,7 +46,7 @@ class Record:
     time_ns: int
     """time.monotonic_ns(): the same clock for all processes of a node."""
     step: int
-    """The step that is being made, counted from 1; 0 before the first."""
+    """The current step, counted from 1; 0 before the first."""
     epoch: int
     phase: Phase
     operation: str

@@ -1,8 +1,8 @@
 """The mapped ring: one file per rank, one writer, any number of readers, no locks.
 
 The page cache keeps what a killed process wrote, so the launcher reads the last record of a dead rank. Writing a
-record costs well under a microsecond beside the clock (`tests/unit/journal/test_journal.py` prints it); nothing is flushed to
-the disk on purpose.
+record costs well under a microsecond besides the clock (`tests/unit/journal/test_journal.py` prints it); nothing is
+flushed to the disk on purpose.
 
 Layout: header (4 KiB: magic, capacity, rank, pid, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
 """
@@ -24,7 +24,7 @@ from lockstep.visible import visible
 
 MAGIC = b"lkstpJ01"
 HEADER = struct.Struct("<8sIIIIQ")
-"""magic, capacity, rank, pid, number of texts, last sequence"""
+"""magic, capacity, rank, pid, number of texts, last sequence."""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
@@ -35,10 +35,10 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
-    """Make an empty ring of mode 0600. The launcher does this before the rank starts, so that it can always be read."""
+    """Make an empty ring of mode 0600. The launcher does so before the rank starts, so that it can always be read."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, RECORDS + capacity * FORMAT.size)  # a full disk is said now, not by SIGBUS
+        os.posix_fallocate(descriptor, 0, RECORDS + capacity * FORMAT.size)  # a full disk shows now, not by SIGBUS
         os.pwrite(descriptor, HEADER.pack(MAGIC, capacity, rank, 0, 0, 0), 0)
     finally:
         os.close(descriptor)
@@ -53,7 +53,7 @@ def _map(path: Path, access: int) -> mmap.mmap:
 
 
 class JournalWriter:
-    """The rank's end. One thread writes. A process may open its ring again: it goes on where the last writer stopped."""
+    """The rank's end. One thread writes. A process may reopen its ring: it goes on where the last writer stopped."""
 
     def __init__(self, path: Path) -> None:
         self._ring = _map(path, mmap.ACCESS_WRITE)
@@ -68,7 +68,7 @@ class JournalWriter:
     def write(  # noqa: PLR0917 - the hottest call of the package; keywords cost
         self, phase: Phase, operation: str = "", step: int = 0, epoch: int = 0, file: str = "", line: int = 0
     ) -> None:
-        """Append one record with the present time. The oldest is overwritten when the ring is full."""
+        """Append one record with the current time. The oldest is overwritten when the ring is full."""
         texts = self._texts
         operation_number = texts.get(operation)
         if operation_number is None:
@@ -97,14 +97,14 @@ class JournalWriter:
         self._gauges_version = _publish(self._ring, GAUGES_OFFSET, self._gauges_version, gauge_format.pack(values))
 
     def note(self, values: dict[str, Any]) -> None:
-        """Replace the note: a small JSON object for people, such as the last values of `run.log`; dropped if too long."""
+        """Replace the note: a small JSON object for people, such as the last values of `run.log`; drop one too long."""
         text = json.dumps(values).encode()
         if len(text) + 4 <= NOTE_BYTES:
             data = _U32.pack(len(text)) + text
             self._note_version = _publish(self._ring, NOTE_OFFSET, self._note_version, data)
 
     def lost(self, sentence: str) -> None:
-        """Tell the launcher that something could not be written; the ring has its room, however full the disk is."""
+        """Tell the launcher that something could not be written; the ring has room for it, however full the disk is."""
         if (sentence := visible(sentence)) not in self._lost:
             self._lost.append(sentence)
             text = "\n".join(self._lost).encode()[: LOST_BYTES - 4]
@@ -123,7 +123,7 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Anybody else's end. Never blocks, never fails on a half-written ring: it returns the newest whole values."""
+    """Everybody else's end. Never blocks, never fails on a half-written ring: it returns the newest whole values."""
 
     def __init__(self, path: Path) -> None:
         self._ring = _map(path, mmap.ACCESS_READ)
@@ -158,7 +158,7 @@ class JournalReader:
         return note
 
     def lost(self) -> list[str]:
-        """What could not be written, a sentence each."""
+        """What could not be written, one sentence each."""
         return _lost(self._ring)
 
     def _read(self, sequence: int) -> Record | None:
@@ -184,7 +184,7 @@ def _lost(ring: mmap.mmap) -> list[str]:
 
 
 def _publish(ring: mmap.mmap, offset: int, version: int, data: bytes) -> int:
-    """Write `data` behind a version number that is odd while writing; returns the new version."""
+    """Write `data` after a version number that is odd while writing; return the new version."""
     _U64.pack_into(ring, offset, version + 1)
     ring[offset + 8 : offset + 8 + len(data)] = data
     _U64.pack_into(ring, offset, version + 2)
@@ -192,7 +192,7 @@ def _publish(ring: mmap.mmap, offset: int, version: int, data: bytes) -> int:
 
 
 def _consistent(ring: mmap.mmap, offset: int, size: int) -> bytes:
-    """The data of `_publish`; a writer that died in the middle leaves what is there after 100 tries."""
+    """Read the data of `_publish`; after 100 tries take what a writer that died in the middle left."""
     data = ring[offset + 8 : offset + 8 + size]
     for _ in range(100):
         before: int = _U64.unpack_from(ring, offset)[0]

@@ -25,12 +25,12 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
 
     Args:
         base: the folder of all runs; made if it is missing.
-        name: what the person chose, or None for `20261120-055300-train`, with a number behind it if that is taken.
+        name: what the person chose, or None for `20261120-055300-train`, with a number appended if that is taken.
         title: the script or module.
         now: the time for the name.
 
     Raises:
-        UsageError: when the chosen name is taken or is no name of a folder, or nothing can be made in `base`.
+        UsageError: when the chosen name is taken or cannot name a folder, or nothing can be made in `base`.
     """
     if name is not None and (name in ("", ".", "..") or "/" in name or visible(name) != name):
         raise UsageError(

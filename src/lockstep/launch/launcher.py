@@ -42,7 +42,7 @@ def launch(
         request: what to run.
         terminal: where to show it; None shows nothing, and rank 0 has no standard input.
         nursery: one to use and leave open; its threads must be those of the request. None: one for this run.
-        signals: through which another thread may stop the run; None: only this process's own signals do.
+        signals: lets another thread stop the run; None: only this process's own signals do.
 
     Raises:
         UsageError: when the nursery was started for other threads.
@@ -107,7 +107,7 @@ def _evidence(verdict: Verdict, folder: RunFolder, observer: Observer, before: M
 def _say_ending(
     request: LaunchRequest, saying: Saying, outcome: Outcome, interrupted_by: int, result: Mapping[str, Any]
 ) -> None:
-    """The last lines; a failure block is the very last."""
+    """Say the last lines; a failure block comes at the very end."""
     saying.settle()
     if interrupted_by:
         text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
@@ -124,7 +124,7 @@ def _say_ending(
 
 
 def _open_standard_streams() -> None:
-    """A descriptor 0, 1 or 2 that is closed would be given to some file, and ranks would write into it."""
+    """Open a closed descriptor 0, 1 or 2: some file would get its number, and ranks would write into it."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

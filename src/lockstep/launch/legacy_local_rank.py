@@ -1,7 +1,7 @@
 """`--local_rank`, as torch.distributed.launch gave it to every script: passed only to a script that declares it.
 
-torch.distributed.launch passed `--local_rank=N` (since torch 2.0 `--local-rank=N`) always, and a script that did not
-know the other spelling ended with "unrecognized arguments". Here the script's source is read, not run.
+torch.distributed.launch always passed `--local_rank=N` (since torch 2.0 `--local-rank=N`), and a script that did not
+know that spelling ended with "unrecognized arguments". Here the script's source is read, not run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def local_rank_option(source: str | None, args: Sequence[str], use_env: bool | N
 
     Args:
         source: the script's text; None when it cannot be read.
-        args: what the person gave to the script; an option that is there already is not given twice.
+        args: what the user gave to the script; an option that is already there is not given twice.
         use_env: torch.distributed.launch's switch: True never, False always, None if the script declares it.
     """
     if use_env or any(word.partition("=")[0] in SPELLINGS for word in args):
@@ -45,7 +45,7 @@ def declared_option(source: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             if ast.unparse(node.func.value) in commands:
-                continue  # it belongs behind the command, and in front of it would be refused
+                continue  # it belongs after the command, and before it would be refused
             for word in node.args:
                 if isinstance(word, ast.Constant) and word.value in SPELLINGS:
                     return str(word.value)
@@ -53,7 +53,7 @@ def declared_option(source: str) -> str:
 
 
 def _subparser(node: ast.AST) -> list[str]:
-    """To what the node assigns an `add_parser(...)`."""
+    """The names to which the node assigns an `add_parser(...)`."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return []
     made = node.value.func
@@ -70,7 +70,7 @@ def source_of(script: str, is_module: bool) -> str | None:
 
 
 def _module_file(module: str) -> Path | None:
-    """Found by path, from the working directory or an installed top-level package."""
+    """Find it by path, from the working directory or an installed top-level package."""
     top, *rest = module.split(".")
     roots = [Path(top)]
     spec = None if Path(top).exists() else importlib.util.find_spec(top)

@@ -27,7 +27,7 @@ class Verbosity(IntEnum):
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function of another process that the ranks call, as `lockstep.spawn` has packed it."""
+    """A function of another process that the ranks call, as `lockstep.spawn` packed it."""
 
     parcel: str
     """A path that ranks can read while the caller lives."""
@@ -49,12 +49,12 @@ class LaunchRequest:
     lanes: int | None
     """None: the script decides."""
     run_folder: Path
-    """Must not exist yet, or be an empty folder."""
+    """Must not exist yet, or must be an empty folder."""
     name: str
     threads_given: bool = False
-    """Whether a person gave the threads on the command line; otherwise the script may say others."""
+    """Whether the threads were given on the command line; otherwise the script may choose others."""
     form: Form = field(default_factory=Form)
-    """Strategy, mesh and schedule, as far as a person named them on the command line."""
+    """Strategy, mesh and schedule, as far as the command line names them."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     """Precision and numerics, likewise."""
     backend: str = ""
@@ -78,7 +78,7 @@ class LaunchRequest:
 
     @property
     def title(self) -> str:
-        """The script, module or function as a person knows it."""
+        """The script, module or function as the user knows it."""
         if self.call is not None:
             return self.call.name
         return self.module if self.module is not None else str(self.script)
@@ -97,13 +97,13 @@ class Outcome:
     """0; the script's own; 1 for an exception; 2 for misuse; 128 + n for signal n."""
     run_folder: Path
     failure: Failure | None
-    """The failure of the rank whose fault it was; None when there was none or a signal killed it."""
+    """The failure of the rank at fault; None when there was none or a signal killed it."""
     block: str
     """The failure block as text; empty when the run ended well."""
     joined: bool
     """Whether the ranks ever met each other; True for one rank."""
     duration_s: float
     rank: int | None = None
-    """The rank whose fault it was; None when there was none."""
+    """The rank at fault; None when there was none."""
     interrupted_by: int = 0
     """The signal with which a person stopped the run, or 0."""

@@ -16,7 +16,7 @@ class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
     A signal that was ignored before stays ignored (nohup). Outside the main thread nothing is caught; there `send`
-    stands for a person's signal.
+    replaces a person's signal.
     """
 
     def __init__(self) -> None:
@@ -31,13 +31,13 @@ class CaughtSignals:
         return self._read
 
     def take(self) -> list[int]:
-        """The numbers that came since the last call."""
+        """Return the numbers that came since the last call."""
         with suppress(BlockingIOError):
             return [number for number in os.read(self._read, 256) if number in ENDING]
         return []
 
     def send(self, number: int) -> None:
-        """As if the process had got this signal; from any thread. Nothing happens when the run is over."""
+        """Act as if the process had got this signal, from any thread. Nothing happens when the run is over."""
         with suppress(OSError):
             os.write(self._write, bytes([number]))
 
@@ -62,4 +62,4 @@ class CaughtSignals:
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """The number is on the descriptor already."""
+    """Do nothing: the number is already on the descriptor."""

@@ -1,7 +1,7 @@
 """How many ranks, on which devices, with how many threads: a pure decision with its reason.
 
 `auto` ranks: one per GPU; without a GPU one per core, at most four (more CPU ranks than that exchange more than they
-compute). torchrun's default is one rank; here the machine is used unless the person says otherwise.
+compute). torchrun's default is one rank; here the machine is used unless the user says otherwise.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from lockstep.machine.cores import Cores, threads_per_rank
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS = 1024
-"""Of one node. Nobody has this many devices; more is a slip of the hand that would fill the disk with logs."""
+"""On one node. Nobody has this many devices; more is a typo that would fill the disk with logs."""
 OWN_FILES, FILES_PER_RANK = 16, 4
-"""What the command has open, and what it has open for each rank while it starts it."""
+"""Files that the command has open, and that it has open for each rank while starting it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Machine:
     gpus: int
     """CUDA devices that the installed torch can use."""
     omp_threads: str | None = None
-    """OMP_NUM_THREADS as the person set it."""
+    """OMP_NUM_THREADS as the user set it."""
     open_files: int = -1
     """How many files a process may have open; negative: any number."""
 
@@ -47,7 +47,7 @@ class Wish:
 
 
 CROWDED = 2
-"""This many threads for each core still finish one after the other; more of them is said."""
+"""This many threads for each core still finish one after the other; more get a warning."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Size:
 
 
 def size(wish: Wish, machine: Machine) -> Size:
-    """Decide.
+    """Decide the size of a run.
 
     Raises:
-        UsageError: for numbers that cannot be, more ranks than GPUs, or more ranks than lanes.
+        UsageError: for impossible numbers, more ranks than GPUs, or more ranks than lanes.
     """
     _check_at_least_one("--lanes", wish.lanes)
     _check_at_least_one("--threads", wish.threads)

@@ -1,4 +1,4 @@
-"""When a run is stopped: which signal goes to which rank at what moment. Pure; the supervisor carries it out.
+"""When a run is stopped: which signal goes to which rank, and when. Pure; the supervisor carries it out.
 
 Times are seconds of one clock (time.monotonic). A failure leaves the other ranks a tenth of a second in which they may
 report the same failure, so that the block can say that it was the same; all are gone well within a second.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from lockstep.journal.failure import FailureKind
 
 SAME_FAILURE_S = 0.1
-"""Time for other ranks to fail by themselves in the same way."""
+"""Time for other ranks to fail in the same way themselves."""
 CAUSE_S = 0.3
-"""So long a rank that lost a peer keeps that to itself: time for the cause to show itself."""
+"""How long a rank that lost a peer keeps that to itself: time for the cause to show."""
 TERM_GRACE_S = 0.3
 """Between SIGTERM and SIGKILL after a failure."""
 FAILED_RANK_GRACE_S = 5.0
@@ -22,10 +22,12 @@ FAILED_RANK_GRACE_S = 5.0
 INTERRUPT_GRACE_S = 0.5
 """Between a person's signal and SIGKILL."""
 ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
-"""Time for the nursery to answer an order, when a person waits and when nobody does; then it hangs, or somebody has stopped
-it, and it is killed with all below it."""
+"""Time for the nursery to answer an order, when a person waits and when nobody does.
+
+After that it hangs, or was stopped, and it is killed with everything below it.
+"""
 STOPPED_WITHIN_S = 5.0
-"""So long a rank that lost a peer waits for the launcher to stop it, before it ends by itself."""
+"""How long a rank that lost a peer waits for the launcher to stop it before it ends itself."""
 
 
 @dataclass(frozen=True, order=True)
@@ -41,8 +43,9 @@ Plan = tuple[Send, ...]
 
 
 def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset[int]) -> Plan:
-    """A running rank reported that its script raised: the others stop; it may finish its exit handlers. A rank that only
-    lost a peer waits to be stopped with the others.
+    """A running rank reported that its script raised: stop the others; it may finish its exit handlers.
+
+    A rank that only lost a peer waits to be stopped with the others.
     """
     if kind is FailureKind.PEER:
         return after_bad_exit(now, running)
@@ -55,7 +58,7 @@ def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset
 
 
 def after_bad_exit(now: float, running: frozenset[int]) -> Plan:
-    """A rank ended with a code other than 0, or by a signal: the others stop."""
+    """A rank ended with a code other than 0, or by a signal: stop the others."""
     return (
         Send(now + SAME_FAILURE_S, signal.SIGTERM, running),
         Send(now + SAME_FAILURE_S + TERM_GRACE_S, signal.SIGKILL, running),
@@ -63,7 +66,7 @@ def after_bad_exit(now: float, running: frozenset[int]) -> Plan:
 
 
 def after_signal(now: float, number: int, running: frozenset[int], again: bool) -> Plan:
-    """A person's signal: Ctrl-C is handed on as it is, anything else as SIGTERM; the second one kills at once."""
+    """A person sent a signal: pass on Ctrl-C as it is, anything else as SIGTERM; a second one kills at once."""
     if again:
         return (Send(now, signal.SIGKILL, running),)
     handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
@@ -71,5 +74,5 @@ def after_signal(now: float, number: int, running: frozenset[int], again: bool) 
 
 
 def due(plan: Plan, now: float) -> tuple[Plan, Plan]:
-    """What is to be sent now, in order, and what is left."""
+    """What to send now, in order, and what is left."""
     return tuple(sorted(send for send in plan if send.at_s <= now)), tuple(send for send in plan if send.at_s > now)

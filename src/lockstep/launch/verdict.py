@@ -20,19 +20,19 @@ class RankEnd:
     code: int
     """128 + n for signal n."""
     signal: int
-    """0 when it ended by itself."""
+    """0 when no signal ended it."""
     time_ns: int
     stopped: bool
-    """Whether it ended because the launcher had sent it a signal (see `was_stopped`)."""
+    """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
     failure: Failure | None
 
 
 def was_stopped(by: int, sent: Collection[int]) -> bool:
-    """Whether a rank ended because of the launcher: by a signal that it had sent, or by itself after any.
+    """Whether a rank ended because of the launcher: by a signal that it sent, or without one after any.
 
     Args:
         by: the signal that ended the rank, or 0.
-        sent: the signals that the launcher had sent it.
+        sent: the signals that the launcher sent it.
     """
     return by in sent if by else bool(sent)
 
@@ -52,9 +52,9 @@ class Verdict:
 
 
 def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
-    """The verdict over ranks that have all ended.
+    """Judge ranks that have all ended.
 
-    The earliest event that is nobody else's consequence is the cause: an exception of the script, a signal that the
+    The earliest event that is not a consequence of another is the cause: an exception of the script, a signal that the
     launcher did not send, a bad exit code. Only if there is none does a lost peer count.
 
     Args:

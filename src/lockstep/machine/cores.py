@@ -1,7 +1,7 @@
 """The cores that this process may use: its affinity, bounded by the CPU quota of its control groups.
 
 A container with a quota of two cores on a machine of 64 shows 64 in its affinity; 64 threads there are throttled to a
-crawl. Both versions of control groups are read, on the own group and all groups above it.
+crawl. Both versions of control groups are read, for this process's group and all groups above it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Cores:
-    """How many cores, and what says so."""
+    """How many cores, and where the number comes from."""
 
     count: int
     why: str
 
 
 def usable_cores() -> Cores:
-    """The cores of this process now."""
+    """The cores that this process may use now."""
     try:
         groups = CGROUP_LIST.read_text()
     except OSError:

@@ -1,7 +1,7 @@
 """How many CUDA devices a rank will see, found without torch and without a driver library.
 
-CUDA_VISIBLE_DEVICES decides when it is set; otherwise the device files, which a container gets for its own devices
-only, and the driver's list where there are no device files.
+CUDA_VISIBLE_DEVICES decides when it is set; otherwise the device files, which a container gets only for its own
+devices, and the driver's list where there are no device files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def count_gpus(variables: Mapping[str, str], devices: Path = DEVICES, driver_lis
 
 
 def _chosen(text: str) -> int:
-    """CUDA takes the entries up to the first invalid one."""
+    """Count the entries that CUDA takes: those up to the first invalid one."""
     count = 0
     for entry in text.split(","):
         if not entry.strip() or entry.strip().startswith("-"):
@@ -43,7 +43,7 @@ def gpu_names(
     """The names of the devices that this process may use, in the order of their indices; empty when unknown.
 
     Read from the driver's list, which costs nothing; nvidia-smi can take seconds. CUDA counts the fastest first unless
-    CUDA_DEVICE_ORDER=PCI_BUS_ID, so with different devices the order is known only then.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, so with different devices the order is known only with it.
     """
     found = []
     for file in sorted(driver_list.glob("*/information")):
@@ -55,13 +55,13 @@ def gpu_names(
 
 
 def _information(text: str) -> dict[str, str]:
-    """`Model: NVIDIA H200` and its like, one to a line."""
+    """Parse `Model: NVIDIA H200` and the like, one per line."""
     pairs = [line.partition(":") for line in text.splitlines()]
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def names_from(rows: Sequence[tuple[str, str, str]], variables: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """The same from (index, UUID, name) of each device of the machine, in the order of the bus."""
+    """The same from (index, UUID, name) of each device of the machine, in bus order."""
     names = [name for _, _, name in rows]
     if not all(names) or (len(set(names)) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
         return ()

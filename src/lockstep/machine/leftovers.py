@@ -1,9 +1,10 @@
-"""What a run may leave behind, and how it is found and removed: processes by their ancestry or their marker, the shared
-memory that loader workers of a killed rank had no time to remove, and the sockets through which processes of
-torch.multiprocessing hand each other tensors.
+"""What a run may leave behind, and how to find and remove it.
+
+That is processes, found by their ancestry or their marker, the shared memory that loader workers of a killed rank had
+no time to remove, and the sockets through which processes of torch.multiprocessing hand each other tensors.
 
 Only this run's own are touched: descendants of its nursery, processes that carry its marker, files whose name holds the
-number of such a process, and sockets that such a process has open. And the memory of groups that nobody uses any more.
+number of such a process, and sockets that such a process has open; and the memory of groups that nothing uses any more.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ MARKER = "LOCKSTEP_NURSERY"
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
-"""Descendants that remove shared memory by themselves as soon as everybody else is gone: killed last."""
+"""Descendants that remove shared memory themselves once all others are gone: killed last."""
 _SOCKET_FOLDER = re.compile(r"pymp-\w+$")
-"""What multiprocessing calls its folders in the folder of temporary files."""
+"""How multiprocessing names its folders in the folder of temporary files."""
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
-"""Memory of a group between PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
+"""Memory of a group across PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
 
 
 def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
-    """All processes below `ancestor`, zombies left out."""
+    """All processes below `ancestor`, without zombies."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(proc):  # noqa: PTH208 - a quarter of pathlib's time, while many ranks want the cores too
         if name.isdigit():
@@ -55,13 +56,13 @@ def _stat(path: str) -> bytes:
 
 
 def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
-    """From the text of /proc/PID/stat; the name in brackets may hold spaces and brackets itself."""
+    """Parse the text of /proc/PID/stat; the name in brackets may itself hold spaces and brackets."""
     state, parent, _ = stat.rpartition(b")")[2].split(None, 2)
     return state, int(parent)
 
 
 def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
-    """All processes that were started with `variable=value`, this one left out."""
+    """All other processes that were started with `variable=value`."""
     wanted = f"{variable}={value}".encode()
     found = []
     for folder in proc.iterdir():
@@ -85,7 +86,7 @@ def orphaned_processes(proc: Path = PROC) -> list[int]:
 
 
 def orphaned_shared_memory(folder: Path = SHARED_MEMORY, proc: Path = PROC) -> list[str]:
-    """Names of shared-memory files of torch and of groups whose maker is gone; another process may have torch's open."""
+    """Names of shared-memory files of torch and groups whose maker is gone; other processes may have torch's open."""
     if not folder.is_dir():
         return []
     names = [file.name for file in folder.iterdir()]
@@ -95,9 +96,9 @@ def orphaned_shared_memory(folder: Path = SHARED_MEMORY, proc: Path = PROC) -> l
 
 
 def unmarked_group_files(folder: Path = SHARED_MEMORY) -> list[str]:
-    """Names of this user's memories of groups that no living process has marked with a record lock.
+    """Names of this user's group memories that no living process has marked with a record lock.
 
-    A process that is a rank itself must not ask: the kernel takes its own marks away when it closes such a file.
+    A rank must not ask: the kernel takes away a process's own marks when it closes such a file.
     """
     return [file.name for file in folder.iterdir() if _GROUP_FILE.fullmatch(file.name) and _is_unmarked(file)]
 
@@ -115,14 +116,14 @@ def _is_unmarked(file: Path) -> bool:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """SIGKILL to each that still lives."""
+    """Send SIGKILL to each that still lives."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
 
 
 def cleans_up(process: int, proc: Path = PROC) -> bool:
-    """Whether this process removes shared memory by itself when the others are gone."""
+    """Whether this process removes shared memory itself when the others are gone."""
     with suppress(OSError):
         command = (proc / str(process) / "cmdline").read_bytes()
         return any(cleaner in command for cleaner in CLEANERS)
@@ -149,7 +150,7 @@ def remove_unmarked_group_files(folder: Path = SHARED_MEMORY) -> None:
 
 
 def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:
-    """Folders of multiprocessing with a socket that one of the living `processes` has open. To be asked before they end."""
+    """Folders of multiprocessing with a socket that one of `processes` has open; call it before they end."""
     paths: dict[str, Path] = {}
     for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)

@@ -1,4 +1,4 @@
-"""Whether the kernel killed somebody for lack of memory: counters before and after, to explain a SIGKILL."""
+"""Whether the kernel killed a process for lack of memory: counters before and after, to explain a SIGKILL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class MemoryPressure:
-    """What the kernel says at one moment."""
+    """The kernel's counters at one moment."""
 
     kills: int
     """Processes killed for lack of memory, on the host and in this control group."""
@@ -24,7 +24,7 @@ class MemoryPressure:
 
 
 def read_memory_pressure() -> MemoryPressure:
-    """The present counters; zeros where the kernel has none."""
+    """Read the current counters; zeros where the kernel has none."""
     counters = [VMSTAT, *_group_files(_read(CGROUP_LIST), CGROUP_ROOT)]
     kills = sum(int(match.group(1)) for file in counters if (match := _COUNTER.search(_read(file))))
     available = _AVAILABLE.search(_read(MEMINFO))

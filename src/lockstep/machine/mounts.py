@@ -1,7 +1,7 @@
 """Which parts of the file system a private view covers: a pure function of the mounts.
 
-What a script could write is covered by a layer of its own: it reads what is there, and what it writes lies in the layer. What
-belongs to the kernel stays real, and so does /dev with its shared memory, where ranks meet.
+A layer covers everything that a script could write: the script reads what is there, and what it writes stays in the
+layer. What belongs to the kernel stays real, and so does /dev with its shared memory, where ranks meet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 REAL_TREES = ("/dev", "/proc", "/sys")
-"""What lies below them stays as it is."""
+"""What is below them stays as it is."""
 KERNEL_TYPES = frozenset(
     (
         *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
@@ -20,13 +20,13 @@ KERNEL_TYPES = frozenset(
     )
 )
 MAX_LAYERS = 500
-"""A folder whose parts would need more than this stays real."""
+"""A folder whose parts would need more layers than this stays real."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A file system at its place."""
+    """A mounted file system."""
 
     point: str
     kind: str
@@ -34,12 +34,12 @@ class Mount:
 
     @property
     def stays(self) -> bool:
-        """Whether it needs no layer: the kernel's own, or nobody can write to it."""
+        """Whether it needs no layer: it is the kernel's own, or read-only."""
         return self.kind in KERNEL_TYPES or not self.writable or is_below(self.point, REAL_TREES)
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The lines of /proc/self/mountinfo; of several at one place the last one, which is what everybody sees."""
+    """Parse /proc/self/mountinfo; of several mounts at one place keep the last, which is the one that is visible."""
     found: dict[str, Mount] = {}
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -53,7 +53,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def is_below(point: str, trees: Iterable[str]) -> bool:
-    """Whether `point` is one of `trees`, or lies in one of them."""
+    """Whether `point` is one of `trees`, or in one of them."""
     return any(point == tree or point.startswith(f"{tree.rstrip('/')}/") for tree in trees)
 
 
@@ -63,7 +63,7 @@ class Piece:
 
     point: str
     layered: bool
-    """Whether it gets a layer of its own; otherwise it is the real one, put back over the layer around it."""
+    """Whether it gets its own layer; otherwise it is the real one, put back over the layer around it."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class Cover:
 
     pieces: tuple[Piece, ...]
     open_folders: tuple[str, ...] = ()
-    """Folders without a layer, although what lies below them has one: new files directly in them are real."""
+    """Folders without a layer, although what is below them has one: new files directly in them are real."""
 
 
 def whole_cover(mounts: Sequence[Mount]) -> Cover:
-    """The view where a layer may lie over a place with other mounts in it: over everything, from the root on.
+    """The view where a layer may cover a place with other mounts in it: over everything, from the root on.
 
-    Invariant: each mount that is not below another one that stays has exactly one piece, and stands behind those around it.
+    Invariant: each mount that is not below another one that stays has exactly one piece, after those around it.
     """
     pieces: list[Piece] = []
     for mount in sorted(mounts, key=lambda mount: mount.point):
@@ -90,16 +90,17 @@ def whole_cover(mounts: Sequence[Mount]) -> Cover:
 def divided_cover(
     mounts: Sequence[Mount], folders_in: Callable[[str], Sequence[str]], alone: Sequence[str] = ()
 ) -> Cover:
-    """The view in a user namespace, where the kernel lays no layer over a place with other mounts in it: each folder without
-    mounts gets its own.
+    """The view in a user namespace: each folder without mounts gets its own layer.
+
+    There the kernel lays no layer over a place with other mounts in it.
 
     Args:
         mounts: all of them.
-        folders_in: the names of the folders in a folder, links left out.
-        alone: folders that get a layer of their own in any case, if they lie in one: in a folder of another owner, files
-            can be made only where a layer begins.
+        folders_in: the names of the folders in a folder, without links.
+        alone: folders inside a layer that get their own in any case: in a folder of another owner, files can be made
+            only where a layer begins.
 
-    Invariant: no mount lies inside a piece, unless everything in it stays.
+    Invariant: no mount is inside a piece, unless everything in it stays.
     """
     places = {mount.point: mount for mount in mounts}
     pieces: list[Piece] = []

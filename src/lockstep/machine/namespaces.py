@@ -1,4 +1,4 @@
-"""Namespaces of Linux and what is done in them: system calls that Python 3.11 has no name for."""
+"""Linux namespaces and what is done in them: system calls that Python 3.11 has no name for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own."""
+    """Give this process its own namespaces."""
     _call("unshare", ctypes.c_int(flags))
 
 
 def enter(descriptor: int) -> None:
-    """Go into the namespace that an open file of /proc/PID/ns stands for; only in a process with one thread."""
+    """Enter the namespace of an open file of /proc/PID/ns; only in a process with one thread."""
     _call("setns", ctypes.c_int(descriptor), ctypes.c_int(0))
 
 
@@ -35,7 +35,7 @@ def attach(source: str, target: str, kind: str = "", flags: int = 0, options: st
 
 
 def map_own_user(user: int, group: int) -> None:
-    """In a new user namespace: this user and group go by their own numbers there, too."""
+    """Keep this user's and group's own numbers in a new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - one write, as the kernel demands
             file.write(text)
@@ -48,6 +48,6 @@ def is_initial_user_namespace() -> bool:
 
 
 def drop_capabilities() -> None:
-    """Have no more rights than the user has: entering a user namespace gave all that count inside it."""
+    """Drop the rights that the user does not have: entering a user namespace gave all that count inside it."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())

@@ -1,8 +1,8 @@
 """A private view of the file system: a process sees everything as it is, and what it writes stays apart.
 
-A mount namespace in which overlayfs lies over all that can be written (`mounts` says what that is). Root makes it directly,
-others inside a user namespace. It lives as long as somebody has it open or is in it; nothing of it has a name, but for the
-folder with what was written, which its owner removes. See docs/design/0018.
+A mount namespace in which overlayfs covers all that can be written (`mounts` decides what that is). Root makes it
+directly, others inside a user namespace. It lives as long as a process has it open or is in it; nothing of it has a
+name except the folder with what was written, which its owner removes. See docs/design/0018.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_REPORT_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ViewReport:
-    """What came of it."""
+    """How making a view went."""
 
     problem: str = ""
     """Why there is no view; empty when there is one."""
@@ -47,13 +47,13 @@ class ViewReport:
 
 
 class PrivateView:
-    """A view that is held open. `join` goes into it, in another process."""
+    """A view that is held open. `join` enters it, in another process."""
 
     def __init__(self, descriptors: tuple[int, ...]) -> None:
         self._descriptors = descriptors
 
     def join(self) -> None:
-        """Go in; the process must have one thread, and has no more rights inside than its user has."""
+        """Enter it; the process must have one thread, and has no more rights inside than its user has."""
         for descriptor in self._descriptors:
             enter(descriptor)
         self.close()
@@ -67,10 +67,10 @@ class PrivateView:
 
 
 def make_view(folder: Path) -> tuple[ViewReport, PrivateView | None]:
-    """Make a view; in a process with one thread. What is written in it lies in `folder`.
+    """Make a view, in a process with one thread. What is written in it goes to `folder`.
 
     Args:
-        folder: an empty folder; it and its parent, with all in it, are the real ones inside the view.
+        folder: an empty folder; inside the view, it and its parent, with everything in it, are the real ones.
     """
     told, tell = os.pipe()
     release, hold = os.pipe()
@@ -137,8 +137,9 @@ def _lay_view(folder: Path) -> ViewReport:
 
 
 def _foreign(folder: Path, user: int, group: int) -> str:
-    """What is not this user's among the working directory and the folders in it, though he can write there: a user namespace
-    knows one user and one group, and layers keep the owners of what they cover. Empty when there is none.
+    """The first of the working directory and its folders that is writable but not this user's; empty when none is.
+
+    A user namespace knows one user and one group, and layers keep the owners of what they cover.
     """
     for path in (folder, *(folder / name for name in _folders_in(str(folder)))):
         with suppress(OSError):
@@ -176,7 +177,7 @@ class _Laying:
         self._try(folder)
 
     def _try(self, folder: Path) -> None:
-        """One layer over an empty folder; where the disk of `folder` can carry none (it may be one itself), memory does."""
+        """Try a layer over an empty folder; if the disk of `folder` can carry none (it may be one), use memory."""
         (self._upper / "empty").mkdir()
         try:
             self._layer(self._upper / "empty", self._upper / "empty")
@@ -187,7 +188,7 @@ class _Laying:
             self._layer(self._upper / "empty", self._upper / "empty")
 
     def whole(self, cover: Cover) -> ViewReport:
-        """Lay everything beside the present root, then make that the root."""
+        """Lay everything beside the current root, then make that the root."""
         sources = list(_sources(cover))
         root = self._upper / "root"
         root.mkdir()
@@ -208,7 +209,7 @@ class _Laying:
         return ViewReport(real=tuple(self._real))
 
     def _lay(self, piece: Piece, source: Path, target: str) -> None:
-        """A layer, or the real place over the layer around it; what cannot be covered stays real, and is told."""
+        """Lay a layer, or the real place over the one around it; what cannot be covered stays real, and is reported."""
         if not piece.layered:
             attach(str(source), target, flags=MS_BIND | MS_REC)
             return
@@ -232,19 +233,19 @@ class _Laying:
 
 
 def _sources(cover: Cover) -> Iterator[tuple[Piece, Path]]:
-    """The pieces with the places that they cover; a folder may be gone by now, or a mount lie under another one."""
+    """The pieces with the places that they cover; a folder may be gone by now, or a mount be under another one."""
     for piece in cover.pieces:
         with suppress(OSError):
             yield piece, _held(piece.point)
 
 
 def _held(path: str | Path) -> Path:
-    """The place that `path` is now, whatever will lie over it later, by a name without colons and commas."""
+    """The place that `path` is now, whatever will cover it later, by a name without colons and commas."""
     return Path(f"/proc/self/fd/{os.open(path, os.O_PATH)}")
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it; the kernel makes folders for layers that not even their owner may read."""
+    """Remove a folder with everything in it; the kernel makes layer folders that not even their owner may read."""
     for place, folders, _ in os.walk(folder):
         for name in folders:
             path = Path(place) / name

@@ -31,7 +31,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def go_on_without_parent() -> None:
-    """Be continued when the parent ends, and not killed: a process that was stopped then sees that it is alone."""
+    """Get SIGCONT, not SIGKILL, when the parent ends: a process that was stopped then sees that it is alone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
@@ -45,7 +45,7 @@ def interpreter_options() -> list[str]:
     flags = sys.flags
     if not (sys.warnoptions or sys._xoptions or flags.optimize or flags.isolated or flags.verbose):  # noqa: SLF001
         return []
-    # The standard library's own way of telling a child; multiprocessing relies on it too.
+    # The standard library's own way to pass them to a child; multiprocessing relies on it too.
     options: list[str] = importlib.import_module("subprocess")._args_from_interpreter_flags()  # noqa: SLF001
     return [option for option in options if option != "-P"]
 

@@ -6,5 +6,6 @@
     run.save_state(path)                         -> saving/
     finish()                                     ending
 
-`run_state` is what all of these share: decisions, machinery, progress. `watch/` looks at what a script does in every run, `witness/` records for `lockstep verify`.
+`run_state` is what all of these share: decisions, machinery, progress. `watch/` looks at what a script does in every
+run, `witness/` records for `lockstep verify`.
 """

@@ -84,11 +84,14 @@ def _samples(epochs: list[int]) -> str:
 
 
 def _write_stages(run: RunState) -> None:
-    """Gather every rank's report; rank 0 writes them. Every rank must call it; nothing happens where no stages are.
+    """Gather every rank's report; rank 0 writes them. Collective: call it on every rank.
+
+    Without stages, nothing happens.
 
     The form: {"stages": [{"rank": 0, "stage": 0, "layers": ["0", "1"], "cost_s": 0.01, "forward_s": 0.2,
     "backward_s": 0.4, "wait_s": 0.1, "passes": 10, "timeline": [["F", 0, begin_s, end_s], ...]}, ...],
-    "micro_batches": 8, "schedule": "1f1b", "strategy": "pipeline"}; times are those of `time.monotonic`, sums over the run.
+    "micro_batches": 8, "schedule": "1f1b", "strategy": "pipeline"}; times are those of
+    `time.monotonic`, sums over the run.
     """
     mesh, folder = run.setup.mesh, run.setup.folder
     if mesh.stages == 1 or folder is None:
@@ -107,7 +110,10 @@ def _write_stages(run: RunState) -> None:
 
 
 def state_hash(run: RunState) -> str:
-    """SHA-256 over names and bits of all parameters and buffers, the same for every layout. Every rank must call it."""
+    """SHA-256 over names and bits of all parameters and buffers, the same for every layout.
+
+    Collective: call it on every rank.
+    """
     rank = run.machinery.transport.rank
     tensors = {
         f"{number} {name}": tensor

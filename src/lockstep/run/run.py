@@ -41,7 +41,7 @@ By = Literal["element", "parameter"] | None
 class Run:
     """One training job as one rank sees it. Made by `lockstep.init`.
 
-    Methods that say "every rank" exchange something: every rank must call them, in the same order, outside lanes.
+    Methods marked "Collective" exchange something: call them on every rank, in the same order, outside lanes.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0. Never put a method that says "every rank" behind it."""
+        """Whether this is rank 0. Never put a collective method behind it."""
         return self.rank == 0
 
     @overload
@@ -111,19 +111,20 @@ class Run:
         updates_by: By = None,
     ) -> tuple[Any, ...]: ...
     def prepare(self, *things: Any, buffers: Rules = None, cut: Sequence[str] = (), updates_by: By = None) -> Any:
-        """Take models, bare parameters, optimizers, schedulers and DataLoaders; every rank, with the same objects.
+        """Take models, bare parameters, optimizers, schedulers and DataLoaders.
+
+        Collective: call it on every rank, with the same objects.
 
         Args:
-            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A tensor
-                that is trained without a module (a temperature, class centres) is one of them too.
+            things: each comes back as the same object, in the given order; only a DataLoader becomes a new one. A
+                tensor trained without a module (a temperature, class centres) may be one of them.
             buffers: what to do with buffers that differ between lanes: patterns of names to "first" or "mean".
-            cut: names of layers with which a stage begins, where a strategy cuts the model; by default the cut is
-                measured.
+            cut: names of layers that begin a stage, where a strategy cuts the model; by default the cut is measured.
             updates_by: where each rank updates a part of the parameters (zero1, model_parallel, pipeline): whether
-                optimizers that lockstep does not know update each "element", or each "parameter", by itself.
+                optimizers that lockstep does not know update each "element", or each "parameter", independently.
 
         Returns:
-            The one thing, or a tuple of all.
+            The thing itself if there is one, else a tuple of all.
 
         Raises:
             UsageError: when a thing cannot be carried, was prepared before, or differs between ranks.
@@ -142,7 +143,7 @@ class Run:
             )
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """0, 1, …, `num_epochs` - 1; after `run.load_state` those of them that are left. The progress line counts along."""
+        """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
         for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
@@ -158,7 +159,7 @@ class Run:
         `tqdm(run.steps(loader))` works: the result has the epoch's number of steps as its length.
 
         Raises:
-            UsageError: when the loader was not prepared, inside another step, or the order differs between ranks.
+            UsageError: when the loader was not prepared, inside another step, or when the order differs between ranks.
         """
         self._require_present()
         if not isinstance(loader, PreparedLoader):
@@ -178,11 +179,11 @@ class Run:
         return Steps(self._run, loader)
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
-        """Backward of the current lane's loss; several in one lane add up.
+        """Run the backward of the current lane's loss; several in one lane add up.
 
         Args:
             loss: a scalar, the mean over the lane's samples.
-            weight: what the loss is a mean over, if not the samples: the number of tokens, say. In every lane or none.
+            weight: what the loss is a mean over, if not the samples: the number of tokens, say. In all lanes or none.
             retain_graph: as for `Tensor.backward`, for a second call on the same graph.
 
         Raises:
@@ -200,7 +201,7 @@ class Run:
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor] | nn.Module, max_norm: float, norm_type: float = 2.0
     ) -> Agreed:
-        """Clip the gradients between a step's lanes and `optimizer.step()`; the norm before clipping.
+        """Clip the gradients between a step's lanes and `optimizer.step()`; return the norm before clipping.
 
         The norm has the same bits under every strategy and on any number of ranks. torch's own function gives the same
         value up to rounding.
@@ -215,13 +216,16 @@ class Run:
     def log(self, **scalars: float | Tensor) -> None:
         """Write values to the progress line and to `metrics.jsonl`. Collective: call it on every rank.
 
-        Inside a lane, a value counts by the lane's samples, and the global mean is written. Outside, `step.loss`, tallies
-        and `run.mean` are global already; a number that differs between ranks is averaged by their samples.
+        Inside a lane, a value is weighted by the lane's samples, and the global mean is written. Outside, `step.loss`,
+        tallies and `run.mean` are global already; one that differs between ranks is averaged by their samples.
         """
         log(self._run, scalars)
 
     def sum(self, value: float | Tensor) -> Any:
-        """Return the sum over ranks of a number or a tensor of equal shape, in rank order. Collective: call it on every rank."""
+        """Return the sum over ranks of a number or a tensor of equal shape, in rank order.
+
+        Collective: call it on every rank.
+        """
         return over_ranks(self._run, "run.sum", value, 1.0)
 
     def mean(self, value: float | Tensor) -> Any:
@@ -248,7 +252,7 @@ class Run:
 
         Args:
             rows_of_rank: one row for each sample that the last `for batch in loader` gave this rank, in that order.
-            loader: whose last evaluation, if not the last one of all.
+            loader: the one whose last evaluation is meant, if not the last of all.
         """
         self._run.progress.position.require_same_on_every_rank("run.gather")
         self._run.machinery.shares.put_together()
@@ -280,9 +284,9 @@ class Run:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Run the block on rank 0, then on the others: prepare data once, then read it. Collective: call it on every rank.
+        """Run the block on rank 0, then on the others: prepare data once, then read it.
 
-        When rank 0 fails in the block, the others raise too and do not run it.
+        Collective: call it on every rank. When rank 0 fails in the block, the others raise too and do not run it.
         """
         self._run.progress.position.require_same_on_every_rank("run.main_first")
         line = where()
@@ -306,7 +310,9 @@ class Run:
             print(*values, **options)
 
     def save_weights(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
-        """Write the model's weights as safetensors, atomically, from rank 0 while all wait. Collective: call it on every rank.
+        """Write the model's weights as safetensors, atomically, from rank 0 while all wait.
+
+        Collective: call it on every rank.
 
         Raises:
             WorldError: on every rank, when rank 0 cannot write.
@@ -324,7 +330,7 @@ class Run:
 
         Args:
             path: a folder of its own; rank 0 writes it, and at `load_state` every rank must be able to read it.
-            extra: the script's own: values that JSON can say, tensors, tuples, …, the same on every rank; or objects
+            extra: the script's own: values that JSON can hold, tensors, tuples, …, the same on every rank; or objects
                 with `state_dict` and `load_state_dict` (a model average, a metric).
 
         Raises:
@@ -342,15 +348,15 @@ class Run:
 
         Args:
             path: the folder.
-            missing_ok: do nothing when there is no state yet, so that the first start and every later one are one script.
-            objects: what the script had passed to `save_state` as objects, by the same names; loaded in place.
+            missing_ok: do nothing when there is no state yet, so one script serves the first start and every later one.
+            objects: the objects that the script passed to `save_state`, by the same names; loaded in place.
 
         Returns:
-            The values that the script had passed to `save_state`; empty when there was no state.
+            The values that the script passed to `save_state`; empty when there was no state.
 
         Raises:
-            UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not fit
-                what the run prepared.
+            UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not
+                fit what the run prepared.
         """
         return load_state(self._run, path, objects, missing_ok=missing_ok)
 

@@ -1,4 +1,4 @@
-"""What a run is made of, in three values that say what a function may touch: nothing, a part's own state, where the run is."""
+"""What a run is made of, in three values by what may be changed: nothing, a part's own state, where the run is."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Setup:
 
     @property
     def counts(self) -> bool:
-        """Whether what this rank did with its lanes counts: of the stages of a replica, the first one's."""
+        """Whether this rank's work on its lanes counts: of a replica's stages, only the first one's does."""
         return self.mesh.stage(self.environment.position.rank) == 0
 
 
 @dataclass(frozen=True)
 class Machinery:
-    """What does the work. Each has a state of its own; none is replaced."""
+    """The parts that do the work. Each has its own state; none is replaced."""
 
     transport: Transport
     strategy: Strategy
@@ -73,7 +73,7 @@ class Machinery:
     witness: Witness | None
     meter: Meter | None
     written: WrittenFiles | None
-    """What this rank writes, where there are several."""
+    """The files that this rank writes, where there are several ranks."""
 
 
 @dataclass
@@ -86,9 +86,9 @@ class Progress:
     taken: list[Any] = field(default_factory=list)
     """Every object that `prepare` took, in order."""
     stateful: dict[str, Any] = field(default_factory=dict)
-    """Objects of the run itself with a `state_dict` that belongs into `run.save_state`, by name: a gradient scaler."""
+    """Objects of the run itself with a `state_dict` that belongs in `run.save_state`, by name: a gradient scaler."""
     lane: OpenLane | None = None
-    """That `run.backward` belongs to."""
+    """The lane that `run.backward` belongs to."""
     broken: str | None = None
     """Why the current step has no gradient, said at `optimizer.step()`."""
     evaluated: list[Any] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Progress:
     ended: bool = False
     """Whether the run is over; its loop must not go on."""
     resumed: tuple[int, int] = (0, 0)
-    """Epochs and steps that earlier starts have made."""
+    """Epochs and steps that earlier starts made."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

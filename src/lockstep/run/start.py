@@ -59,7 +59,7 @@ def init(
     precision: str | int | None = None,
     numerics: str | None = None,
 ) -> Run:
-    """Join the run that this process belongs to; alone, it is a run of one rank. Every rank must call it.
+    """Join the run that this process belongs to; alone, it is a run of one rank. Collective: call it on every rank.
 
     The command line beats these arguments, and they beat the defaults. A second call in a process (a notebook cell that
     is run again) ends the first run.
@@ -68,7 +68,7 @@ def init(
         seed: every random stream of the run comes from it.
         lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
             bits be computed on more ranks later.
-        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp" or "hogwild"; by default "single" or "ddp".
+        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "single" or "ddp".
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two replicas of two
             stages. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
@@ -81,7 +81,7 @@ def init(
         numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
 
     Raises:
-        UsageError: when options and environment cannot be true together.
+        UsageError: when options and environment contradict each other.
         WorldError: when the ranks cannot meet.
     """
     environment = decode(os.environ)
@@ -174,7 +174,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
 
 
 def _observe(witness: Witness, carried: Path, machinery: Machinery, progress: Progress) -> None:
-    """Let what `verify` wants see the lanes."""
+    """Let the observers that `verify` wants see the lanes."""
     if witness.lanes is not None:
         machinery.strategy.observers.append(witness.lanes)
         calm_random_numbers(progress.position, machinery.streams)
@@ -246,11 +246,11 @@ def _agree(told: list[list[Any]]) -> None:
 def finish() -> None:
     """End the run of this process: wait for the others, compare the models, write the result, let go.
 
-    Called by itself at exit. A rank whose script failed does not wait. A rank that ends while others go on makes them
-    raise, with both lines.
+    Called automatically at exit. A rank whose script failed does not wait. A rank that ends while others go on makes
+    them raise, with both lines.
 
     Raises:
-        UsageError: when the ranks do not hold the same model any more, or are not at the same place.
+        UsageError: when the ranks no longer hold the same model, or are not at the same place.
     """
     if not _present:
         return
@@ -266,7 +266,7 @@ def _finish_at_exit() -> None:
     try:
         finish()
     except PeerLost:
-        pass  # the other rank's failure is told
+        pass  # the other rank's failure is reported
     except LockstepError as error:
         if run is None or run.setup.folder is None or not _leave_failure(run.machinery, run.setup.folder, error):
             say(error)
@@ -276,6 +276,6 @@ def _finish_at_exit() -> None:
 
 
 def _leave_failure(machinery: Machinery, folder: RunFolder, error: LockstepError) -> bool:
-    """For the launcher; False when it could not be written."""
+    """Leave the failure for the launcher; False when it could not be written."""
     rank = machinery.transport.rank
     return write_failure(folder.failure(rank), describe(rank, error, Path(sys.argv[0]).absolute(), ()))

@@ -1,4 +1,4 @@
-"""Around torch, in a rank's process: what a script does that cannot fit the ranks which exist is said before it waits.
+"""Around torch, in a rank's process: what a script does that cannot fit its ranks is refused before it waits.
 
 after_import("torch.distributed", guard)         when the script imports it, or at once
 a guard replaces one function of torch by        meeting_guard, backend_guard, device_guard, nested_guard

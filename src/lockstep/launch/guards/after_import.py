@@ -1,4 +1,4 @@
-"""Do something with a module as soon as it is imported: at once when it is imported already.
+"""Do something with a module as soon as it is imported: at once if it already is.
 
 A rank that was forked has torch; a fresh one must not import it before the script has made its settings.
 """
@@ -29,7 +29,7 @@ def when_imported(name: str, action: Action) -> None:
 
 
 def put_in_place(module: ModuleType, name: str, replacement: Any) -> None:
-    """Put `replacement` where `module` has `name`, and where modules of its package have taken it from there already."""
+    """Put `replacement` where `module` has `name`, and where modules of its package have taken it from there."""
     original = getattr(module, name)
     package = module.__name__.rpartition(".")[0]
     for other in list(sys.modules.values()):

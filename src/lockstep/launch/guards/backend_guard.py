@@ -1,4 +1,4 @@
-"""Stands before the functions of torch.distributed that take a backend: `--backend` replaces it, and "lockstep" is known.
+"""Wrap the functions of torch.distributed that take a backend: `--backend` replaces it, and "lockstep" is known.
 
 The backend itself (`lockstep.torch_backend`) is imported by the first call that wants it, never before.
 """
@@ -16,14 +16,14 @@ from lockstep.launch.guards.after_import import put_in_place, when_imported
 from lockstep.launch.guards.backend_rules import backend_for, is_ours
 
 OUR_BACKEND = "lockstep.torch_backend"
-"""By name, because it belongs to the inside."""
+"""By name, because that module belongs inside a rank."""
 
 
 def guard_backends(wanted: str, device: str) -> None:
-    """Install, now or when the script imports torch.distributed.
+    """Install the guard, now or when the script imports torch.distributed.
 
     Args:
-        wanted: what a person said on the command line; empty for nothing.
+        wanted: what was given on the command line; empty for nothing.
         device: where the ranks compute.
     """
 

@@ -1,4 +1,4 @@
-"""Which backend a script's call gets when a person has said `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
+"""Which backend a call gets under `--backend` or `spawn(backend=...)`: pure decisions with their sentences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from lockstep.errors import UsageError
 
 OURS = "lockstep"
 BACKENDS = (OURS, "gloo", "nccl", "mpi")
-"""What a person may say."""
+"""What may be asked for."""
 FOR_CPU = frozenset({OURS, "gloo", "mpi"})
 
 
 def check_backend(name: str, device: str, compiled: bool) -> None:
-    """Refuse before anything starts what cannot work.
+    """Refuse what cannot work before anything starts.
 
     Args:
-        name: what the person said.
+        name: what was asked for.
         device: where the ranks compute.
         compiled: whether the compiled part of lockstep is installed.
 
@@ -33,14 +33,14 @@ def check_backend(name: str, device: str, compiled: bool) -> None:
 
 
 def backend_for(asked: str | None, wanted: str, device: str) -> str | None:
-    """The backend of one call: `wanted` in the place of a single one that it can replace, else as asked.
+    """The backend of one call: `wanted` in place of a single one that it can replace, else as asked.
 
-    A name for each device ("cpu:gloo,cuda:nccl") stays, because lockstep's group cannot be a part of such a mixture; and on
-    a GPU a backend of the CPU does not take the place of NCCL.
+    A name for each device ("cpu:gloo,cuda:nccl") stays, because lockstep's group cannot be part of such a mixture; and
+    on a GPU a CPU backend does not replace NCCL.
 
     Args:
-        asked: what the script said; None leaves it to torch.
-        wanted: what the person said; empty for nothing.
+        asked: what the script asks for; None leaves it to torch.
+        wanted: what was asked for on the command line or in `spawn`; empty for nothing.
         device: where the ranks compute.
     """
     name = (asked or "").lower().removeprefix("cpu:")
@@ -50,5 +50,5 @@ def backend_for(asked: str | None, wanted: str, device: str) -> str | None:
 
 
 def is_ours(backend: str | None) -> bool:
-    """Whether lockstep's own backend has a part in it."""
+    """Whether lockstep's own backend is part of it."""
     return OURS in {part.rpartition(":")[2] for part in (backend or "").lower().split(",")}

@@ -1,6 +1,6 @@
-"""Pins each CUDA rank to its device, and looks at the devices that the script takes by itself.
+"""Pins each CUDA rank to its device, and checks the devices that the script takes itself.
 
-Pinning waits for the moment when CUDA is initialised, so a script that never uses it has no context; `set_device` in
+Pinning waits until CUDA is initialised, so a script that never uses it has no context; `set_device` in
 the script comes after and wins. Nothing here runs in CPU ranks.
 """
 
@@ -20,7 +20,7 @@ from lockstep.notices import say
 
 
 def guard_devices(position: Position) -> None:
-    """Install, now or when the script imports torch."""
+    """Install the guard, now or when the script imports torch."""
     when_imported("torch.cuda", lambda cuda: _guard_cuda(cuda, position))
     when_imported("torch.nn.parallel.distributed", lambda module: _guard_models(module, position))
 

@@ -10,7 +10,7 @@ from lockstep.handover.environment import Position
 
 
 def check_device_index(index: int, position: Position, gpus: int) -> None:
-    """Raise `UsageError` for a device that is not there, with the likely reason.
+    """Raise `UsageError` for a device that does not exist, with the likely reason.
 
     Args:
         index: what the script gave to `torch.cuda.set_device`.
@@ -38,7 +38,7 @@ def check_device_index(index: int, position: Position, gpus: int) -> None:
 
 
 def crowded_device(index: int | None, position: Position, gpus: int) -> str | None:
-    """A note for a model that stands on device 0 in a rank that has a device of its own; None where all is well."""
+    """A note about a model on device 0 in a rank that has a device of its own; None where all is well."""
     if index != 0 or position.local_rank == 0 or gpus < position.local_world_size:
         return None
     return (

@@ -1,7 +1,7 @@
-"""Stands before `torch.distributed.init_process_group` and `TCPStore` in a rank, and looks at what the script asks for.
+"""Wrap `torch.distributed.init_process_group` and `TCPStore` in a rank, and check what the script asks for.
 
-Installed when torch.distributed is there, without importing it. What the rules (`meeting_rules`) let pass reaches torch as
-it was given; name, signature and docstring stay. Only the ranks that lockstep started have it.
+Installed when torch.distributed is loaded, without importing it. What the rules (`meeting_rules`) let pass reaches
+torch as it was given; name, signature and docstring stay. Only the ranks that lockstep started have it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lockstep.launch.guards.meeting_rules import (
 )
 
 MARK = "__lockstep__"
-"""Set on what stands before torch, so that it is installed once."""
+"""Set on what wraps torch's functions, so that they are wrapped once."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Launcher:
     met: Callable[[], None]
     """Say that the script's ranks have met."""
     wants_store: Callable[[], None]
-    """Say that somebody wants a store at the run's port."""
+    """Say that the script wants a store at the run's port."""
     port: InheritedFile
     """The run's port; see `lockstep.handover.meeting_place`."""
 
     def serve(self) -> None:
-        """From now on a `TCPStore` answers at the run's port."""
+        """Let a `TCPStore` answer at the run's port from now on."""
         if self.port.is_open():
             with socket.socket(fileno=os.dup(self.port.number)) as listener, suppress(OSError):
                 listener.listen()  # at once: a client that comes before the server waits for it
@@ -58,7 +58,7 @@ class Launcher:
 
 
 def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
-    """Install, now or when the script imports torch.distributed.
+    """Install the guard, now or when the script imports torch.distributed.
 
     Args:
         variables: the rank's environment as the launcher set it.
@@ -77,7 +77,7 @@ class _Guard:
         self._process = os.getpid()
 
     def install(self, c10d: ModuleType) -> None:
-        """Put the guard in the place of torch's functions; a second call changes nothing."""
+        """Put the guard in place of torch's functions; a second call changes nothing."""
         original = c10d.init_process_group
         if hasattr(original, MARK):
             return
@@ -128,7 +128,7 @@ class _Guard:
         )
 
     def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
-        """The same meeting at the run's store; each has a name of its own there, because old keys stay."""
+        """The same meeting at the run's store; each has its own name there, because old keys stay."""
         timeout = given.get("timeout") or c10d.default_pg_timeout
         store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
             self._host, self._port, is_master=False
@@ -146,7 +146,7 @@ class _Guard:
         return asked.world_size if asked.world_size >= 0 else self._position.world_size
 
     def _guard_store(self, store: Any) -> None:
-        """A TCPStore at the run's address is a client of the run's store; one that would serve at a busy port says so."""
+        """Make a TCPStore at the run's address a client of the run's store; refuse one that would serve a busy port."""
         original = store.__init__
         own_port, serve = self._port, self._launcher.serve
 
@@ -171,12 +171,12 @@ class _Guard:
 
 
 def _memory_shared() -> Any:
-    """The module that knows the store in shared memory; by name, for it belongs to the inside and needs torch."""
+    """The module that has the store in shared memory; by name, because it belongs inside a rank and needs torch."""
     return importlib.import_module("lockstep.node.shared_store")
 
 
 def check_port(port: int) -> None:
-    """Raise `UsageError` when somebody listens on `port` of this machine already."""
+    """Raise `UsageError` when something already listens on `port` of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -203,6 +203,6 @@ def _asked(given: Mapping[str, Any]) -> Asked:
 
 
 def _first(given: Any, default: str | None) -> int:
-    """What the call says, else the default; -1 where neither says anything."""
+    """The call's value, else the default; -1 where there is neither."""
     number = int(given) if given is not None else -1
     return number if number >= 0 else int(default or -1)

@@ -1,10 +1,10 @@
 """How a script's own `init_process_group` fits the ranks that lockstep has started: a pure decision with its sentence.
 
-What would block for minutes (a number of ranks that nobody starts, two ranks with one number) is refused before
-anything waits. What can simply be made to work is: all ranks of a run are on this machine, so a meeting at any address,
-port or file goes through the run's own store, in shared memory where there is a compiled part. There no port is busy, nobody
-listens, and no file has the addresses of an earlier meeting
-(torch's FileStore had them in the second of two meetings: "connection refused" after 3 s).
+What would block for minutes (more ranks than were started, two ranks with one number) is refused before anything waits.
+What can simply be made to work is made to: all ranks of a run are on this machine, so a meeting at any address, port or
+file goes through the run's own store, in shared memory where there is a compiled part. There no port is busy, nothing
+listens, and no file has the addresses of an earlier meeting (torch's FileStore had them in the second of two meetings:
+"connection refused" after 3 s).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Way(StrEnum):
     TORCH = "torch"
     """As torch does it, with the arguments as they are."""
     RUN = "run"
-    """The run's store, under a name that is derived from the address."""
+    """The run's store, under a name derived from the address."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class Launched:
     has_mpi: bool = True
     gpus: int = 0
     shares_memory: bool = False
-    """Whether the run's store is in shared memory; without, the first plain `env://` is torch's own."""
+    """Whether the run's store is in shared memory; if not, the first plain `env://` is torch's own."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is there at the moment of the call."""
+    """What the call finds."""
 
     address: str
     """`host:port` by MASTER_ADDR and MASTER_PORT now; a part is empty when its variable is not set."""
     earlier: int = 0
-    """How often this process has met the others in this way before."""
+    """How often this process has met the others this way before."""
 
 
 def judge_meeting(asked: Asked, launched: Launched, now: Surroundings) -> Way:
@@ -119,11 +119,11 @@ def _check_complete(asked: Asked, method: str, scheme: str) -> None:
 
 
 def meeting_name(init_method: str | None, world_size: int, moved_to: str = "") -> str:
-    """The same on all ranks that mean the same place: the port of tcp://, the path of file://, else the scheme.
+    """A name that ranks share when they mean the same place: the port of tcp://, the path of file://, else the scheme.
 
     Args:
         init_method: the script's.
-        world_size: this many meet; a rank that was alone there before is not ahead of the others.
+        world_size: how many meet; a rank that was alone there before is not ahead of the others.
         moved_to: `host:port` to which the script has moved env://; empty when it has not.
     """
     parts = urlparse(init_method or "env://")
@@ -143,7 +143,7 @@ def _port(method: str) -> int | None:
 
 
 def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
-    """Refuse what cannot come together; a smaller group may be meant, unless the address is `shared` with all ranks."""
+    """Refuse ranks that cannot meet; a smaller group may be meant, unless the address is `shared` with all ranks."""
     world_size = asked.world_size if asked.world_size >= 0 else launched.world_size
     if world_size != launched.world_size and (
         world_size > launched.world_size or shared or not 0 <= asked.rank < world_size
@@ -173,7 +173,7 @@ def _ranks(count: int) -> str:
 
 
 def busy_port(port: int) -> UsageError:
-    """That somebody else listens on a port."""
+    """Say that something else listens on a port."""
     return UsageError(
         f"Port {port} of this machine is in use by another program, so rank 0 cannot listen there.",
         'Choose another one; or use int(os.environ["MASTER_PORT"]), where the run\'s own store answers.',

@@ -1,4 +1,4 @@
-"""A script that starts its own ranks by torch.multiprocessing, although lockstep has started ranks already.
+"""A script that starts its own ranks with torch.multiprocessing, although lockstep has started ranks already.
 
 Those of `spawn` get the environment that plain `python` would give them. Other processes of multiprocessing (a loader's
 workers too) keep the rank's.
@@ -20,10 +20,10 @@ from lockstep.notices import say
 
 
 def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None:
-    """Install, now or when the script imports torch.
+    """Install the guard, now or when the script imports torch.
 
     Args:
-        variables: what the launcher has set for the rank, and its processes must not see.
+        variables: what the launcher set for the rank; the processes that it starts must not see them.
         position: the rank's.
     """
     names = frozenset(name for name in variables if name.startswith(("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "LOCKSTEP_RANK")))  # fmt: skip
@@ -47,7 +47,7 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
 
 
 def sentence(world_size: int) -> str:
-    """What a person should know."""
+    """What the user should know."""
     return (
         f"each of {world_size} ranks starts processes of its own by torch.multiprocessing.spawn. If they are meant to be "
         "the ranks, start this script with `lockstep run -n 1` or `python`."

@@ -1,8 +1,8 @@
 """`breakpoint()` in rank 0 of a launched script.
 
 While rank 0 is at the prompt its journal says PAUSED, so the launcher hides its progress line, gives Ctrl-C to rank 0
-alone, and calls nobody stuck. The other ranks go on to their next exchange with rank 0 and wait there. Imported by the
-first `breakpoint()` only: pdb costs 30 ms.
+alone, and calls no rank stuck. The other ranks go on to their next exchange with rank 0 and wait there. Only the
+first `breakpoint()` imports this: pdb costs 30 ms.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def stop_at(frame: FrameType, journal: Path, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Pause:
-    """The journal says PAUSED inside, and afterwards what it said before. Texts are left out: the rank's own writer
-    numbers them.
-    """
+    """Sets the journal to PAUSED, and back afterwards. Texts are left out: the rank's own writer numbers them."""
 
     def __init__(self, journal: Path) -> None:
         self._writer = JournalWriter(journal)

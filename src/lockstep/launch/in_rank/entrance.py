@@ -1,8 +1,8 @@
 """What a new process does to become a rank: environment, standard streams, `__main__`, and the exit code.
 
 Reached in two ways: a child that the nursery forked calls `run_rank`; with --fresh a new interpreter comes in by
-`python -m lockstep.launch.in_rank.entrance PARENT ORDER NEWS TABLE PORT`. The script's exception is written as a failure
-record and into the rank's log; the launcher prints it, once.
+`python -m lockstep.launch.in_rank.entrance PARENT ORDER NEWS TABLE PORT`. The script's exception is written as a
+failure record and into the rank's log; the launcher prints it, once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.machine.processes import die_with_parent
 
 MOST_NEWS_BYTES = 3500
-"""The kernel keeps a message of up to 4096 bytes together, whoever else writes into the same pipe."""
+"""The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
 
 
 def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> int:
@@ -69,14 +69,14 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
 
 
 def _line_buffered_streams() -> None:
-    """Lines leave at once, although they go through a pipe."""
+    """Let lines leave at once, although they go through a pipe."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=True)
 
 
 def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
-    """Mistakes that would block are said where the script makes them."""
+    """Let mistakes that would block raise where the script makes them."""
     variables = {name: value for name, value in order.variables.items() if value is not None}
     environment = decode(variables)
     met, wants_store = (partial(News(order.rank, event).tell, news) for event in (Event.MET, Event.STORE))
@@ -89,7 +89,7 @@ def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
 
 
 def _debugger(order: RankTask) -> None:
-    """`breakpoint()` opens the debugger in rank 0; the others have no terminal and go on."""
+    """Let `breakpoint()` open the debugger in rank 0; the others have no terminal and go on."""
     journal = RunFolder(Path(order.run_folder)).journal(order.rank)
 
     def stop(*args: object, **kwargs: object) -> object:
@@ -112,7 +112,7 @@ def _run_script(order: RankTask, news: int, log: int) -> int:
             sys.last_value = ending  # exit handlers see that the script did not end well
             News(order.rank, Event.LEAVING, code, time.monotonic_ns()).tell(news)
         return code
-    except KeyboardInterrupt as error:  # told only when it was not the person at the launcher who meant it
+    except KeyboardInterrupt as error:  # reported only when it did not come from the person at the launcher
         _failed(order, error, news, log)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
@@ -141,8 +141,9 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     sys.last_value = error  # exit handlers see that the script did not end well
     is_peer = kind_of(error) is FailureKind.PEER
     if is_peer:
-        # Usually the cause is told meanwhile, and the launcher stops this rank. If all wrote records and took torch down, on
-        # cores that they share, nobody would be told the cause: with 64 ranks on 2 cores for ten seconds and more.
+        # Usually the cause is reported meanwhile, and the launcher stops this rank. If all wrote records and took
+        # torch down, on cores that they share, nobody would learn the cause: with 64 ranks on 2 cores for ten
+        # seconds and more.
         _rest(CAUSE_S)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or order.script).absolute()
     failure = describe(order.rank, error, script, (Path(__file__).parents[1], Path("<frozen runpy>")))
@@ -163,7 +164,7 @@ def _rest(seconds: float) -> None:
 
 
 def _call_hook(error: BaseException) -> None:
-    """A hook that the script set (an experiment tracker's, say) is called; torch's only prints the traceback again."""
+    """Call a hook that the script set (an experiment tracker's, say); torch's only prints the traceback again."""
     hook = sys.excepthook
     if hook is not sys.__excepthook__ and not str(hook.__module__).startswith("torch."):
         with suppress(Exception):
@@ -171,14 +172,14 @@ def _call_hook(error: BaseException) -> None:
 
 
 def _report_joined(order: RankTask, news: int) -> None:
-    """A script that met its peers by a way of its own is not one of N copies that train alone."""
+    """Report a script that met its peers in its own way, so it does not count as N copies that train alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         News(order.rank, Event.JOINED).tell(news)
 
 
 def main(parent: int, order: int, news: int, *place: int) -> int:
-    """The entrance of a fresh interpreter; descriptors arrive as numbers."""
+    """Enter from a fresh interpreter; descriptors arrive as numbers."""
     for descriptor in (order, news, *place):
         os.set_inheritable(descriptor, False)
     told = read_task(order)

@@ -1,8 +1,8 @@
 """Before the script's first line all ranks have the same random streams: Python's, NumPy's and torch's.
 
-Left alone each process seeds them from the operating system. What is imported already (in the nursery) is seeded at
-once; the rest at the moment the script imports it, because a fresh rank must not import torch before the script has
-made its settings.
+Left alone, each process seeds them from the operating system. What is already imported (in the nursery) is seeded at
+once; the rest when the script imports it, because a fresh rank must not import torch before the script has made its
+settings.
 """
 
 from __future__ import annotations

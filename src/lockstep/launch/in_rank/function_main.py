@@ -46,7 +46,7 @@ def function_program(parcel: str, rank: int, folder: str) -> Program:
 
 
 def _know_names(main: ModuleType, function: Any) -> None:
-    """The names of the caller's `__main__` that were sent along."""
+    """Put the names of the caller's `__main__` that were sent along into `main`."""
     if getattr(function, "__module__", None) == "__main__":
         for name, value in getattr(function, "__globals__", {}).items():
             main.__dict__.setdefault(name, value)

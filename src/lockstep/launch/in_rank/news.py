@@ -1,4 +1,4 @@
-"""What a rank tells the launcher at once, through a pipe, that its journal and its exit would say later.
+"""What a rank tells the launcher at once, through a pipe, before its journal and its exit say it.
 
 One JSON object per line, short enough for a pipe to take it whole.
 """
@@ -19,7 +19,7 @@ class Event(StrEnum):
     """What has happened."""
 
     JOINED = "joined"
-    """The script was in a group of ranks that it made in a way of its own."""
+    """The script was in a group of ranks that it made in its own way."""
     MET = "met"
     """The script's ranks have met through the run."""
     STORE = "store"
@@ -36,18 +36,18 @@ class News:
     rank: int
     event: Event
     code: int = 0
-    """The exit code, of LEAVING."""
+    """The exit code, for LEAVING."""
     time_ns: int = 0
     failure: Failure | None = field(default=None)
-    """Of FAILED, where its record could not be written; shortened."""
+    """The failure, shortened, for FAILED when its record could not be written."""
 
     def tell(self, pipe: int) -> None:
-        """Write it; a launcher that is gone does not matter."""
+        """Write it; it does not matter if the launcher is gone."""
         with suppress(OSError):
             os.write(pipe, json.dumps(asdict(self)).encode() + b"\n")
 
 
 def read_news(line: bytes) -> News:
-    """What a rank told."""
+    """Read what a rank told."""
     told: dict[str, Any] = json.loads(line)
     return News(**{**told, "event": Event(told["event"]), "failure": decode_failure(told["failure"])})

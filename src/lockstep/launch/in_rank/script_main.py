@@ -39,7 +39,7 @@ def script_program(script: str, args: tuple[str, ...]) -> Program:
 
 
 def module_program(module: str, args: tuple[str, ...]) -> Program:
-    """The same for a module or a package with `__main__`; its parent packages are imported here.
+    """Do the same for a module or a package with `__main__`; its parent packages are imported here.
 
     Raises:
         UsageError: when there is no such module, or it cannot be run.

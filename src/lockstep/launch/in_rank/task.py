@@ -1,4 +1,4 @@
-"""Everything that a new rank is told, as one JSON object in an unnamed file in memory.
+"""Everything that a new rank needs to know, as one JSON object in an unnamed file in memory.
 
 The nursery's forked child and a fresh interpreter read the same file, so there is one way of becoming a rank.
 """
@@ -26,18 +26,18 @@ class RankTask:
     variables: Mapping[str, str | None]
     """Environment to set; None removes."""
     parcel: str = ""
-    """The path of a function and its arguments, packed by `parcel`, in place of a script."""
+    """The path of a function and its arguments, packed by `parcel`, instead of a script."""
 
 
 def write_task(order: RankTask) -> int:
-    """A descriptor of a file in memory that holds `order`; the caller closes it."""
+    """Return a descriptor of a file in memory that holds `order`; the caller closes it."""
     descriptor = os.memfd_create("lockstep-rank-order")
     os.write(descriptor, json.dumps(asdict(order)).encode())
     return descriptor
 
 
 def read_task(descriptor: int) -> RankTask:
-    """The order; the descriptor stays open."""
+    """Return the order; the descriptor stays open."""
     data = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     return RankTask(**{**data, "args": tuple(data["args"])})
 

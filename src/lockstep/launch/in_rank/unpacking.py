@@ -1,4 +1,4 @@
-"""What a parcel is made of, and how its parts are opened in a rank (see `parcel`). Loads quickly: every nursery has it."""
+"""What a parcel is made of, and how a rank opens its parts (see `parcel`). Loads quickly: every nursery has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep import torch_private
 
 @dataclass(frozen=True)
 class Header:
-    """The parcel's outside, readable before anything of the person's is imported."""
+    """The parcel's outside, readable before any of the user's code is imported."""
 
     path: list[str]
     """sys.path of the caller."""
@@ -20,13 +20,13 @@ class Header:
     main_file: str | None
     """`__file__` of the caller's `__main__`; None in a notebook."""
     sources: dict[str, list[str]]
-    """Lines of sources that are in no file."""
+    """The lines of sources that are in no file."""
     call: bytes
     """(function, args), pickled."""
 
 
 class PipeEnd:
-    """A descriptor of the caller, opened anew where it is unpacked; in place of multiprocessing's own."""
+    """A descriptor of the caller, opened anew where it is unpacked; instead of multiprocessing's own."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self._place = place
@@ -37,7 +37,7 @@ class PipeEnd:
 
 
 def open_storage(path: str, size: int, dtype: Any) -> Any:
-    """The caller's shared memory as a storage of torch: untyped, or typed with `dtype`."""
+    """Open the caller's shared memory as a storage of torch: untyped, or typed with `dtype`."""
     torch = importlib.import_module("torch")
     descriptor = os.open(path, os.O_RDWR)
     try:

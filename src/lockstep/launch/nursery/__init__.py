@@ -6,5 +6,5 @@
                    tell how a rank ended
     launcher:  the environment of each rank             rank_variables
 
-`store_server` is a TCPStore for scripts that want one at MASTER_PORT; `kept` a nursery between two calls of spawn.
+`store_server` is a TCPStore for scripts that want one at MASTER_PORT; `kept` is a nursery between two calls of spawn.
 """

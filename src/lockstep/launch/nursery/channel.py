@@ -15,7 +15,7 @@ from lockstep.launch.nursery.messages import Message, decode, encode
 MAX_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
 FULL_S = 5
-"""This many seconds the launcher waits for room in the socket of a nursery that does not read."""
+"""How many seconds the launcher waits for room in the socket of a nursery that does not read."""
 
 
 class ChannelClosed(ConnectionError):  # noqa: N818 - an event as much as an error
@@ -44,7 +44,7 @@ class Channel:
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> tuple[Message, list[int]]:
-        """The next message and its descriptors (close-on-exec).
+        """Return the next message and its descriptors (close-on-exec).
 
         Raises:
             ChannelClosed: when the other side is gone.
@@ -65,7 +65,7 @@ class Channel:
 
 
 def channel_pair() -> tuple[Channel, socket.socket]:
-    """The launcher's end, and the nursery's end as a socket to hand over."""
+    """Make the launcher's end, and the nursery's end as a socket to hand over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", FULL_S, 0))
     return Channel(ours), theirs

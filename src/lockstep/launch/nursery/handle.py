@@ -31,7 +31,7 @@ from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import interpreter_options
 
 END_S = 5.0
-"""Time for a nursery to end all below it and itself."""
+"""How long a nursery has to end everything below it and itself."""
 
 
 class NurseryHandle:
@@ -48,7 +48,7 @@ class NurseryHandle:
         self.channel, theirs = channel_pair()
         self.marker = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.ready: Ready | None = None
-        """Its first message, once somebody has received it."""
+        """Its first message, once received."""
         self._ended = False
         self._environment = dict(os.environ)
         theirs.set_inheritable(True)
@@ -69,7 +69,7 @@ class NurseryHandle:
         return True
 
     def make_view(self, folder: Path) -> ViewReport:
-        """Let the ranks of the next run have a private view of the file system; what they write lies in `folder`.
+        """Give the ranks of the next run a private view of the file system; what they write goes to `folder`.
 
         Call it while no run is under way. The view ends with the run.
 
@@ -123,7 +123,7 @@ class NurseryHandle:
         if self.ready is None:
             kill([self.process])
         with suppress(ProcessLookupError):
-            os.kill(self.process, signal.SIGCONT)  # somebody may have stopped it
+            os.kill(self.process, signal.SIGCONT)  # it may have been stopped
         until = time.monotonic() + END_S
         with suppress(ChildProcessError):
             while os.waitpid(self.process, os.WNOHANG) == (0, 0):
@@ -139,7 +139,7 @@ class NurseryHandle:
         kill([self.process])
 
     def bury(self) -> None:
-        """The nursery is dead: kill what carries its marker, since nobody else will."""
+        """Kill what carries the marker of a dead nursery, since nobody else will."""
         ended: set[int] = {self.process}
         sockets: set[Path] = set()
         until = time.monotonic() + END_S

@@ -1,4 +1,4 @@
-"""A nursery that an interactive session keeps between two `lockstep.spawn`, so that the second one starts at once.
+"""A nursery that an interactive session keeps between two calls of `lockstep.spawn`, so the second starts at once.
 
 A script gets a new one each time and nothing stays. In a notebook or a prompt one idle process stays until the
 session ends; it has imported torch and waits.
@@ -18,7 +18,7 @@ from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS, TORCH
 
 MODULES = (*TORCH, "cloudpickle")
 MODULES_OF_A_SESSION = (*FOR_OPTIMIZERS, *OURS, "cloudpickle")
-"""A session's later calls find them there."""
+"""What a session's later calls find imported."""
 
 
 class KeptNursery:
@@ -31,7 +31,7 @@ class KeptNursery:
 
     @contextmanager
     def lend(self, threads: int) -> Iterator[NurseryHandle]:
-        """A nursery for ranks with `threads` threads; afterwards it is kept, or ended with everything below it."""
+        """Lend a nursery for ranks with `threads` threads; then keep it, or end it with everything below it."""
         modules = MODULES_OF_A_SESSION if is_interactive() else MODULES
         wanted = (threads, os.getpid(), _read_once())
         nursery = self._take(wanted) or NurseryHandle(threads, modules)
@@ -82,6 +82,6 @@ def main_file() -> str | None:
 
 
 def _read_once() -> tuple[tuple[str, str], ...]:
-    """Settings that libraries read only while they are loaded; with others a nursery is of no use."""
+    """Settings that libraries read only while loading; with other values a nursery is of no use."""
     names = (*PREFIXES, "PYTHONHASHSEED", "PYTHONPATH")
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(names)))

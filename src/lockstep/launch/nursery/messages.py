@@ -1,4 +1,4 @@
-"""What the launcher and the nursery tell each other. Each message is a value; on the wire it is JSON with its class's name."""
+"""What the launcher and the nursery tell each other. A message is a value; on the wire, JSON with its class's name."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class MakeView:
-    """To the nursery: the ranks to come are to have a private view of the file system (`private_view`)."""
+    """To the nursery: give later ranks a private view of the file system (`private_view`)."""
 
     folder: str
 
 
 @dataclass(frozen=True)
 class Spawn:
-    """To the nursery: a rank. Descriptors: order, stdin, stdout, stderr, news, table, socket of the port."""
+    """To the nursery: start a rank. Descriptors: order, stdin, stdout, stderr, news, table, socket of the port."""
 
     rank: int
     fresh: bool
-    """Whether it becomes an interpreter of its own."""
+    """Whether it becomes a new interpreter."""
 
 
 @dataclass(frozen=True)
 class StartStore:
-    """To the nursery: a TCPStore. Descriptor: socket of the port."""
+    """To the nursery: start a TCPStore. Descriptor: socket of the port."""
 
     port: int
     world_size: int
@@ -89,7 +89,7 @@ class Exited:
     rank: int
     code: int
     signal: int
-    """0: by itself."""
+    """0 when no signal ended it."""
     time_ns: int
     """Of `time.monotonic_ns`."""
 
@@ -104,7 +104,7 @@ class Swept:
     """To the launcher: nothing is left."""
 
     processes: int
-    """This many were killed."""
+    """How many were killed."""
 
 
 Message = (
@@ -117,11 +117,11 @@ _KINDS: dict[str, Callable[..., Message]] = {
 
 
 def encode(message: Message) -> bytes:
-    """For `decode`."""
+    """Encode a message for `decode`."""
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
 def decode(data: bytes) -> Message:
-    """What `encode` was given."""
+    """The inverse of `encode`."""
     name, fields = json.loads(data)
     return _KINDS[name](**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})

@@ -1,12 +1,13 @@
 """The nursery: a process that imports torch once and forks every rank from there, in tens of milliseconds.
 
-`python -P -m lockstep.launch.nursery.process SOCKET MODULES LAUNCHER`. It has a session of its own (Ctrl-C reaches the launcher only),
-adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket says so, and
-the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe because it has one thread and no CUDA context: it imports
-and does nothing else; if an import started a thread, it says so and new ranks become fresh interpreters.
+`python -P -m lockstep.launch.nursery.process SOCKET MODULES LAUNCHER`. It has its own session (Ctrl-C reaches only the
+launcher), adopts every orphan below it, and reports every exit. When the launcher ends, however it died, the socket
+shows it, and the nursery kills all its descendants and ends; if it was stopped, the kernel lets it go on. Fork is safe
+because it has one thread and no CUDA context: it imports and does nothing else; if an import started a thread, it says
+so and new ranks become fresh interpreters.
 
-A forked child leaves the loop by returning to the top level, so that it ends like any interpreter: exit handlers,
-threads, buffered output.
+A forked child leaves the loop by returning to the top level, so it ends like any interpreter: exit handlers, threads,
+buffered output.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ class Nursery:
         self._children: dict[int, int] = {}
         """Rank (or STORE) by process."""
         self._known: set[int] = set()
-        """Descendants that were stopped or reaped here, loader workers too: after the sweep their shared memory goes."""
+        """Descendants that were stopped or reaped here, loader workers too: the sweep removes their shared memory."""
         self._sockets: set[Path] = set()
-        """Folders of sockets that descendants have open, which go after the sweep too."""
+        """Folders of sockets that descendants have open, which the sweep removes too."""
         self._looked = False
         self._view: PrivateView | None = None
-        """Where the ranks of the present run see files, if not as they are."""
+        """Where the ranks of the current run see files, if not as they are."""
         self._wake, self._wakened = os.pipe()
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
@@ -179,10 +180,10 @@ class Nursery:
         self._channel.send(Signalled())
 
     def _look(self, busy: Sequence[int]) -> None:
-        """Remember who is below the ranks, once before they end: what a rank has reaped itself is not seen afterwards.
+        """Remember what is below the ranks, once before they end: what a rank itself has reaped is not seen afterwards.
 
         Args:
-            busy: ranks that all want the cores now (they have lost a peer, say); stopped, they leave them to this look.
+            busy: ranks that all want the cores now (they have lost a peer, say); stopped while this looks.
         """
         self._looked = True
         _send(signal.SIGSTOP, busy)
@@ -206,7 +207,7 @@ class Nursery:
                 self._channel.send(_exited(rank, status))
 
     def _sweep(self) -> int:
-        """Kill every descendant and remove their shared memory; the number of processes killed."""
+        """Kill every descendant and remove their shared memory; return the number of processes killed."""
         killed: set[int] = set()
         self._sockets |= socket_folders(descendants(os.getpid()))
         deadline = time.monotonic() + CLEANERS_GRACE_S
@@ -266,7 +267,7 @@ def _import_all(modules: list[str]) -> Ready | Broken:
 
 
 def main() -> int:
-    """The top level of the nursery and of every child that it forks; only a child returns."""
+    """Run the nursery, and every child that it forks; only a child returns."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     os.set_inheritable(channel.fileno(), False)
     os.setsid()

@@ -1,9 +1,8 @@
-"""The environment of one rank: torchrun's contract, lockstep's settings, and what other libraries need to train one
-job over all ranks.
+"""The environment of one rank: torchrun's contract, lockstep's settings, and what other libraries need.
 
-Accelerate takes a CPU rank for a process of its own unless ACCELERATE_USE_CPU is set; Lightning Fabric's
-devices="auto" means one CPU process unless LT_DEVICES says how many (both read in their sources: accelerate/state.py,
-lightning_fabric/connector.py). What a person set himself is kept.
+They need it to train one job over all ranks. Accelerate takes a CPU rank for a lone process unless ACCELERATE_USE_CPU
+is set; Lightning Fabric's devices="auto" means one CPU process unless LT_DEVICES says how many (both read in their
+sources: accelerate/state.py, lightning_fabric/connector.py). What the user set is kept.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> 
 
 
 def rank_task(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankTask:
-    """Everything that a rank is told.
+    """Everything that a rank needs to know.
 
     Args:
         request: the run.
@@ -68,7 +67,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         request: the run.
         rank: the rank; on one node also its local rank.
         port: where the run's store answers on 127.0.0.1.
-        present: the launcher's environment: what is set there by a person is kept.
+        present: the launcher's environment: what the user set there is kept.
     """
     settings = RankSettings(
         run_folder=request.run_folder.absolute(),

@@ -1,8 +1,8 @@
-"""A `TCPStore` for scripts that make one at MASTER_PORT, on a socket that is bound to 127.0.0.1 already.
+"""A `TCPStore` for scripts that make one at MASTER_PORT, on a socket that is already bound to 127.0.0.1.
 
-torch's own server listens on all interfaces without a password; given a listening socket it keeps to that. A process
-of its own, forked from the nursery, because the launcher has no torch. It is started when a rank first wants it; the ranks
-of most scripts meet without a port.
+torch's own server listens on all interfaces without a password; given a listening socket it keeps to that. It is a
+separate process, forked from the nursery, because the launcher has no torch, and starts when a rank first wants it; the
+ranks of most scripts meet without a port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of a terminal's line a text takes, and how it is cut or folded to fit. Pure; the text must be visible already."""
+"""How much of a terminal's line a text takes, and how to cut or fold it. Pure; the text must be visible already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def columns(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """As much of the beginning as fits into `most` columns."""
+    """As much of the beginning as fits in `most` columns."""
     if text.isascii():
         return text[:most]
     left = most
@@ -26,7 +26,7 @@ def cut(text: str, most: int) -> str:
 
 
 def folded(text: str, most: int) -> list[str]:
-    """The text in rows of `most` columns at most, broken at spaces only: a path that is longer stays whole.
+    """The text in rows of at most `most` columns, broken only at spaces: a longer path stays whole.
 
     Invariant: the rows have the same words in the same order.
     """

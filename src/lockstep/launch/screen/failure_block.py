@@ -30,24 +30,24 @@ _PHASES = {
 
 
 _DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
-"""Phases of which the operation says more: which lane, which exchange."""
+"""Phases whose operation says more: which lane, which exchange."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about the culprit besides its end."""
+    """What is known about the culprit besides how it ended."""
 
     tail: Sequence[Record]
     """Its newest journal records, oldest first."""
     log: Path
     stack: str
-    """What faulthandler wrote into the log; empty without."""
+    """What faulthandler wrote into the log; empty if nothing."""
     kill_reason: str
     """Why it got SIGKILL, as far as can be told."""
 
 
 def failure_block(verdict: Verdict, evidence: Evidence) -> str:
-    """The block; for a mistake in the script's use of lockstep only that and the fix. Without a trailing newline."""
+    """The block, without a trailing newline; for a misuse of lockstep only the mistake and the fix."""
     end = verdict.culprit
     if end is None:
         return ""
@@ -65,7 +65,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
 
 
 def lost_block(lost: Sequence[str]) -> str:
-    """The same for a run whose script ended well, of which something could not be written; empty when nothing is lost."""
+    """The same for a run whose script ended well but lost something that could not be written; empty if nothing."""
     if not lost:
         return ""
     lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
@@ -88,7 +88,7 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
 
 
 def _left_behind(verdict: Verdict, end: RankEnd) -> str:
-    """A rank that ended without an error, while others still needed it, is the culprit."""
+    """The text for culprits that ended without an error while others still needed them."""
     who = ranks_text(verdict.left_early)
     return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing in its next exchange"
 
@@ -102,7 +102,7 @@ def _what(end: RankEnd) -> str:
 
 
 def _where(end: RankEnd, doing: Record | None) -> list[str]:
-    """The user's line: of the exception, or the last one in the journal of a rank that could not say more."""
+    """The user's line: the exception's, or the last one in the journal of a rank that could not say more."""
     if end.failure is not None and end.failure.file:
         return [f"{INDENT}at {end.failure.file}:{end.failure.line}", *_source(end.failure.file, end.failure.line)]
     if end.failure is None and doing is not None and doing.file:
@@ -146,7 +146,7 @@ def _consequences(verdict: Verdict) -> list[str]:
 
 
 def crash_stack(log: bytes) -> str:
-    """What faulthandler wrote last into a rank's log; empty when it did not."""
+    """What faulthandler last wrote into a rank's log; empty if nothing."""
     text = log[-MAX_STACK_BYTES:].decode(errors="replace")
     start = text.rfind("Fatal Python error:")
     if start < 0:

@@ -1,6 +1,6 @@
-"""What of a run could not be written: each thing is said once, when it is noticed, and again at the end.
+"""What a run could not write: each thing is said once, when it is noticed, and again at the end.
 
-A full disk ends no training; but a run of which something is missing does not end with exit code 0.
+A full disk ends no training; but a run that lost something does not end with exit code 0.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from lockstep.launch.screen.saying import Saying
 
 @dataclass
 class Losses:
-    """Of one run."""
+    """The losses of one run."""
 
     saying: Saying
     sentences: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
-        """Say what is lost; nothing when it was said already, or is empty."""
+        """Say what is lost, unless that was said already or is empty."""
         if sentence and sentence not in self.sentences:
             self.sentences.append(sentence)
             self.saying.line(Line("warning", sentence))

@@ -1,6 +1,6 @@
 """The progress line, from the ranks' gauges: where the run is, how fast, and where the time goes.
 
-Rates and shares are those of the last seconds, not of the whole run.
+Rates and shares cover the last seconds, not the whole run.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ class Progress:
         self._window: deque[Snapshot] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take the newest gauges; older ones than the window are forgotten, but one, and so is the time before the
-        first step.
-        """
+        """Take the newest gauges; forget those older than the window, but one, and the time before the first step."""
         if self._window and not self._window[-1].steps:
             self._window.clear()
         self._window.append(snapshot)
@@ -48,11 +46,11 @@ class Progress:
             self._window.popleft()
 
     def line(self, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
-        """The line; empty before the first step.
+        """Return the line; empty before the first step.
 
         Args:
             note: the last values of `run.log`.
-            width: columns that there are.
+            width: how many columns there are.
         """
         if not self._window or not self._window[-1].steps:
             return ""
@@ -60,8 +58,9 @@ class Progress:
 
 
 def progress_line(old: Snapshot, new: Snapshot, note: Mapping[str, Any], width: int = UNLIMITED) -> str:
-    """One line about `new`, with the rates since `old`. What does not fit into `width` columns is left out whole:
-    first the values of `run.log`, then room, then the shares.
+    """One line about `new`, with the rates since `old`.
+
+    What does not fit in `width` columns is left out whole: first the values of `run.log`, then room, then the shares.
     """
     first = new.gauges[0]
     begin, notes = [_epoch(first), _step(first), _loss(first)], list(_notes(note))
@@ -122,7 +121,7 @@ def _shares(old: Snapshot, new: Snapshot) -> str:
 
 
 def _left(old: Snapshot, new: Snapshot) -> str:
-    """Of all epochs, or of this one when the script does not say how many there are."""
+    """The time left for all epochs, or for this one when the script does not say how many there are."""
     now = new.gauges[0]
     epochs_after = max(now.num_epochs - now.epoch, 0)
     remaining = epochs_after * now.steps_per_epoch + now.steps_per_epoch - now.step_in_epoch

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOKED_AT_BYTES = 1 << 16
-"""Within the last this many bytes the end of a line is looked for."""
+"""How many of the last bytes are searched for the end of a line."""
 
 
 class RankLog:
@@ -18,7 +18,7 @@ class RankLog:
         self._broken = False
 
     def write(self, data: bytes) -> str:
-        """Append. Why it cannot be done, once; what comes later is dropped, so that the log has no gap."""
+        """Append, or return once why that failed; what comes later is dropped, so the log has no gap."""
         try:
             while data and not self._broken:
                 data = data[os.write(self._descriptor, data) :]

@@ -1,5 +1,7 @@
-"""What of the ranks' output reaches the terminal: rank 0's as it is, the others' line by line, limited, without colours, and
-a line that another rank printed too only once. Pure: bytes and times in, lines out.
+"""Which of the ranks' output reaches the terminal. Pure: bytes and times in, lines out.
+
+Rank 0's passes as it is; the others' line by line, limited, without colours, and a line that several ranks print only
+once.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from lockstep.visible import without_colours
 
 MAX_LINE_BYTES = 4096
 HOLD_S = 0.5
-"""A line of another rank waits this long, because rank 0 prints the same line a little later as often as earlier."""
+"""How long a line of another rank waits: rank 0 prints the same line a little later as often as earlier."""
 RECENT_S = 30.0
-"""For this long a repeated line counts as the same."""
+"""How long a repeated line counts as the same."""
 LINES_PER_S = 20
 BURST = 20
 
@@ -26,7 +28,7 @@ class LineCutter:
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes."""
+        """Return the lines that `data` completes."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             kept = self._rest.rpartition(b"\r")[2] if b"\r" in self._rest else self._rest
@@ -37,7 +39,7 @@ class LineCutter:
         return [_shown(line) for line in whole]
 
     def end(self) -> list[str]:
-        """The last line, if it has no end."""
+        """Return the last line, if it has no end."""
         rest, self._rest = self._rest, b""
         return [_shown(rest)] if rest.strip() else []
 
@@ -66,7 +68,7 @@ class _Bucket:
 
 
 MAX_SEEN = 4096
-"""This many lines are remembered."""
+"""How many lines are remembered."""
 
 
 @dataclass
@@ -81,16 +83,16 @@ class OtherRanks:
     _buckets: dict[int, _Bucket] = field(default_factory=dict)
 
     def saw(self, line: str, now: float) -> None:
-        """Rank 0 printed `line`."""
+        """Note that rank 0 printed `line`."""
         self._remember(line, now)
 
     def add(self, rank: int, line: str, now: float) -> None:
-        """Another rank printed `line`."""
+        """Take a line that another rank printed."""
         if line.strip():
             self._held.append((now + HOLD_S, rank, line))
 
     def due(self, now: float) -> list[str]:
-        """The lines to show now."""
+        """Return the lines to show now."""
         lines: list[str] = []
         while self._held and self._held[0][0] <= now:
             _, rank, line = self._held.popleft()
@@ -104,7 +106,7 @@ class OtherRanks:
         return self._held[0][0] if self._held else None
 
     def end(self) -> list[str]:
-        """Everything that still waits, and how much was left out."""
+        """Return everything that still waits, and how much was left out."""
         lines = self.due(float("inf")) if not self._held else self.due(self._held[-1][0])
         for rank in sorted(self._buckets):
             lines += self._left_out(rank)

@@ -1,5 +1,6 @@
-"""The pipes of the ranks' standard output and error: each byte goes into the rank's log, and to the terminal as
-`rank_output` decides.
+"""The pipes of the ranks' standard output and error.
+
+Each byte goes into the rank's log, and to the terminal as `rank_output` decides.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RankStreams:
         self._others = OtherRanks(logs)
 
     def new_pipes(self, rank: int) -> tuple[int, int]:
-        """The writing ends of a rank's standard output and error; the caller closes them."""
+        """Return the writing ends of a rank's standard output and error; the caller closes them."""
         ends = []
         for target in (OUT, ERR):
             reading, writing = os.pipe()
@@ -89,7 +90,7 @@ class RankStreams:
         os.close(stream.descriptor)
 
     def show_due(self, now: float) -> float | None:
-        """Show the other ranks' lines whose time has come; the time of the next one, or None."""
+        """Show the other ranks' lines whose time has come; return the time of the next one, or None."""
         if self._terminal is not None:
             for line in self._others.due(now):
                 self._terminal.say(line)

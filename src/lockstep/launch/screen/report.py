@@ -1,4 +1,4 @@
-"""The launcher's own lines: what is started, what was decided, how it ended. Text only; nothing here reads or writes.
+"""The launcher's own lines: what starts, what was decided, how it ended. Text only; nothing here reads or writes.
 
 Each line begins with a label of fixed width, so that they line up whenever they come.
 """
@@ -55,7 +55,7 @@ def device_names(count: int, names: Sequence[str]) -> str:
 
     Args:
         count: how many devices, counted from 0.
-        names: in the order of their indices; without one for each of them, numbers only.
+        names: in the order of their indices; unless there is one for each device, only numbers are shown.
     """
     numbers = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
     used = list(names[:count])
@@ -90,7 +90,7 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
 
 
 def numerics_line(decided: Mapping[str, Any]) -> Line:
-    """In which arithmetic the ranks compute; its values with all their names are in decided.json."""
+    """The arithmetic in which the ranks compute; decided.json has its values with all their names."""
     return Line("numerics", arithmetic_text(decided["arithmetic"]))
 
 
@@ -108,12 +108,12 @@ def _batch(decided: Mapping[str, Any]) -> str:
 
 
 def plain_line() -> Line:
-    """A script without lockstep has met, and not through `lockstep.init()`."""
+    """Say that the ranks of a script without `lockstep.init()` have met."""
     return Line("script", "plain torch.distributed, met through torchrun's environment")
 
 
 def alone_line(ranks: int) -> Line:
-    """The ranks never met."""
+    """Warn that the ranks never met."""
     return Line(
         "warning",
         f"{ranks} ranks ran, but they never joined: each trained alone. "
@@ -122,7 +122,7 @@ def alone_line(ranks: int) -> Line:
 
 
 def still_alone_line(ranks: int, seconds: float) -> Line:
-    """The ranks have not met so far."""
+    """Warn that the ranks have not met so far."""
     return Line(
         "warning", f"{ranks} ranks have run for {seconds:.0f} s without joining each other: is each training alone?"
     )
@@ -131,7 +131,7 @@ def still_alone_line(ranks: int, seconds: float) -> Line:
 def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[Line]:
     """How a run ended well, from what rank 0 left in result.json; a plain script leaves nothing.
 
-    The numbers that every run has come first; everything else that rank 0 wrote under "paths" follows.
+    The numbers that every run has come first; then everything else that rank 0 wrote under "paths".
     """
     steps, epochs, samples = result.get("steps"), result.get("epochs"), result.get("samples")
     earlier = (

@@ -17,26 +17,26 @@ class Saying:
     terminal: Terminal | None
 
     def line(self, line: Line) -> None:
-        """One line with its label."""
+        """Say one line with its label."""
         if self.terminal is not None:
             self.terminal.say(line.text, line.label.ljust(LABEL_WIDTH), _STYLES.get(line.label, DIM))
 
     def plain(self, text: str) -> None:
-        """Text without a label."""
+        """Say text without a label."""
         if self.terminal is not None:
             self.terminal.say(text)
 
     def block(self, text: str) -> None:
-        """A failure block: its first word stands out."""
+        """Say a failure block; its first word stands out."""
         if self.terminal is not None:
             self.terminal.block(text, RED)
 
     def lost(self) -> list[str]:
-        """What a person has not been told, because standard error could not be written; empty when it could."""
+        """What could not be said because standard error could not be written; empty when it could."""
         reason = self.terminal.lost.get(ERR) if self.terminal is not None else None
         return [f"standard error cannot be written ({reason})"] if reason else []
 
     def settle(self) -> None:
-        """No rank writes any more: what they left open on the terminal ends."""
+        """End what the ranks left open on the terminal, once none writes any more."""
         if self.terminal is not None:
             self.terminal.settle()

@@ -1,10 +1,10 @@
-"""The person's terminal: the ranks' output, the launcher's own lines, and one progress line that gives way to both.
+"""The user's terminal: the ranks' output, the launcher's own lines, and one progress line that gives way to both.
 
-Rank 0's bytes pass as they are; whatever else is shown goes through `visible` here, so that nothing from a rank, an
-exception or a file name acts on the terminal or looks like a line of the launcher.
+Rank 0's bytes pass as they are; everything else goes through `visible` here, so nothing from a rank, an exception or a
+file name acts on the terminal or looks like a line of the launcher.
 
-Writing never fails: a terminal that was closed or a pipe without a reader is left alone, the run goes on and the logs
-have everything. What a full disk swallows is told to the caller.
+Writing never fails: a closed terminal or a pipe without a reader is left alone, the run goes on and the logs have
+everything. What a full disk swallows is reported to the caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Terminal:
     """Standard output and error of the launcher."""
 
     def __init__(self, variables: Mapping[str, str], out: int | TextIO = OUT, err: int | TextIO = ERR) -> None:
-        """Write to descriptors, or to what a notebook or a test has put in the place of sys.stdout and sys.stderr."""
+        """Write to descriptors, or to what a notebook or a test has put in place of sys.stdout and sys.stderr."""
         self._descriptors = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if isinstance(sink, int)}
         self._texts = {stream: sink for stream, sink in ((OUT, out), (ERR, err)) if not isinstance(sink, int)}
         self._decoders = {stream: _Utf8(errors="replace") for stream in self._texts}
@@ -40,10 +40,10 @@ class Terminal:
         self._progress = b""
         self._mid_line = self._left_open = False
         self.lost: dict[int, str] = {}
-        """Why a stream could not be written, though somebody wants it."""
+        """Why a stream that still has a reader could not be written."""
         plain = bool(variables.get("NO_COLOR")) or variables.get("TERM") == "dumb"
         self.updates = self._is_terminal[ERR] and variables.get("TERM") != "dumb"
-        """Whether a line can be written over."""
+        """Whether a line can be overwritten."""
         self._colours = self._is_terminal[ERR] and not plain
 
     def style(self, text: str, style: str) -> str:
@@ -51,7 +51,7 @@ class Terminal:
         return f"{style}{text}{PLAIN}" if self._colours else text
 
     def pass_through(self, stream: int, data: bytes) -> str:
-        """Write a rank's bytes as they are. Why they are lost, said once; empty when they are not."""
+        """Write a rank's bytes as they are; return once why they are lost, empty when they are not."""
         if self._is_terminal[stream]:
             self._erase()
             self._mid_line = not data.endswith(b"\n")
@@ -59,9 +59,7 @@ class Terminal:
         return self._write(stream, data)
 
     def say(self, text: str, label: str = "", style: str = "") -> None:
-        """Write a line of the launcher on standard error. On a terminal that is narrower it becomes several, which stand
-        under each other behind the label.
-        """
+        """Write a line of the launcher to standard error; on a narrow terminal as several, aligned after the label."""
         rows = [visible(text)]
         if label and self._is_terminal[ERR]:
             rows = folded(rows[0], max(self.width - len(label), LEAST_COLUMNS))
@@ -70,19 +68,19 @@ class Terminal:
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())
 
     def block(self, text: str, style: str) -> None:
-        """Write lines of the launcher on standard error, the first word in a style."""
+        """Write lines of the launcher to standard error, the first word in a style."""
         word, space, rest = visible_lines(text).partition(" ")
         self._begin_line()
         self._write(ERR, f"{self.style(word, style)}{space}{rest}\n".encode())
 
     def settle(self) -> None:
-        """No rank writes any more: what they left open (an unfinished escape sequence, colours) ends here."""
+        """End what the ranks left open (an unfinished escape sequence, colours), once none writes any more."""
         if self._left_open and self.updates:
             self._write(ERR, END_OF_STRING + END_OF_STYLES)
         self._left_open = False
 
     def progress(self, line: str | None) -> None:
-        """Show `line` as the last one, in place of the one before; None takes it away."""
+        """Show `line` as the last one, in place of the one before; None removes it."""
         if not line or self._mid_line:
             self._erase()
             return
@@ -124,14 +122,14 @@ class Terminal:
         except BlockingIOError:
             os.set_blocking(self._descriptors[stream], True)
             return self._write(stream, data)
-        except (OSError, ValueError) as error:  # ValueError: a text stream that was closed
+        except (OSError, ValueError) as error:  # ValueError: a closed text stream
             self._broken.add(stream)
             if isinstance(error, OSError) and not self._nobody_reads(stream, error):
                 self.lost[stream] = error.strerror or str(error)
         return self.lost.get(stream, "")
 
     def _nobody_reads(self, stream: int, error: OSError) -> bool:
-        """The reader has gone, or the terminal was closed: nobody misses anything."""
+        """Whether the reader is gone, or the terminal was closed: nobody misses anything."""
         return error.errno == errno.EPIPE or (error.errno == errno.EIO and self._is_terminal[stream])
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of a `lockstep.spawn` ended, and what the caller hears of it. Not how they are ended (`supervisor`)."""
+"""How the ranks of a `lockstep.spawn` ended, and what the caller learns. `supervisor` is what ends them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Ending:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody ended the ranks, and so knows."""
+        """Whether a person ended the ranks, and so knows."""
         return self.outcome is not None and bool(self.outcome.interrupted_by)
 
     def tell(self) -> None:
-        """Raise what is to be raised."""
+        """Raise what the caller should see, if anything."""
         if self.error is not None:
             raise self.error
         outcome = self.outcome
@@ -32,7 +32,7 @@ class Ending:
         if outcome.interrupted_by == signal.SIGINT:
             raise KeyboardInterrupt
         if outcome.interrupted_by:
-            signal.raise_signal(outcome.interrupted_by)  # as it was meant: for this process
+            signal.raise_signal(outcome.interrupted_by)  # as intended: for this process
             return
         raise _failure(outcome)
 

@@ -1,12 +1,12 @@
 """A function and its arguments, packed for the ranks of `lockstep.spawn`.
 
 cloudpickle sends what was defined in `__main__` (a script, a notebook cell) by value and everything else by name, so
-a script needs no `if __name__ == "__main__"` and a cell needs no file. Ranks read the parcel through /proc of the caller,
-which lives as long as they do; the same way leads to shared memory and to pipes, which are not copied.
+a script needs no `if __name__ == "__main__"` and a cell needs no file. Ranks read the parcel through /proc of the
+caller, which lives as long as they do; shared memory and pipes are reached the same way, and not copied.
 
 | in the parcel | arrives as |
 |---|---|
-| a tensor that is an argument, or an item of an argument's list, tuple or dict | shared with the caller, as torch.multiprocessing does |
+| a tensor that is an argument, or in an argument's list, tuple or dict | shared with the caller, as in torch.multiprocessing |
 | any tensor after `share_memory_()`, a model after `share_memory()` | shared |
 | other tensors: a model's, what the function refers to | a copy for each rank |
 | a queue or pipe of a spawn context | the same queue or pipe |
@@ -35,14 +35,14 @@ from lockstep.launch.in_rank.unpacking import Header, PipeEnd, open_storage
 from lockstep.launch.nursery.kept import main_file
 
 MAX_SOURCE_BYTES = 1 << 20
-"""Of the sources that are in no file (cells of a notebook), for the ranks' tracebacks."""
+"""At most this much of the sources that are in no file (notebook cells) is sent, for the ranks' tracebacks."""
 
 
 class Parcel:
-    """The packed call in a file in memory: `with Parcel(fn, args) as parcel: parcel.path`. Keeps what it refers to alive."""
+    """The packed call in memory: `with Parcel(fn, args) as parcel: parcel.path`. Keeps alive what it refers to."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Pack.
+        """Pack the call.
 
         Raises:
             UsageError: when something cannot be sent; the message names it.
@@ -63,7 +63,7 @@ class Parcel:
 
     @property
     def path(self) -> str:
-        """Where ranks can read it."""
+        """The path at which ranks can read it."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def close(self) -> None:
@@ -83,11 +83,11 @@ class Parcel:
 
 
 def pack(call: object, culprit: Callable[[], str]) -> bytes:
-    """`call` as bytes.
+    """Pack `call` as bytes.
 
     Args:
         call: anything.
-        culprit: asked when it cannot be sent: the words for what is to blame.
+        culprit: called when it cannot be sent: the words for what is to blame.
 
     Raises:
         UsageError: when something in it cannot be sent.
@@ -126,7 +126,7 @@ def share_arguments(args: object, above: frozenset[int] = frozenset()) -> None:
         above: identities of the containers that it is inside.
 
     Raises:
-        RuntimeError: from torch, without room or with too many open files.
+        RuntimeError: from torch, when there is no room or too many files are open.
     """
     torch = sys.modules.get("torch")
     if torch is None or id(args) in above:
@@ -183,7 +183,7 @@ def _spawning() -> Iterator[None]:
 
 
 class _Handover:
-    """Stands where multiprocessing keeps the process that it is starting."""
+    """Takes the place where multiprocessing keeps the process that it is starting."""
 
     @staticmethod
     def duplicate_for_child(descriptor: int) -> tuple[str, int]:
@@ -194,7 +194,7 @@ class _Handover:
 
 
 def _culprit(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Which argument or which name that the function uses cannot be sent."""
+    """Which argument, or which name that the function uses, cannot be sent."""
     for number, value in enumerate(args):
         if not _can_be_sent(value):
             return f"Argument {number} ({type(value).__name__})"
@@ -228,7 +228,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _sources_without_file() -> dict[str, list[str]]:
-    """Sources of cells, which a rank's traceback could not read otherwise."""
+    """Sources of cells, which a rank's traceback could not otherwise read."""
     found: dict[str, list[str]] = {}
     left = MAX_SOURCE_BYTES
     for name, entry in list(linecache.cache.items()):

@@ -97,7 +97,7 @@ def spawn(
 
     Args:
         fn: the function; one of `__main__` or of a notebook cell is sent by value with the names that it uses.
-        args: its further arguments. Tensors among them are shared with the caller, models only after `share_memory()`.
+        args: its other arguments. Tensors among them are shared with the caller, models only after `share_memory()`.
         nprocs: the number of ranks.
         join: wait until all have ended. False: return at once; call `join()` on the result.
         device: "cuda" pins rank r to cuda:r; "auto" does so where there is a GPU for each rank.
@@ -106,11 +106,11 @@ def spawn(
         quiet: say nothing but what the ranks print.
 
     Returns:
-        None with `join`, else what to join.
+        None with `join`, else a context to join.
 
     Raises:
-        RankFailed: the first failure of a rank, once, with that rank's traceback; the other ranks are stopped. It is a
-            UsageError too when the rank raised one.
+        RankFailed: the first failure of a rank, once, with that rank's traceback; the other ranks are stopped. It is
+            also a UsageError when the rank raised one.
         UsageError: when something cannot be sent, or this process is a rank itself.
         KeyboardInterrupt: after Ctrl-C; all ranks have ended.
     """
@@ -157,7 +157,7 @@ class SpawnContext:
             self._signals.send(signal.SIGINT)
 
     def _say_failure(self) -> None:
-        """At the caller's end: a failure that it has never joined is not lost."""
+        """Say, at the caller's end, a failure that it never joined."""
         if self._told or self._ending is None or self._ending.interrupted:
             return
         try:
@@ -186,7 +186,7 @@ class SpawnContext:
             True when all have ended well, False when some still run after `timeout`.
 
         Raises:
-            RankFailed: once, for the first failure; a further call returns True.
+            RankFailed: once, for the first failure; later calls return True.
             KeyboardInterrupt: after Ctrl-C; all ranks have ended.
         """
         if self._thread is not None:
@@ -269,7 +269,7 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
 
 
 def _size(nprocs: int, device: str) -> tuple[Size, str]:
-    """As for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
+    """Decide as for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(
             f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."
@@ -288,7 +288,7 @@ def _size(nprocs: int, device: str) -> tuple[Size, str]:
 
 
 def _terminal() -> Terminal:
-    """Where the caller prints: its descriptors, or what a notebook has put in their place."""
+    """The place where the caller prints: its descriptors, or what a notebook has put in their place."""
     return Terminal(os.environ, _sink(sys.stdout, OUT), _sink(sys.stderr, ERR))
 
 

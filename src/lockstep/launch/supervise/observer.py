@@ -19,14 +19,14 @@ from lockstep.launch.screen.report import lanes_line, numerics_line, still_alone
 from lockstep.regular_file import read_regular
 
 UPDATE_S = 0.25
-"""Between two looks, and two versions of the progress line on a terminal."""
+"""Time between two looks, and two versions of the progress line on a terminal."""
 PLAIN_LINE_S = 30.0
-"""Between two progress lines where a line cannot be written over."""
+"""Time between two progress lines where a line cannot be overwritten."""
 WAIT_FOR_BATCH_S = 5.0
-"""How long the line about lanes waits for `prepare` to say the batch."""
+"""How long the line about lanes waits for `prepare` to name the batch."""
 
 STILL_ALONE_S = 60.0
-"""After this long without any meeting of the ranks it is said."""
+"""How long the ranks may go without meeting before we say so."""
 
 
 class Observer:
@@ -42,7 +42,7 @@ class Observer:
         self._decided_at: float | None = None
         self._next_plain: float | None = None
         self._warn_alone_at = math.inf if request.ranks == 1 else 0.0
-        """When it is said that ranks have not met; 0: this long after the first look."""
+        """When we say that ranks have not met; 0: `STILL_ALONE_S` after the first look."""
 
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
@@ -90,7 +90,7 @@ class Observer:
                 self._saying.line(still_alone_line(self._request.ranks, STILL_ALONE_S))
 
     def last_words(self) -> None:
-        """Say what a short run decided or lost and nobody has looked at yet."""
+        """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
         if decided and not self._decided_said and self._request.verbosity is not Verbosity.QUIET:

@@ -1,7 +1,8 @@
-"""What the launcher makes for the ranks of a run to meet: a memory without a name, and a port that is kept.
+"""What the launcher makes for the ranks of a run to meet: a memory without a name, and a reserved port.
 
-The ranks meet in the memory, so nobody listens. The port is for scripts that make a `TCPStore` at MASTER_PORT themselves: it
-is bound, so that nobody else gets it, and listens from the first such call on. Then a process serves there (`store_server`).
+The ranks meet in the memory, so nothing listens. The port is for scripts that make a `TCPStore` at MASTER_PORT
+themselves: it is bound, so that nothing else gets it, and listens from the first such call on. Then a process serves
+there (`store_server`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 TABLE_BYTES = 64 << 20
-"""Room for what ranks tell each other; pages that nobody writes cost nothing."""
+"""Room for what ranks tell each other; unwritten pages cost nothing."""
 
 
 class RunStore:
@@ -23,10 +24,10 @@ class RunStore:
         self.table = os.memfd_create("lockstep-store", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.fchmod(self.table, 0o600)
         os.ftruncate(self.table, TABLE_BYTES)
-        # nobody can cut it off under a rank's feet, which would be a SIGBUS there
+        # nothing can shrink it under a rank, which would be a SIGBUS there
         fcntl.fcntl(self.table, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # a store that a script serves there itself, outside the ranks, gets the port in spite of us
+        # a store that a script serves there itself, outside the ranks, still gets the port
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How the ranks of a run are ordered from the nursery, and what is said when all have begun."""
+"""How the launcher orders ranks from the nursery, and what it says when all have begun."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Start:
             raise WorldError("The nursery (the parent of all ranks) was killed or stopped from outside.")
 
     def say(self, began_ns: int, pids: Mapping[int, int]) -> None:
-        """All ranks have begun: where the time went, and with -v who they are.
+        """Say, once all ranks have begun, where the time went, and with -v who they are.
 
         Args:
             began_ns: time.monotonic_ns() when the launch began.

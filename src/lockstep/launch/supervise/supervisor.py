@@ -1,6 +1,6 @@
 """The launcher's loop: it starts the ranks, watches them, and stops them when one fails or a person says so.
 
-It only carries out: what to send to whom is decided in `stopping`, whose fault it was in `verdict`.
+It only carries out: `stopping` decides what to send to whom, `verdict` whose fault it was.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class _Rank:
     sent: set[int] = field(default_factory=set)
     """The signals that the launcher sent it."""
     failure: Failure | None = None
-    """What it told because it could not write its record."""
+    """What it reported because it could not write its record."""
     leaving: tuple[int, int] | None = None
-    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it has."""
+    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it does."""
     end: RankEnd | None = None
 
 
@@ -82,7 +82,7 @@ class Supervisor:
     _swept: bool = False
     _lost: bool = False
     _asked: deque[float] = field(default_factory=deque)
-    """When each order was sent that the nursery has not answered."""
+    """When each order that the nursery has not answered was sent."""
     _gave_up: bool = False
 
     def run(self) -> Ending:
@@ -222,7 +222,7 @@ class Supervisor:
             self._plan = stopping.after_failure(time.monotonic(), number, kind, self._running())
 
     def _may_stop_for(self, kind: FailureKind) -> bool:
-        """The first failure decides; but a real one replaces the plan of a rank that only lost its peer."""
+        """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
         if self._interrupted_by or self._stopping_for not in (None, FailureKind.PEER):
             return False
         if self._stopping_for is FailureKind.PEER and kind is FailureKind.PEER:
@@ -241,7 +241,7 @@ class Supervisor:
         self._send_due(time.monotonic())
 
     def _serve(self) -> None:
-        """A script wants a store at MASTER_PORT, where its rank has begun to listen: the server starts, once."""
+        """Start the server, once, when a script wants a store at MASTER_PORT, where its rank has begun to listen."""
         if not self._serves:
             self.nursery.send(StartStore(self.store.port, self.request.ranks), (self.store.descriptors[1],))
         self._serves = self._joined = True
@@ -272,7 +272,7 @@ class Supervisor:
             self._asked.append(time.monotonic())
 
     def _give_up_on_nursery(self, now: float) -> float:
-        """Kill a nursery that does not answer an order, and everything below it with it; the moment to look again."""
+        """Kill a nursery that does not answer an order, with everything below it; return the moment to look again."""
         if not self._asked or self._gave_up:
             return float("inf")
         late_at = self._asked[0] + (stopping.ANSWER_S if self._interrupted_by else stopping.PATIENT_ANSWER_S)
@@ -283,7 +283,7 @@ class Supervisor:
         return float("inf")
 
     def _sweep(self) -> None:
-        """End what the ranks have left behind, then read the pipes to their end."""
+        """End what the ranks left behind, then read the pipes to their end."""
         self._plan = ()
         if self._ranks and not self._lost and self.nursery.send(Sweep()):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)

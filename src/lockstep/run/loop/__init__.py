@@ -9,6 +9,6 @@
     run.gather(rows)                                 rows in data-set order                        rows
     run.mean(x), run.log(x=x)                        numbers over ranks                            collectives
 
-`whole_batch` is for losses over all lanes. `replicas`, `synchronised_norm` and `randomness` check what ranks must have in
-common; `testimony` and `second_look` let the witness speak at the right moments.
+`whole_batch` is for losses over all lanes. `replicas`, `synchronised_norm` and `randomness` check what ranks must have
+in common; `testimony` and `second_look` let the witness record at the right moments.
 """

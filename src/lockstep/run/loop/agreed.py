@@ -8,7 +8,7 @@ from lockstep.errors import UsageError
 
 
 def number(value: float | Tensor) -> float:
-    """A Python float of a number or a one-element tensor, with or without a graph behind it."""
+    """Return a number or a one-element tensor, with or without a graph, as a Python float."""
     try:
         return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError):
@@ -19,4 +19,4 @@ def number(value: float | Tensor) -> float:
 
 
 class Agreed(float):
-    """A float that came out of an exchange, so that `run.log` need not exchange it again."""
+    """A float that came out of an exchange, so `run.log` need not exchange it again."""

@@ -1,6 +1,6 @@
-"""What `Run` does over ranks beside training: numbers and tensors put together, and values that are logged.
+"""What `Run` does over ranks besides training: combine numbers and tensors, and log values.
 
-Each function is called on every rank, at the same place of the script; `Run` says so to the user.
+Collective: call each function on every rank, at the same place in the script; `Run` says so to the user.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
 
 
 def broadcast(run: RunState, value: Any, source: int) -> Any:
-    """What rank `source` has."""
+    """Return what rank `source` has."""
     run.progress.position.require_same_on_every_rank("run.broadcast")
     rank, world_size = run.machinery.transport.rank, run.machinery.transport.world_size
     if not 0 <= source < world_size:
@@ -98,7 +98,7 @@ def log(run: RunState, scalars: Mapping[str, float | Tensor]) -> None:
 
 
 def _weighted(pairs: list[tuple[float, float]]) -> float:
-    """The mean of (samples, value) pairs; a value that all agree on stays as it is."""
+    """The mean of (samples, value) pairs; a value on which all agree stays as it is."""
     if len({value for _, value in pairs}) == 1:
         return pairs[0][1]
     return tree_sum([samples * value for samples, value in pairs]) / tree_sum([float(samples) for samples, _ in pairs])

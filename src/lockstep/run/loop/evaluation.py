@@ -1,4 +1,4 @@
-"""Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, none padded.
+"""Plain iteration of a prepared loader: this rank's share of the batches, each sample once over all ranks, no padding.
 
 Batches are whole, as the loader makes them, and dealt to the lanes in turn. So one rank sees what a plain loop sees,
 `len(loader)` is the number of batches, and a tally adds the same numbers in the same order on any number of ranks.
@@ -22,7 +22,7 @@ from lockstep.run.watch.shares import Share, sentence
 
 
 def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
-    """The batches of this rank's lanes; ranks may have different numbers of them, also none."""
+    """The batches of this rank's lanes; ranks may have different numbers of them, or none."""
     line = where()
     if run.progress.position.in_lane:
         raise UsageError(
@@ -64,14 +64,14 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
 
 
 def say_shares(machinery: Machinery) -> None:
-    """Say of evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
+    """Report evaluations whose numbers stayed one rank's own; before a step, and at the end of the script."""
     for share in machinery.shares.take(num_exchanges()):
         if machinery.transport.rank == 0:
             say(sentence(share))
 
 
 def _restore_buffers(run: RunState) -> None:
-    """BatchNorm in training mode changes its statistics, by other samples on each rank: that is undone, and said once."""
+    """Undo what BatchNorm in training mode did to its statistics, with other samples on each rank; say so once."""
     changed = run.machinery.strategy.restore_buffers()
     if changed and not run.progress.said_training_mode:
         run.progress.said_training_mode = True

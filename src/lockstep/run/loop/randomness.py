@@ -1,4 +1,4 @@
-"""What is said of random numbers that one rank draws alone, and of seeds inside lanes. Once each."""
+"""Warnings about random numbers that one rank draws alone, and about seeds inside lanes; once each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.run.run_state import RunState
 
 
 def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
-    """Ranks drew other random numbers than rank 0 outside lanes, before the lanes of `step`; every rank may call it."""
+    """Say that ranks drew other numbers than rank 0 outside lanes, before those of `step`; any rank may call it."""
     if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         say(
@@ -21,7 +21,7 @@ def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
 
 
 def say_seeded_lane(run: RunState, line: str) -> None:
-    """A lane seeded torch by itself; `line` is that of the loop over the lanes."""
+    """Say that a lane seeded torch itself; `line` is that of the loop over the lanes."""
     if not run.progress.said_seeded_lane and run.machinery.transport.rank == 0:
         say(
             f"{line}: torch.manual_seed was called inside a lane, in place of the lane's own stream. A seed that counts "

@@ -1,7 +1,8 @@
 """The check that all ranks still hold the same model: at the start of every epoch, and at the end of the run.
 
-What happens between a step's lanes is the script's: an `optimizer.step()` behind `if run.is_main`, or a learning rate
-that looks at the rank, lets models drift apart without an error of torch. Costs a pass over the parameters per epoch.
+Between a step's lanes the script does as it likes: an `optimizer.step()` behind `if run.is_main`, or a learning rate
+that depends on the rank, lets models drift apart without an error from torch. The check costs a pass over the
+parameters per epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from lockstep.run.run_state import RunState
 
 
 def check_replicas(run: RunState, told: list[list[int]]) -> None:
-    """Raise `UsageError` on every rank when the checksums that the ranks told differ. Every rank must call it."""
+    """Raise `UsageError` on every rank when the ranks' checksums differ. Collective: call it on every rank."""
     stages = run.setup.mesh.stages
     if run.machinery.witness is not None or all(sums == told[rank % stages] for rank, sums in enumerate(told)):
         return  # `lockstep verify` compares more, and names the step

@@ -22,7 +22,7 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
         indices: the data-set indices of those samples.
 
     Raises:
-        UsageError: on every rank, when a rank's rows are not as many as its samples.
+        UsageError: on every rank, when a rank has more or fewer rows than samples.
     """
     told = transport.all_gather_object(
         {

@@ -1,9 +1,9 @@
 """Fetching samples a second time, for `lockstep verify`: does a data set remember what it gave before?
 
-One that augments once and keeps the result, writes to its samples, or mixes a sample with the one before gives other samples
-when other samples were fetched in its process before, and that depends on the ranks. The first epoch may not show it, because
-each sample comes once. So each rank fetches the samples of the first steps again, in other lanes than it had (rank 0 those of
-the last lanes) and with other random numbers.
+A data set that augments once and keeps the result, writes to its samples, or mixes a sample with the one before gives
+other samples when its process fetched others before, and that depends on the ranks. The first epoch may not show it,
+because each sample comes once. So each rank fetches the samples of the first steps again, for other lanes than its own
+(rank 0 for the last ones) and with other random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.run.run_state import RunState
 from lockstep.run.witness.witness import Witness
 
 NUM_STEPS = 2
-"""This many steps are fetched again: those that every proof has recorded."""
+"""How many steps are fetched again: those that every proof has recorded."""
 
 
 def look_again_at_training(run: RunState, witness: Witness) -> None:
@@ -31,7 +31,7 @@ def look_again_at_training(run: RunState, witness: Witness) -> None:
 
 
 def look_again_at_evaluation(run: RunState, witness: Witness) -> None:
-    """The same with every loader that has evaluated."""
+    """Do the same with every loader that has evaluated."""
     for loader in run.progress.loaders:
         if loader.has_fetched("evaluation"):
             _look_again(run, witness, loader, "evaluation")

@@ -39,7 +39,7 @@ class Step:
         self._batches: list[Any] = []
         self._passes = 0
         self._current: AnyPass | None = None
-        """The pass that is being made."""
+        """The current pass."""
         self._result: PassResult | None = None
         self._closed = False
 
@@ -55,8 +55,9 @@ class Step:
 
     @property
     def lane(self) -> int:
-        """The number of the lane whose batch the loop is at, from 0: the key of what a script keeps from step to step for each
-        lane, such as hidden states or environments.
+        """The number of the lane whose batch the loop is at, from 0.
+
+        It is the key for what a script keeps from step to step for each lane, such as hidden states or environments.
 
         Raises:
             UsageError: outside the step's lanes.
@@ -82,15 +83,15 @@ class Step:
     def backward(self, loss_of: Callable[[Any], Any], *, over_batch: Callable[[Any], Tensor] | None = None) -> None:
         """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes.
 
-        A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and what
-        follows that call runs on the last stage only.
+        A pipeline does forwards and backwards in an order of its own. There `loss_of` must call the model once, and the
+        code after that call runs on the last stage only.
 
         Args:
-            loss_of: the mean loss of a batch; with `over_batch`, the features of a batch: tensors with a row for each sample,
-                alone or in a tuple, list or dict.
-            over_batch: a loss that compares the samples of the whole batch with each other (SimCLR, CLIP, triplets): called on
-                every rank with the features of all lanes, in the order of the batch; a scalar. The gradient is that of one
-                device which has the whole batch. The graphs of all lanes of a rank are kept until it is known.
+            loss_of: the mean loss of a batch; with `over_batch`, the features of a batch: tensors with a row for each
+                sample, alone or in a tuple, list or dict.
+            over_batch: a loss that compares the samples of the whole batch with each other (SimCLR, CLIP, triplets):
+                called on every rank with the features of all lanes, in the order of the batch; a scalar. The gradient
+                is that of one device with the whole batch. A rank keeps the graphs of all its lanes until it is known.
 
         Raises:
             UsageError: with `over_batch` where the model is cut into stages, and under hogwild.
@@ -141,7 +142,7 @@ class Step:
             self._leave_lane(None)
 
     def _batches_of(self, current: Pass | OrderedPass) -> Iterator[tuple[OpenLane, Any]]:
-        """Each lane of a pass, open, with its batch."""
+        """Open each lane of a pass and yield it with its batch."""
         assert isinstance(current, Pass)
         for position, part in enumerate(self._lanes):
             batch = self._fetch(position)
@@ -166,7 +167,7 @@ class Step:
 
     @contextmanager
     def _pass(self, *, is_look: bool = False) -> Iterator[Pass | OrderedPass]:
-        """One pass over the step's lanes, with a gradient of its own; or a look at what they compute, without backward."""
+        """One pass over the step's lanes, with its own gradient; or a look at what they compute, without backward."""
         run = self._run
         if self._closed:
             raise UsageError(
@@ -194,7 +195,7 @@ class Step:
         self._end_pass(current, seen, is_look=is_look)
 
     def _abandon(self, current: AnyPass) -> None:
-        """The pass will not be finished."""
+        """Drop a pass that will not be finished."""
         self._current = None
         current.abandon()
         self._run.progress.lane_logs.clear()
@@ -274,13 +275,13 @@ class Step:
                 self._run.machinery.witness.logged(self.number, means)
 
     def close(self) -> None:
-        """The step is over. A pass whose iterator the script still holds is abandoned."""
+        """End the step; abandon a pass whose iterator the script still holds."""
         self._closed = True
         if self._current is not None:
             self._abandon(self._current)
 
     def skip_rest(self) -> None:
-        """Fetch what was not used, so that the next step gets its own samples; the step is over."""
+        """Fetch what was not used, so that the next step gets its own samples, and end the step."""
         for _ in range(len(self._lanes) - len(self._batches)):
             self._batches.append(next(self._fetched))
         self._batches.clear()

@@ -19,7 +19,7 @@ def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
 
 
 def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> UsageError | None:
-    """Why a model with SyncBatchNorm cannot be carried so; None when it can."""
+    """Why a model with SyncBatchNorm cannot be carried this way; None when it can."""
     if num_lanes != mesh.num_ranks or mesh.stages > 1:
         stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
         return UsageError(

@@ -28,7 +28,7 @@ class Tally:
         """Add values of the current batch, inside a step's lanes or while iterating a prepared loader.
 
         Args:
-            weight: what the values are means over; by default the number of samples of the batch.
+            weight: what the values are means over; by default the number of samples in the batch.
             values: numbers or one-element tensors.
 
         Raises:
@@ -47,12 +47,12 @@ class Tally:
             lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
 
     def mean(self) -> dict[str, Agreed]:
-        """The weighted mean of each value over all ranks. Every rank must call it, outside lanes."""
+        """Return the weighted mean of each value over all ranks. Collective: call it on every rank, outside lanes."""
         sums = self._summed("tally.mean")
         return {name: Agreed(total / weight) if weight else Agreed("nan") for name, (total, weight) in sums.items()}
 
     def sum(self) -> dict[str, Agreed]:
-        """The weighted sum of each value over all ranks. Every rank must call it, outside lanes."""
+        """Return the weighted sum of each value over all ranks. Collective: call it on every rank, outside lanes."""
         return {name: Agreed(total) for name, (total, _) in self._summed("tally.sum").items()}
 
     def reset(self) -> None:

@@ -22,7 +22,7 @@ from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.strategy.right_form import RIGHT_FORM
 
 SETTLED_STEP = 2
-"""After this step a run holds what it will hold: its optimizer has its state."""
+"""After this step a run holds all that it will hold: its optimizer has its state."""
 
 
 class Steps(Iterator[Step]):
@@ -74,7 +74,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         except GeneratorExit:
             step.close()
             run.progress.epochs.end_steps()
-            _count_step(run, mine.num_mine)  # the script leaves its loop; this step is made
+            _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             testify_left(run.machinery)
             raise
         finally:
@@ -115,7 +115,7 @@ def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
 
 
 def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
-    """Raise `UsageError` on every rank when the ranks would take other samples or another order."""
+    """Raise `UsageError` on every rank when the ranks would take different samples or orders."""
     told = machinery.transport.all_gather_object([plan.digest(), plan.num_samples, len(plan.steps)], call, where())
     for rank, other in enumerate(told):
         if other != told[0]:
@@ -128,7 +128,7 @@ def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
 
 
 def _finish_step(run: RunState, num_samples: int) -> None:
-    """The body of a step is finished: count it, show it, record it."""
+    """Count, show and record a step whose body is finished."""
     _count_step(run, num_samples)
     ledger = run.machinery.ledger
     if ledger.step == SETTLED_STEP:
@@ -161,7 +161,7 @@ def _check_samples(run: RunState, plan: EpochPlan, num_mine: int) -> None:
 
 
 def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:
-    """Say which files several ranks wrote since the last time; `everyone` is what `WrittenFiles.take` gave each rank."""
+    """Say which files several ranks wrote since the last time; `everyone` has each rank's `WrittenFiles.take`."""
     for sentence in machinery.written.conclude(everyone) if machinery.written is not None else ():
         if machinery.transport.rank == 0:
             say(sentence)

@@ -1,12 +1,12 @@
-"""A loss over the whole batch, such as SimCLR's or CLIP's, where each lane has its own samples only.
+"""A loss over the whole batch, such as SimCLR's or CLIP's, where each lane has only its own samples.
 
-The features f_l of every lane are computed and gathered, so that every rank computes the loss L(f_0, f_1, ...) of the whole
-batch, with the same bits. Its gradient with respect to a parameter is the sum over lanes of (∂L/∂f_l)(∂f_l/∂θ), and ∂L/∂θ
-where the loss uses the parameter itself. A lane's term has the value L and the gradient of its summand, times the number
-of lanes, because the step's gradient is a mean over lanes; the loss's own summand belongs to the first lane.
+The features f_l of every lane are computed and gathered, so every rank computes the loss L(f_0, f_1, ...) of the whole
+batch, with the same bits. Its gradient with respect to a parameter is the sum over lanes of (∂L/∂f_l)(∂f_l/∂θ), and
+∂L/∂θ where the loss uses the parameter itself. A lane's term has the value L and the gradient of its summand, times the
+number of lanes, because the step's gradient is a mean over lanes; the loss's own summand belongs to the first lane.
 
-This is the gradient that one device computes from the whole batch, up to rounding (Chen et al. 2020, "A simple framework for
-contrastive learning"; what gathering with a differentiable all_gather does for DistributedDataParallel).
+This is the gradient that one device computes from the whole batch, up to rounding (Chen et al. 2020, "A simple
+framework for contrastive learning"; what gathering with a differentiable all_gather does for DistributedDataParallel).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LaneFeatures:
     """What `features_of` returned for one lane.
 
     Args:
-        tensors: dimension 0 are rows, in any number; with their graph.
-        form: the structure that they came in.
+        tensors: any number of rows along dimension 0; with their graph.
+        form: the structure in which they came.
     """
 
     tensors: list[Tensor]
@@ -39,7 +39,7 @@ class LaneFeatures:
 
     @classmethod
     def of(cls, value: Any) -> LaneFeatures:
-        """Raises `UsageError` for what cannot be gathered."""
+        """Take what `features_of` returned; raise `UsageError` for what cannot be gathered."""
         leaves, form = pytree.tree_flatten(value)
         if not leaves or any(not isinstance(leaf, Tensor) or not leaf.dim() for leaf in leaves):
             shown = ", ".join(_shown(leaf) for leaf in leaves) or "nothing"
@@ -61,12 +61,12 @@ def _shown(leaf: Any) -> str:
 
 
 class WholeBatch:
-    """The features of all lanes. Every rank must construct it.
+    """The features of all lanes. Collective: construct it on every rank.
 
     Args:
-        lanes: of this rank, in lane order; perhaps none.
+        lanes: those of this rank, in lane order; perhaps none.
         transport: the ranks.
-        device: of this rank.
+        device: this rank's.
         where: the user's source line.
 
     Raises:
@@ -83,7 +83,7 @@ class WholeBatch:
                 "Let only the number of rows differ.",
             )
         self.num_terms = sum(not number or any(lane["needs"]) for number, lane in enumerate(described))
-        """Lanes that a gradient goes through; the first one always, for what the loss uses besides features."""
+        """Lanes that a gradient goes through; always the first one, for what the loss uses besides features."""
         self.is_first = bool(lanes) and not any(told[rank] for rank in range(transport.rank))
         """Whether the first lane with samples is on this rank."""
         self._form = described[0]["form"]
@@ -127,7 +127,7 @@ class WholeBatch:
         return pytree.tree_unflatten(tensors, pytree.treespec_loads(self._form))
 
     def terms(self, loss: Tensor, scale: float) -> list[Tensor | None]:
-        """For each lane of this rank what to call backward of, with weight 1; None where no gradient goes through the lane.
+        """For each lane of this rank, what to call backward on with weight 1; None where no gradient goes through it.
 
         Args:
             loss: over the whole batch: a scalar, computed from `features`.

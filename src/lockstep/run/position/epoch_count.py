@@ -16,17 +16,17 @@ class EpochCount:
     loop: int = 0
     """Calls of `run.epochs` that have begun."""
     next: int = 0
-    """The epoch that the present loop yields next."""
+    """The epoch that the current loop yields next."""
     in_body: bool = False
     trained: bool = False
-    """Whether `run.steps` was finished or left in the present body."""
+    """Whether `run.steps` was finished or left in the current body."""
     saved: bool = False
-    """Whether a state was saved in the present body after training."""
+    """Whether a state was saved in the current body after training."""
     resume_loop: int = 0
     """The loop in which the loaded state was saved; the ones before it yield nothing."""
     resume_next: int = 0
     loaded: bool = False
-    """Whether a state was loaded in the present body."""
+    """Whether a state was loaded in the current body."""
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """The epochs that are left of `num_epochs`."""
@@ -68,7 +68,7 @@ class EpochCount:
         return {"loop": self.loop, "next": self.next + 1 if self.saved else self.next}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on there: in a loop to come, or in the current one, whose next epoch it then is.
+        """Go on from `position`: in a later loop, or in the current one, whose next epoch it then is.
 
         Raises:
             UsageError: when the script is in another loop than the one in which the state was saved.
@@ -80,7 +80,7 @@ class EpochCount:
         self.resume_loop, self.resume_next = loop, following
 
     def check(self, position: dict[str, Any]) -> None:
-        """Whether `restore` could go on there. Raises `UsageError` as it would."""
+        """Raise `UsageError` where `restore` would; change nothing."""
         loop = position["loop"]
         if self.in_body and loop != self.loop:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Files that a rank leaves in the run folder: what cannot be written is told to the launcher, and the training goes on."""
+"""Files that a rank leaves in the run folder: a failed write is told to the launcher, and the training goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.run.position.ledger import Ledger
 
 
 def keep(path: Path, text: str, ledger: Ledger) -> None:
-    """Write atomically a file that the run can do without."""
+    """Atomically write a file that the run can do without."""
     try:
         write_private(path, text)
     except OSError as error:
@@ -21,7 +21,7 @@ def append_line(path: Path, line: str) -> None:
     """Append a line, all of it or nothing. A new file gets mode 0600. One process writes.
 
     Raises:
-        OSError: when it cannot be done; the file ends with a whole line.
+        OSError: when it cannot be written; the file still ends with a whole line.
     """
     data = f"{line}\n".encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -37,7 +37,7 @@ class Ledger:
         self.enter(Phase.SCRIPT, "init")
 
     def enter(self, phase: Phase, operation: str = "") -> Phase:
-        """From here on the time belongs to `phase`; returns the phase before."""
+        """Count the time from here on for `phase`; return the phase before."""
         now = time.perf_counter_ns()
         before, self._phase = self._phase, phase
         self.spent_ns[before] += now - self._since
@@ -50,7 +50,7 @@ class Ledger:
         return before
 
     def move(self, source: Phase, target: Phase, seconds: float) -> None:
-        """So much of what counted for `source` was `target`: waiting inside lanes, known afterwards."""
+        """Count `seconds` for `target` instead of `source`: waiting inside lanes, known only afterwards."""
         self.spent_ns[source] -= int(seconds * 1e9)
         self.spent_ns[target] += int(seconds * 1e9)
 

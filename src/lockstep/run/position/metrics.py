@@ -1,4 +1,4 @@
-"""What `run.log` writes: one JSON object per line in the run folder, by rank 0; the newest values for the progress line.
+"""What `run.log` writes: one JSON object per line in the run folder, by rank 0; newest values for the progress line.
 
 A line that cannot be written is told to the launcher, and the training goes on; the next one is tried again.
 """
@@ -24,7 +24,7 @@ class MetricsFile:
         self._lost = ""
 
     def write(self, values: dict[str, float]) -> None:
-        """One line: step, epoch, time, values."""
+        """Write one line: step, epoch, time, values."""
         self._shown |= values
         self._ledger.note(self._shown)
         if self._path is not None:

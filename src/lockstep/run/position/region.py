@@ -23,7 +23,7 @@ class Region(StrEnum):
 
 @dataclass
 class LoopPosition:
-    """The present place. Changed by the step and the evaluation, asked by everything else."""
+    """The current place. The step and the evaluation change it; everything else reads it."""
 
     region: Region = Region.SCRIPT
     lane: int = -1

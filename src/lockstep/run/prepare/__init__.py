@@ -3,7 +3,7 @@
     models, optimizers, loaders = sort what was given    preparation, lone_parameter
     every rank has the same                              -> strategy/agreement
     strategy.adopt(models)
-    optimizers tell before they step                     preparation, overflow (16-mixed skips)
+    look at each step of the optimizers                  preparation, overflow (16-mixed skips)
 
 `precision` chooses what forward passes compute in.
 """

@@ -14,7 +14,7 @@ class LoneParameter(nn.Module):
         tensor: the script's own object, a leaf that requires a gradient.
 
     Raises:
-        UsageError: when it is none.
+        UsageError: when it is not one.
     """
 
     def __init__(self, tensor: Tensor) -> None:

@@ -23,15 +23,15 @@ from lockstep.run.run_state import RunState
 from lockstep.strategy.loss_scale import LossScale
 
 PATIENCE = 16
-"""After this many skipped updates in a row it is said: the scale has become 1, so it is hardly the scale's fault."""
+"""After this many skipped updates in a row we say so: the scale is 1 by then, so it is hardly at fault."""
 
 
 class Overflow:
     """Watches one optimizer.
 
     Args:
-        run: whose it is.
-        scale: told of each update, whether it was skipped.
+        run: the optimizer's.
+        scale: told for each update whether it was skipped.
     """
 
     def __init__(self, run: RunState, scale: LossScale) -> None:
@@ -39,7 +39,7 @@ class Overflow:
         self._held: list[tuple[Tensor, Tensor]] = []
 
     def watch(self, optimizer: Optimizer) -> list[Any]:
-        """Look at each of the optimizer's steps from now on; the handles that end it."""
+        """Look at each of the optimizer's steps from now on; return the handles that end it."""
         return [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -66,7 +66,7 @@ class Overflow:
         self._held = []
 
     def _agreed(self, has_gradients: bool, overflow: bool) -> tuple[bool, bool]:
-        """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without a word."""
+        """One decision for all ranks. Replicas hold the same gradients, so theirs is the same without an exchange."""
         if self._run.setup.mesh.stages == 1:
             return has_gradients, overflow
         told = self._run.machinery.transport.all_gather_object([has_gradients, overflow], "optimizer.step", where())
@@ -95,7 +95,7 @@ def _all_finite(gradients: list[Tensor]) -> bool:
 
 
 def _refuse_second_scaler() -> None:
-    """Torch's own scaler around ours would scale twice."""
+    """Refuse torch's own scaler around ours, which would scale twice."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - who calls optimizer.step() is known to the stack only
     for _ in range(6):
         if frame is None:

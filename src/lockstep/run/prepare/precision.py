@@ -11,16 +11,16 @@ from lockstep.strategy.loss_scale import LossScale
 from lockstep.strategy.precision import Precision
 
 FAST_FP16 = ("avx512_fp16", "amx_fp16", "fp16")
-"""Capabilities of a CPU (as torch names them) that multiplies in float16 itself."""
+"""Capabilities (as torch names them) of a CPU that multiplies in float16 itself."""
 
 
 def make_precision(name: str, device: torch.device, environment: RankEnvironment) -> Precision:
-    """The precision called `name`. Says so once where the device computes in it without units of its own.
+    """Make the precision called `name`; say once where the device has no units of its own for it.
 
-    In the row `plain` of `lockstep verify` the loss is not scaled, because gradients are looked at as they are.
+    In the row `plain` of `lockstep verify` the loss is not scaled, because gradients are compared as they are.
 
     Raises:
-        UsageError: when the device does not know the dtype.
+        UsageError: when the device does not support the dtype.
     """
     plain = bool(environment.settings and environment.settings.evidence.get("plain"))
     if name == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported():

@@ -36,7 +36,7 @@ from lockstep.strategy.right_form import RIGHT_FORM
 
 
 def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], updates_by: str | None) -> list[Any]:
-    """Take `things`; the prepared ones in the same order. See `Run.prepare`."""
+    """Take `things`; return the prepared ones in the same order. See `Run.prepare`."""
     if not things:
         raise UsageError(
             "run.prepare got nothing.", "Pass at least one model, parameter, optimizer, scheduler or DataLoader."
@@ -101,7 +101,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
 
 
 def _move(model: nn.Module, device: torch.device) -> None:
-    """To the rank's device; a view that was taken before stays behind, in a plain script too, but there people see it."""
+    """Move a model to the rank's device; a view taken before stays behind, as in a plain script, but unseen here."""
     named = [*model.named_parameters(), *model.named_buffers()]
     moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
     refuse_other_users(moving, f"Take views after `model.to(run.device)`: the model goes to {device}.")
@@ -194,7 +194,7 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
 
 
 def _write_decisions(run: RunState) -> None:
-    """For the launcher's second start line, and for the record."""
+    """Write the decisions for the launcher's second start line, and for the record."""
     if run.setup.environment.position.rank != 0 or not run.progress.loaders:
         return
     loader = run.progress.loaders[0]
@@ -234,7 +234,7 @@ def _arithmetic(setup: Setup) -> dict[str, Any]:
 
 
 def _say_decisions(run: RunState, batch_size: int | None) -> None:
-    """Without our launcher the rank says itself what the same bits need elsewhere; once."""
+    """Say once, without our launcher, what the same bits need elsewhere."""
     if not run.progress.said_decisions:
         run.progress.said_decisions = True
         ranks, lanes = run.machinery.transport.world_size, run.setup.placement.num_lanes

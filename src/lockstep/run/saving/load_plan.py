@@ -1,6 +1,6 @@
-"""What of a saved state goes where, found out and checked before anything is changed: `run.load_state` in two halves.
+"""Where each part of a saved state goes, found out and checked before anything changes: `run.load_state` in two halves.
 
-A checksum tells damage from what was written, not who wrote it. So every value is decoded here and compared with what the
+A checksum finds damage, but does not say who wrote a file. So every value is decoded here and compared with what the
 run has; what does not fit in kind or shape is refused by its path while the models are as they were.
 """
 
@@ -47,7 +47,7 @@ UNCHANGED = "Use a state that nothing has changed since run.save_state wrote it.
 
 @dataclass
 class _Step:
-    """One thing to load, when all are found to fit."""
+    """One thing to load, once all are found to fit."""
 
     label: str
     load: Callable[[], None]
@@ -57,14 +57,14 @@ class LoadPlan:
     """What goes where; made without changing anything.
 
     Args:
-        run: of which the state is loaded.
+        run: the one that loads the state.
         place: the folder, whose files were found to be those of the manifest.
-        manifest: which files there are; no other one is opened.
-        objects: of the script, by name.
+        manifest: which files there are; no other is opened.
+        objects: the script's, by name.
 
     Raises:
-        UsageError: when the state does not fit what the run prepared. What lockstep does not write may raise anything else
-            that a decoder raises; see `made`.
+        UsageError: when the state does not fit what the run prepared. A state that lockstep did not write may raise
+            anything else that a decoder raises; see `made`.
     """
 
     def __init__(self, run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class LoadPlan:
                 raise unfit(self.place, problem, "Prepare the same things: no model was changed.") from error
 
     def load_models(self) -> None:
-        """Write the weights, which fit; and go on with the counters and random streams."""
+        """Write the weights, which fit, and go on with the counters and random streams."""
         for step in self._models:
             step.load()
         self._restore_counters(self._counters)
@@ -192,7 +192,7 @@ class LoadPlan:
         self._rest.append(_Step(label, lambda: plan.carry_out(lambda name: file.get(name).clone())))
 
     def _add_scheduler(self, label: str, scheduler: Any) -> None:
-        """By itself torch takes the state of another class without a word, and lets it replace methods."""
+        """Refuse the state of another class: torch takes it without a word, and lets it replace methods."""
         document, mine = self._document(label), type(scheduler).__name__
         if document["class"] != mine:
             raise UsageError(
@@ -219,7 +219,7 @@ class LoadPlan:
         self._add(name, thing, self._decode(document["value"]))
 
     def _values(self) -> dict[str, Any]:
-        """What the script had saved besides objects; raises for what nobody takes."""
+        """What the script saved besides objects; raise for what nothing takes."""
         left = {label: document for label, document in self._documents.items() if label not in self._used}
         for label, document in left.items():
             if not label.endswith("="):
@@ -242,7 +242,7 @@ class LoadPlan:
 
 
 def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:
-    """The plan.
+    """Make the plan.
 
     Raises:
         UsageError: when the state does not fit the run, or is not what lockstep writes.
@@ -265,5 +265,5 @@ def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, A
 
 
 def unfit(place: Path, problem: str, fix: str) -> UsageError:
-    """That the state in `place` is not one of this run."""
+    """Say that the state in `place` is not one of this run."""
     return UsageError(f"{place} does not fit this run: {problem}", fix)

@@ -1,4 +1,4 @@
-"""`run.load_state`: read what `run.save_state` wrote, on any number of ranks; check everything, then change everything."""
+"""`run.load_state`: read what `run.save_state` wrote, on any number of ranks; check everything, then load it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load_state(
 
 
 def _all_found(together: Together, target: Path, found: tuple[Path, Manifest] | None) -> bool:
-    """Whether there is a state; raises when ranks see different ones."""
+    """Whether there is a state; raise when ranks see different ones."""
     told = together.agree([found is not None, str(found[1].files) if found else ""])
     if any(one != told[0] for one in told):
         having = [rank for rank, (there, _) in enumerate(told) if there]
@@ -70,7 +70,7 @@ def _planned(
     found: tuple[Path, Manifest],
     objects: Mapping[str, Any],
 ) -> LoadPlan:
-    """The plan; not when another program replaced what it was made from."""
+    """Make the plan; refuse when another program replaced what it was made from."""
     try:
         return made(run, *found, objects)
     finally:
@@ -81,7 +81,7 @@ def _planned(
 
 
 def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
-    """On standard error: a folder that was left over, and why bits may differ from the undisturbed run."""
+    """Name on standard error a folder that was left over, and why bits may differ from the undisturbed run."""
     if plan.place != folder.target:
         say(left_between(folder.target, plan.place))
     now, then = facts_of(run), manifest.facts

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 MERSENNE_WORDS = 624
-"""NumPy believes the position that a state says, and would read beyond its table."""
+"""NumPy trusts the position in a state, and would read beyond its table."""
 
 
 def wrong_streams(saved: Any) -> str:

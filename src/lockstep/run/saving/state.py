@@ -1,6 +1,6 @@
 """`run.save_state`: everything that a run needs to go on, in one folder, written by rank 0 while all wait.
 
-What belongs into it: the prepared models, optimizers and schedulers in their order, the run's own counters, the random
+It holds the prepared models, optimizers and schedulers in their order, the run's own counters, the random
 streams, and what the script names. `resume` reads it.
 """
 
@@ -68,7 +68,7 @@ def require_between_epochs(progress: Progress, call: str) -> None:
 
 
 def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
-    """Where a file of the run lies. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
+    """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
     if (run.machinery.witness is not None or run.machinery.meter is not None) and run.setup.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, run.setup.folder.path / "evidence" / name)
@@ -76,7 +76,11 @@ def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
 
 
 def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]]) -> Contents:
-    """This rank's part of the state. `states` are the optimizers' by label. Raises `UsageError` for what cannot be written, with its name."""
+    """Collect this rank's part of the state; `states` are the optimizers' by label.
+
+    Raises:
+        UsageError: for what cannot be written, with its name.
+    """
     contents = Contents()
     holder = run.machinery.strategy.holder_of
     for label, model in labelled(run.progress.models, "model"):
@@ -103,12 +107,12 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
 
 
 def label_of(name: str) -> str:
-    """The document of what the script named `name=`; no label of lockstep's own looks like that."""
+    """The document for what the script named `name=`; none of lockstep's own labels looks like that."""
     return f"{name}="
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether it is an object that says and takes its own state."""
+    """Whether it is an object that returns and takes its own state."""
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
@@ -185,7 +189,7 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
 
 
 def _write(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
-    """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
+    """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:
         try:

@@ -39,7 +39,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
 
 def _take(run: RunState, model: nn.Module, path: str | os.PathLike[str], tensors: TensorSet) -> Inventory:
-    """Put the model's tensors into `tensors`; what this rank has of them."""
+    """Put the model's tensors into `tensors`; return what this rank has of them."""
     _check_name(path)
     for name, tensor in ModelState.of(model).tensors.items():
         tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
@@ -55,7 +55,7 @@ def _check_name(path: str | os.PathLike[str]) -> None:
 
 
 def _write(machinery: Machinery, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:
-    """Every rank gives its tensors, rank 0 writes; why it could not, on rank 0."""
+    """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}")
     is_main = machinery.transport.rank == 0
     if is_main:

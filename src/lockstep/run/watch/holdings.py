@@ -37,7 +37,7 @@ _MODULE_TABLES = ("_modules", "_parameters", "_buffers")
 
 
 class Holdings:
-    """Remembers, from step to step, which objects lived before a step's lanes began, and where the script's variables are."""
+    """Remembers from step to step which objects existed before a step's lanes, and where the script's variables are."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Any] = {}
@@ -49,11 +49,11 @@ class Holdings:
         self._frames: list[FrameType] = []
 
     def before_lanes(self, models: Sequence[nn.Module]) -> None:
-        """No lane has begun yet: what the script holds belongs to none."""
+        """Note what the script holds before any lane begins: it belongs to none."""
         self._before = {id(thing): thing for _, thing in _found(models, list(_script_frames()))}
 
     def after_lanes(self, models: Sequence[nn.Module]) -> None:
-        """The lanes of a pass are finished: what is new belongs to them (at the first step, nothing is known yet)."""
+        """Note what is new after the lanes of a pass: it belongs to them (at the first step, nothing is known yet)."""
         found = _found(models, list(_script_frames()))
         self._of_lanes |= {id(thing) for _, thing in found if id(thing) not in self._kept}
 
@@ -69,7 +69,7 @@ class Holdings:
         yield from _named(self._told, models, known)
 
     def at_end(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """The same when the script is over: what its functions held when they returned, and what it held after the last step."""
+        """The same when the script is over: what its functions held on return, and what it held after the last step."""
         found = list(_found(models, [*_script_frames(), *self._frames]))
         found = [(name, thing) for name, thing in found if id(thing) not in self._left]
         seen = {id(thing) for _, thing in found}
@@ -107,14 +107,14 @@ def _script_frames() -> Iterator[FrameType]:
 
 
 def is_a_frame_of_the_script(frame: FrameType) -> bool:
-    """Whether it runs the user's code: neither ours nor a library's; but a module that is run with -m may be installed."""
+    """Whether it runs the user's code: neither ours nor a library's; but a module run with -m may be installed."""
     file = frame.f_code.co_filename
     is_main = frame.f_globals.get("__name__") == "__main__" and not file.startswith(_PACKAGE)
     return is_main or is_the_users(file)
 
 
 def _holds_a_loop(frame: FrameType) -> bool:
-    """Whether a variable is a loop under way, which must end when its function returns, as it does without a witness."""
+    """Whether a variable is a loop under way, which must end when its function returns, as without a witness."""
     return any(isinstance(value, GeneratorType) for value in frame.f_locals.values())
 
 

@@ -1,8 +1,8 @@
 """Evaluations: whether what a rank saw of one was ever put together with what the others saw.
 
-Each rank evaluates a share of the batches. A script that was written for one process adds up its share and prints it, and
-the number is wrong by as much as the share is small. Nobody can see what a script does with a number; but a loop after
-which nothing was exchanged before the next step, or before the end, has given one rank's numbers, and that is said.
+Each rank evaluates a share of the batches. A script written for one process adds up its share and prints it: the
+smaller the share, the more wrong the number. Nobody can see what a script does with a number; but a loop after which
+nothing was exchanged before the next step, or before the end, has given one rank's numbers, and we say so.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class Shares:
         self._open: list[Share] = []
         self._said: set[str] = set()
         self._num_exchanges: int | None = 0
-        """Of the script's own by torch.distributed, when the first open evaluation began."""
+        """The script's own exchanges by torch.distributed when the first open evaluation began."""
 
     def begin(self, num_exchanges: int | None) -> None:
-        """A loop over a prepared loader begins.
+        """Note that a loop over a prepared loader begins.
 
         Args:
-            num_exchanges: how many operations of torch.distributed the script has made so far; None where nobody counts them.
+            num_exchanges: how many operations of torch.distributed the script has made so far; None if not counted.
         """
         if not self._open:
             self._num_exchanges = num_exchanges
 
     def end(self, share: Share) -> None:
-        """The loop came to its end."""
+        """Note a loop that came to its end."""
         if share.num_seen < share.num_samples:
             self._open.append(share)
 
     def put_together(self, *, only_counted: bool = False) -> None:
-        """Ranks exchanged values: gathered rows, a sum; or a tally, which says nothing of loops in which none was used."""
+        """Note that ranks exchanged values: gathered rows, a sum; or a tally, which only covers loops that used one."""
         self._open = [share for share in self._open if only_counted and not share.is_counted]
 
     def take(self, num_exchanges: int | None) -> list[Share]:
-        """Those that nothing was exchanged after, each line once; called before a step, and at the end."""
+        """Return the shares that nothing was exchanged after, each line once; call it before a step and at the end."""
         found = self._open if num_exchanges is not None and num_exchanges == self._num_exchanges else []
         new = list({share.where: share for share in found if share.where not in self._said}.values())
         self._said.update(share.where for share in new)
@@ -59,7 +59,7 @@ class Shares:
 
 
 def sentence(share: Share) -> str:
-    """What is said of one."""
+    """What to say about one."""
     return (
         f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was put together "
         f"with the other ranks before the next step, so numbers computed in it cover one rank's share only. Count with "

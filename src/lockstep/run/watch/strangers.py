@@ -1,9 +1,9 @@
 """Optimizers that `run.prepare` did not take: they must not step what got a gradient inside lanes.
 
-A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is added
-up over the lanes of one rank and never reduced, so a class centre or a temperature with an optimizer of its own learns
-other values on every number of ranks. That an optimizer exists is known from its constructor; that lanes gave its
-tensors gradients is seen by comparing them before and after each lane, which costs nothing where there is no such optimizer.
+A lane sees its own samples, and a rank its own lanes. The gradient of a tensor that belongs to nothing prepared is
+added up over the lanes of one rank and never reduced, so a class centre or a temperature with its own optimizer learns
+different values on different numbers of ranks. The constructor shows that an optimizer exists; comparing gradients
+before and after each lane shows whether lanes gave its tensors any, which costs nothing without such an optimizer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Strangers:
 
     Args:
         position: where the script is.
-        models: that are prepared; the list grows. Their gradients are reduced, whoever steps them.
+        models: the prepared ones; the list grows. Their gradients are reduced, whichever optimizer steps them.
     """
 
     def __init__(self, position: LoopPosition, models: Sequence[nn.Module]) -> None:
         self._position, self._models = position, models
         self._taken: WeakSet[Optimizer] = WeakSet()
-        """By `prepare`."""
+        """Taken by `prepare`."""
         self._unknown: WeakSet[Optimizer] = WeakSet()
         """Not taken by `prepare`."""
         self._had_lanes = False
         self._of_lane: WeakSet[Optimizer] = WeakSet()
-        """Made in the current lane, such as one of an inner loop over a copy: it may step there what it likes."""
+        """Made in the current lane, such as one of an inner loop over a copy: there it may step what it likes."""
         self._before: list[tuple[Tensor, Mark]] = []
         self._fed: dict[int, tuple[Tensor, int]] = {}
         """Tensors whose gradient is, or contains, that of lanes; with the gradient's identity."""
@@ -51,19 +51,19 @@ class Strangers:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def take(self, optimizer: Optimizer) -> None:
-        """`prepare` has checked it; its steps are the strategy's concern."""
+        """Leave its steps to the strategy: `prepare` has checked it."""
         self._unknown.discard(optimizer)
         self._taken.add(optimizer)
 
     def begin_lane(self) -> None:
-        """What happens to gradients from here on happens in a lane, or in an evaluation of one rank's share."""
+        """Begin a lane, or an evaluation of one rank's share: what happens to gradients from here on happens in it."""
         self._had_lanes = True
         if self._unknown:
             found = chain.from_iterable(map(self._strange, self._unknown))
             self._before = [(tensor, _mark(tensor)) for tensor in found]
 
     def end_lane(self) -> None:
-        """The lane is over, also when it was left early."""
+        """End the lane, also when it was left early."""
         for tensor, mark in self._before:
             if (now := _mark(tensor)) is not None and now != mark:
                 self._fed[id(tensor)] = tensor, now[0]
@@ -73,7 +73,7 @@ class Strangers:
             self._of_lane.clear()
 
     def close(self) -> None:
-        """Optimizers are as torch made them again."""
+        """Restore torch's optimizers."""
         self._hook.remove()
         self._undo()
 
@@ -86,7 +86,7 @@ class Strangers:
                 self._fed.pop(id(tensor), None)
 
     def _strange(self, optimizer: Optimizer) -> list[Tensor]:
-        """What it updates and no prepared model has."""
+        """The tensors that it updates and no prepared model has."""
         prepared = {id(parameter) for model in self._models for parameter in model.parameters()}
         listed = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         return [tensor for tensor in listed if id(tensor) not in prepared]
@@ -101,7 +101,7 @@ class Strangers:
                 raise _not_prepared(optimizer, tensor, self._position.region)
 
     def _is_fed(self, tensor: Tensor) -> bool:
-        """Whether its gradient comes from lanes: one that came in the current lane, or in an earlier one and was not replaced."""
+        """Whether its gradient comes from lanes: from the current one, or from an earlier one if not replaced since."""
         if (now := _mark(tensor)) is None:
             return False
         if any(tensor is one and now != mark for one, mark in self._before):
@@ -120,7 +120,7 @@ def _living() -> list[Optimizer]:
 
 
 def _see(made: Callable[[Optimizer], None], zeroed: Callable[[Optimizer], None]) -> Callable[[], None]:
-    """Let `made` hear of every optimizer that is made from now on, copies too, and `zeroed` of every `zero_grad`; what ends it."""
+    """Call `made` for each optimizer made from now on, copies too, and `zeroed` at each `zero_grad`; return an undo."""
     told = {"__init__": made, "__setstate__": made, "zero_grad": zeroed}
     undo = [_tell(name, hears) for name, hears in told.items()]
 
@@ -138,7 +138,7 @@ def _tell(name: str, hears: Callable[[Optimizer], None]) -> Callable[[], None]:
     @functools.wraps(method)
     def called(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
-        if is_active:  # a patch of somebody else's may keep this one alive
+        if is_active:  # somebody else's patch may keep this one alive
             hears(self)
         return result
 

@@ -1,8 +1,8 @@
 """Files that several ranks write to the same path: a script for one process does so, and the last rank wins.
 
-`open`, `io.open` and `torch.save` are watched while a run with several ranks lasts: what a rank opened for writing is told
-to the others with exchanges that are made anyway. (An audit hook of Python would see more, and cannot be removed: it made
-each look at a frame three times as slow, which every exchange needs for its source line.)
+`open`, `io.open` and `torch.save` are watched while a run with several ranks lasts: what a rank opened for writing is
+told to the others with exchanges that are made anyway. (A Python audit hook would see more, but cannot be removed: it
+made each look at a frame, which every exchange needs for its source line, three times as slow.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockstep.caller import frames
 from lockstep.run.watch.holdings import is_the_users
 
 MOST_TOLD = 32
-"""This many paths are told at one time."""
+"""The most paths that are told at one time."""
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 
 
@@ -30,14 +30,14 @@ class WrittenFiles:
     """Remembers what this process opens for writing, until `close`.
 
     Args:
-        own: a folder of the run itself, which is not looked at.
+        own: a folder of the run itself, which is ignored.
     """
 
     def __init__(self, own: Path | None) -> None:
         self._own = f"{own.absolute()}/" if own is not None else "/dev/"
         self._process = os.getpid()
         self._closed = False
-        """A patch of somebody else's may keep ours alive."""
+        """Somebody else's patch may keep ours alive."""
         self._new: dict[str, str] = {}
         self._said: set[str] = set()
         self._undo = [
@@ -46,12 +46,12 @@ class WrittenFiles:
         ]
 
     def take(self) -> dict[str, str]:
-        """The source line of each path written since the last call."""
+        """Return the source line of each path written since the last call."""
         told, self._new = dict(list(self._new.items())[:MOST_TOLD]), {}
         return told
 
     def conclude(self, everyone: Iterable[Mapping[str, str]]) -> list[str]:
-        """What is to be said of what all ranks took: a sentence for each path that several of them wrote; each once."""
+        """Return a sentence, once, for each path that several ranks wrote, from what all of them took."""
         writers: dict[str, list[int]] = defaultdict(list)
         lines: dict[str, str] = {}
         for rank, paths in enumerate(everyone):
@@ -67,7 +67,7 @@ class WrittenFiles:
         ]
 
     def close(self) -> None:
-        """`open` and `torch.save` are what they were."""
+        """Restore `open` and `torch.save`."""
         self._closed = True
         for undo in self._undo:
             undo()

@@ -1,7 +1,7 @@
-"""Switching off what makes one cut of a batch differ from another by nature: dropout, BatchNorm's batch statistics, and
-random numbers that the script draws for its samples.
+"""Switch off what makes one cut of a batch differ from another by nature.
 
-Only `lockstep verify` does this, for its row `plain`: then the gradient over L lanes must be the gradient of the whole
+That is dropout, BatchNorm's batch statistics, and random numbers that the script draws for its samples. Only
+`lockstep verify` does this, for its row `plain`: then the gradient over L lanes must be the gradient of the whole
 batch up to rounding, unless the loss means something else. torch's functions are replaced in this process for good.
 """
 
@@ -33,18 +33,18 @@ def calm() -> None:
     F.scaled_dot_product_attention = _with(F.scaled_dot_product_attention, dropout_p=0.0)
     F.batch_norm = _running_statistics(F.batch_norm)
     _watch_autocast()
-    compile_nothing()  # a compiled graph draws its random numbers by itself
+    compile_nothing()  # a compiled graph draws its own random numbers
 
 
 def compile_nothing() -> None:
-    """`torch.compile` gives the model as it is."""
+    """Let `torch.compile` return the model as it is."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     if (settings := if_imported("compiler_settings")) is not None:
         settings.disable = True
 
 
 def calm_module(model: nn.Module) -> None:
-    """What cannot be reached through functions: the dropout inside recurrent layers."""
+    """Switch off what functions cannot reach: the dropout inside recurrent layers."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.dropout = 0.0

@@ -39,7 +39,7 @@ class LaneGradients(LaneObserver):
         values[:: stride_of(values.numel())].contiguous().numpy().tofile(self._folder / f"lane-{lane:05d}.f32")
 
     def after_first_pass(self, models: Sequence[nn.Module]) -> None:
-        """All lanes of the first pass are done."""
+        """Write them, once all lanes of the first pass are done."""
         norms = [module for model in models for module in model.modules() if isinstance(module, BatchNorm)]
         told = {"lanes": self._lanes, "batch_norms": len(norms), "autocast": autocast_dtypes()}
         (self._folder / "lanes.json").write_text(json.dumps(told))

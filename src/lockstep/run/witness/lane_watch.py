@@ -1,12 +1,12 @@
-"""Do lanes hand tensors to each other? Asked by `lockstep verify` on one rank, when losses differ although samples do not.
+"""Do lanes hand tensors to each other? `lockstep verify` asks on one rank, when losses differ although samples do not.
 
-A recurrent state that a script keeps in a variable goes from lane to lane on one rank, and starts anew on another. While this
-mode is entered, every operation of torch is seen: memory that an operation inside a lane makes or writes belongs to that
-lane, and what the next lane computes from it depends on it. It is told when losses do, in two lanes at least: a sum of losses
+A recurrent state that a script keeps in a variable goes from lane to lane on one rank, and starts anew on another. This
+mode sees every operation of torch: memory that an operation inside a lane makes or writes belongs to that lane, and
+what the next lane computes from it depends on it. It is reported when losses do, in at least two lanes: a sum of losses
 over lanes changes no loss, and a mask that the first lane makes for all others is made once.
 
-Parameters and buffers belong to no lane, nor does what lockstep itself computes. What goes through NumPy or Python numbers is
-not seen.
+Parameters and buffers belong to no lane, nor does what lockstep itself computes. What goes through NumPy or Python
+numbers is not seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lockstep.strategy.contract import LaneObserver
 from lockstep.torch_private import TorchDispatchMode, pytree
 
 ENOUGH = 2
-"""In this many lanes a loss must depend on what came from the lane before."""
+"""In how many lanes a loss must depend on what came from the lane before."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         position: where the script is.
-        models: that were prepared; the list may still grow.
+        models: the prepared ones; the list may still grow.
         told: where to write the first tensor that losses depend on.
     """
 
@@ -70,7 +70,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def begin_lane(self) -> None:
-        """Another lane begins."""
+        """Begin another lane."""
         self._lane += 1
         self._made = {address: made for address, made in self._made.items() if not made.memory.expired()}  # type: ignore[no-untyped-call]
         owned = [tensor for model in self._models for tensor in (*model.parameters(), *model.buffers())]
@@ -105,7 +105,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _note(self, tensor: Tensor, handed: CarriedTensor | None, frame: FrameType) -> None:
-        """The current lane has made the memory of `tensor`, or written to it."""
+        """Note that the current lane made the memory of `tensor`, or wrote to it."""
         made = self._made.get(_address(tensor))
         if made is not None and made.lane == self._lane:
             made.depends_on = handed or made.depends_on
@@ -114,7 +114,7 @@ class LaneWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._made[_address(tensor)] = _Made(memory, self._lane, _line(frame), handed)
 
     def look_at_loss(self, loss: Tensor) -> None:
-        """The backward of a loss is next."""
+        """Look at a loss before its backward."""
         made = self._made.get(_address(loss))
         if made is None or made.depends_on is None:
             return
@@ -168,7 +168,7 @@ def _line(frame: FrameType) -> str:
 
 
 def _name_of(tensor: Tensor, frame: FrameType) -> str:
-    """A variable of the frame, or an attribute of its `self`, with the memory of `tensor`."""
+    """The variable of the frame, or the attribute of its `self`, with the memory of `tensor`."""
     address = _address(tensor)
     attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
     named = [*frame.f_locals.items(), *((f"self.{name}", value) for name, value in attributes.items())]

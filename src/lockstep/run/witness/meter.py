@@ -51,7 +51,7 @@ class Meter:
         self._written = False
 
     def begin_step(self, step: int, num_samples: int, first_of_epoch: bool) -> None:
-        """A step begins; the one before it ends here, unless an epoch ended between them."""
+        """Begin a step; end the one before it, unless an epoch ended between them."""
         now = self._boundary("step")
         if self._steps and not first_of_epoch and self._steps[-1]["step"] == step - 1:
             self._steps[-1]["end_ns"] = now
@@ -61,7 +61,7 @@ class Meter:
             self._steps.append({"step": step, "samples": num_samples, "begin_ns": now})
 
     def end_step(self, step: int, stage: Mapping[str, Any] | None) -> None:
-        """The body of a step is finished. Ends the script after the last step that is wanted.
+        """End the body of a step; after the last wanted step, end the script.
 
         Args:
             step: its number.

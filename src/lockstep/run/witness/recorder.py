@@ -1,7 +1,8 @@
 """The evidence of one rank as it is written: items of a step, one JSON object per line.
 
-`{"step": 3, "items": {"parameter fc.weight": "9f…", …}}`. An item's value is a hash of a tensor, a number in hexadecimal,
-or the text of something else; equal texts mean equal bits. An item that is recorded twice in a step counts the first time.
+`{"step": 3, "items": {"parameter fc.weight": "9f…", …}}`. An item's value is a hash of a tensor, a number in
+hexadecimal, or the text of something else; equal texts mean equal bits. An item recorded twice in a step counts the
+first time.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from lockstep.handover.recording import NAN_MARK
 from lockstep.strategy.agreement import tensor_hash
 
 MAX_COMPARED = 2_000_000
-"""Of gradients and values of more elements than this, every k-th element is written."""
+"""Of gradients and values with more elements than this, every k-th element is written."""
 MAX_LIST = 64
-"""Longer lists inside a state are data: of numbers and texts one hash is recorded, of tensors each one, of others nothing."""
+"""Longer lists inside a state are data: numbers and texts get one hash, tensors one each, others none."""
 
 
 class Recorder:
     """Writes the items of one rank.
 
     Args:
-        path: where to; a run that the same script began earlier may have written there.
+        path: the file; a run that the same script began earlier may have written to it.
         capture: `step` and `item` of the one tensor whose values are wanted; empty for none.
         norms: whether the norm of each tensor is written too.
     """
@@ -47,15 +48,15 @@ class Recorder:
         self._write({"begin": self.number})
 
     def number_item(self, item: str, value: float | None) -> None:
-        """A number, exact; None is told apart from every number."""
+        """Record a number exactly; None differs from every number."""
         self._items.setdefault(item, "none" if value is None else float(value).hex())
 
     def text_item(self, item: str, text: str) -> None:
-        """A hash or another text."""
+        """Record a hash or another text."""
         self._items.setdefault(item, text)
 
     def tensor_item(self, step: int, item: str, tensor: Tensor) -> None:
-        """The hash of a tensor; one on the meta device is another rank's."""
+        """Record the hash of a tensor; one on the meta device is another rank's."""
         if item not in self._items and not tensor.is_meta:
             self._items[item] = marked_hash(tensor)
             if self._norms is not None:
@@ -64,7 +65,7 @@ class Recorder:
                 self._write_values(tensor)
 
     def state_items(self, step: int, name: str, value: Any) -> None:
-        """Everything in a state that can be compared."""
+        """Record everything in a state that can be compared."""
         for path, leaf in _leaves(name, value):
             if isinstance(leaf, Tensor):
                 self.tensor_item(step, path, leaf)
@@ -79,7 +80,7 @@ class Recorder:
         self._norms = self._norms if self._norms is None else {}
 
     def note_last(self, step: int) -> None:
-        """`step` was the last one, for runs of this process to come."""
+        """Note that `step` was the last one, for later runs of this process."""
         self._write({"last": step})
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -105,7 +106,7 @@ def marked_hash(tensor: Tensor) -> str:
 
 
 def stride_of(num_elements: int) -> int:
-    """Which elements of this many are written: every how-many-th."""
+    """The k such that every k-th of this many elements is written."""
     return max(-(-num_elements // MAX_COMPARED), 1)
 
 

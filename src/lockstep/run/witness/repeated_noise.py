@@ -20,7 +20,7 @@ _SEEDED = torch.Tag.nondeterministic_seeded
 
 
 class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every random operation of torch inside a lane goes through it."""
+    """A mode that every random operation of torch inside a lane goes through."""
 
     def __init__(self, position: LoopPosition) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,7 +28,7 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._draws = 0
 
     def restart(self) -> None:
-        """A lane begins: its first draw is the first again."""
+        """Begin a lane: its first draw is the first again."""
         self._draws = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,10 +74,10 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-    """Call once; whether that drew no random number, and the result. If it drew, `args` are as they were.
+    """Call once; return whether that drew no random number, and the result. If it drew, `args` are as they were.
 
-    Attention without dropout and the like can draw, but do not; their arguments need not be cut into samples then, which
-    only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
+    Attention without dropout and the like can draw, but do not; their arguments need not be cut into samples then,
+    which only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
     """
     changed = [(value, value.clone()) for value in _written(func, args, kwargs)]
     before = _generator_states()

@@ -1,8 +1,8 @@
-"""What `lockstep verify` records in a rank: after each step, and at the end, hashes of everything that should not depend on
-the ranks.
+"""What `lockstep verify` records in a rank: hashes of everything that should not depend on the ranks.
 
-Items stand in the order in which a difference would spread: a lane's samples, loss, gradients, buffers, parameters,
-optimizer, the script's own. The first word of an item says its kind. What is recorded when is decided in `testimony`.
+It does so after each step, and at the end. Items are in the order in which a difference would spread: a lane's samples,
+loss, gradients, buffers, parameters, optimizer, the script's own. The first word of an item says its kind. `testimony`
+decides what is recorded when.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Taken:
     things: Sequence[Any]
     """Everything that was prepared, and what the run keeps itself."""
     is_here: Callable[[Tensor], bool]
-    """Whether this rank looks after a buffer, and not another stage of the model."""
+    """Whether this rank looks after a buffer, not another stage of the model."""
     state_of: Callable[[Optimizer], Mapping[Any, Any]]
-    """An optimizer's state by parameter, each one whole; every rank must call it."""
+    """An optimizer's state by parameter, each one whole. Collective: call it on every rank."""
 
 
 class Witness:
@@ -46,9 +46,10 @@ class Witness:
     Args:
         folder: the run folder.
         rank: this rank.
-        wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record the end
-            too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture` (write the values
-            of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for tensors that lanes hand on, see `lane_watch`).
+        wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record
+            the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
+            (write the values of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for
+            tensors that lanes hand on, see `lane_watch`).
     """
 
     def __init__(self, folder: RunFolder, rank: int, wanted: Mapping[str, Any]) -> None:
@@ -77,7 +78,7 @@ class Witness:
         return self.lanes is not None
 
     def initial(self, taken: Taken) -> None:
-        """The first epoch begins: what the models were made with."""
+        """Record, before the first epoch, what the models were made with."""
         if self._told_initial:
             return
         self._told_initial = True
@@ -91,23 +92,23 @@ class Witness:
         self._recorder.flush(place)
 
     def samples(self, lane: int, batch: Any) -> None:
-        """A lane got its batch."""
+        """Record the batch that a lane got."""
         self._recorder.text_item(f"samples of lane {lane}", _marked_digest(batch))
 
     def samples_again(self, item: str, batch: Any) -> None:
-        """Samples were fetched once more; `batch` may be the text of an error instead."""
+        """Record samples that were fetched once more; `batch` may be the text of an error instead."""
         self._recorder.text_item(f"again {item}", batch if isinstance(batch, str) else _marked_digest(batch))
 
     def after_pass(
         self, step: int, number: int, numbers: tuple[float | None, float], models: Sequence[nn.Module]
     ) -> None:
-        """The gradients of a pass are complete.
+        """Record a pass whose gradients are complete.
 
         Args:
-            step: of the run.
+            step: the run's.
             number: counts the step's passes from 1.
             numbers: the loss, and the norm of all gradients.
-            models: that were prepared.
+            models: the prepared ones.
         """
         loss, norm = numbers
         if self.lanes is not None and step == 1 and number == 1:
@@ -121,7 +122,7 @@ class Witness:
         self._recorder.number_item(f"norm of all gradients{suffix}", norm)
 
     def logged(self, step: int, values: Mapping[str, float]) -> None:
-        """The script logged or averaged these; a name that comes again in a step is counted."""
+        """Record what the script logged or averaged; a name that comes again in a step is counted."""
         place = AT_END if self.over else self._place(step)
         for name, value in values.items():
             repeat = self._repeats[place, name] = self._repeats.get((place, name), 0) + 1
@@ -130,7 +131,7 @@ class Witness:
             self._recorder.flush(place)
 
     def after_step(self, step: int, taken: Taken) -> None:
-        """The body of a step is finished. Every rank must call it."""
+        """Record a step whose body is finished. Collective: call it on every rank."""
         self.left = None
         place = self._place(step)
         self._record(place, taken, self._holdings.after_step(taken.models, taken.things), "")
@@ -141,7 +142,7 @@ class Witness:
         self.over = step >= self._last_step
 
     def at_end(self, taken: Taken) -> None:
-        """The script is over. Every rank must call it."""
+        """Record the end of the script. Collective: call it on every rank."""
         suffix = f" (run {self._recorder.number})" if self._recorder.number > 1 else ""
         self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.things), suffix)
         self._recorder.flush(AT_END)
@@ -151,7 +152,7 @@ class Witness:
         self._recorder.flush(AT_END)
 
     def note_ending(self, *, reached: bool, why: str = "") -> None:
-        """Tell how far the script came behind its last step."""
+        """Note how far the script came after its last step."""
         self._ending.write_text(json.dumps({"reached": reached, "why": why}))
 
     def _place(self, step: int) -> int:

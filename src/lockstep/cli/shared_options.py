@@ -63,7 +63,7 @@ def form_from(options: Mapping[str, Any]) -> Form:
 
 
 def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
-    """Raise `UsageError` before anything starts when these ranks, lanes and device ("cpu", "cuda") rule out the form."""
+    """Raise `UsageError`, before anything starts, when ranks, lanes or device ("cpu", "cuda") rule out the form."""
     if form.schedule and not (form.strategy or form.mesh):
         form = Form("pipeline", None, form.schedule)  # the script may name the strategy
     mesh = choose_mesh(form, ranks)

@@ -183,7 +183,7 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
 
 
 class Progress:
-    """A line for each run on standard error: begun where it can be finished later, else printed when the run has ended."""
+    """A line for each run on standard error: begun where it can be finished later, else printed when the run ended."""
 
     def __init__(self) -> None:
         self._later = sys.stderr.isatty()

@@ -88,7 +88,7 @@ class Findings:
     steps_wanted: int
     lanes: int = 0
     lanes_named: bool = True
-    """Whether the script or the command line named the lanes; else a run has as many as ranks, and bits depend on it."""
+    """Whether the script or the command line named the lanes; else a run has as many as ranks, and its own bits."""
     numerics: str = "exact"
     """As the script or the command line chose it."""
     not_exact: str = ""

@@ -1,7 +1,7 @@
 """Whether a saved value is of the same kind as the one that it replaces. Pure.
 
 A manifest's checksum finds damage, not malice: anybody can seal a state that holds a text where a number belongs. A
-value of another kind is refused before anything is loaded, with its path, instead of failing somewhere in the next step.
+value of another kind is refused before anything is loaded, with its path, instead of failing in the next step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Importing this registers the backend "lockstep" with torch.distributed: shared memory for CPU tensors.
+"""The backend "lockstep" of torch.distributed, registered by importing this: shared memory for CPU tensors.
 
     import lockstep.torch_backend
     dist.init_process_group("lockstep")

@@ -14,7 +14,7 @@ from lockstep.process_group.errors import CollectiveMisused
 def options(
     kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
 ) -> Any:
-    """torch's options of a call: as given, or made from what its shorter forms pass instead (then it goes on).
+    """The options of a torch call: as given, or made from what its shorter forms pass instead (then it goes on).
 
     Args:
         kind: the class of options.

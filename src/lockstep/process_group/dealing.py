@@ -73,7 +73,7 @@ class Dealing(Membership):
 
 
 def _starts(address: int, counts: Sequence[int], itemsize: int) -> list[int]:
-    """Where consecutive parts of so many elements begin."""
+    """Where consecutive parts with these numbers of elements begin."""
     starts = []
     for count in counts:
         starts.append(address)

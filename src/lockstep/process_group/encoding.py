@@ -21,7 +21,7 @@ _WIDENED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch
 _Op = dist.ReduceOp
 _NAMES = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 OP_CODES = {hash(getattr(_Op, name)): code for code, name in enumerate(_NAMES)}
-"""By torch's own hash of an operation: comparing or reading `.op` costs two to four times as much. PREMUL_SUM is missing."""
+"""By torch's own hash of an operation: comparing or reading `.op` costs two to four times as much. Not PREMUL_SUM."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Exchange:
         self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
         buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
-        """all_to_all with so many elements for each rank and from each rank."""
+        """all_to_all with these numbers of elements for each rank and from each rank."""
         self.num_begun += 1
         try:
             pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)

@@ -27,7 +27,7 @@ MAX_WORK = 40_000_000
 SAME = 0.1
 """Lanes closer than this fraction of a tolerance have the same gradient: different samples are never so close."""
 GLANCE = 1000
-"""So many elements nearly always tell lanes apart."""
+"""This many elements nearly always tell lanes apart."""
 EXPLAINED = 1e-2
 """A combination that leaves less than this fraction of the whole gradient explains it."""
 

@@ -183,7 +183,7 @@ class StateFolder:
         self._unlock()
 
     def carry_out(self, move: Move) -> bool:
-        """Make one move; whether the file system can, which is always so but for EXCHANGE."""
+        """Make one move; whether the file system can, which only EXCHANGE may fail at."""
         previous = self.previous
         match move:
             case Move.EXCHANGE:

@@ -25,7 +25,7 @@ def unlike(own: Any, saved: Any, path: str, *, all_keys: bool = False, may_be_un
         own: what the run has.
         saved: what takes its place.
         path: its name in messages.
-        all_keys: whether a saved mapping must have all keys of the run's.
+        all_keys: whether a saved mapping must have every key that the run's has.
         may_be_unset: whether anything may be None.
     """
     if own is None or (saved is None and (may_be_unset or isinstance(own, bool))):

@@ -92,7 +92,7 @@ def _run() -> int:
 def _say(error: click.ClickException | LockstepError | OSError) -> int:
     """Print what is wrong on standard error; the exit code. A broken pipe prints nothing: its reader is gone."""
     if not isinstance(error, BrokenPipeError):
-        with suppress(OSError):  # where standard error cannot be written, the exit code has to do
+        with suppress(OSError):  # where standard error cannot be written, only the exit code can say it
             click.echo(_text(error), err=True)
     if isinstance(error, OSError):
         with suppress(OSError, ValueError):  # the interpreter would try again to write the rest, and complain

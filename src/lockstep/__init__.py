@@ -3,12 +3,12 @@
 How to read this package, from the user's script to the bits:
 
 1. `cli/` reads a command, `launch/` starts and watches the ranks; `machine/` is what they run on. None imports torch.
-2. `handover/` is what a launcher and a rank give each other, `journal/` what a rank leaves to be read even when it is dead.
-3. `rank/` joins the ranks, pins the device, seeds the random streams.
+2. `handover/` is what a launcher and a rank hand each other, `journal/` what a rank leaves to be read even when dead.
+3. `rank/` joins the ranks, pins the device and seeds the random streams.
 4. `layout/` is the arithmetic: samples into lanes, lanes onto ranks, the lane tree.
 5. `feed/` fetches samples lane by lane; `run/` walks through steps and lanes.
 6. `strategy/` collects gradients and buffers of lanes; `transport/` adds them up in the tree's order. `node/` is the shared
-   memory below, `process_group/` what torch.distributed gets of it.
+   memory underneath, `process_group/` what torch.distributed sees of it.
 7. `checkpoint/` is what outlives the run: weights, and the state from which it goes on.
 8. `trials/` runs a script several times, for `prove/` (verify), which compares bits, and `bench/`, which compares speeds.
    `checkup/` is the doctor.

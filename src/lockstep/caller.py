@@ -12,7 +12,7 @@ import torch
 
 PACKAGE = str(Path(__file__).parent)
 PASSED_OVER = (f"{PACKAGE}/", contextlib.__file__)
-"""How the names of files begin that are never the user's."""
+"""How the names of files that are never the user's begin."""
 TORCH = f"{Path(torch.__file__).parent}/"
 """How the names of torch's files begin."""
 

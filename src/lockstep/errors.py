@@ -9,8 +9,9 @@ LockstepError
 └── PromiseBroken   lockstep broke a promise of its own: please report it
 ```
 
-A user's mistake, the world's failure and ours are different classes, because a person reacts differently to each. Messages
-quote names and texts from elsewhere; control characters in them are shown, so that no traceback acts on a terminal.
+A user's mistake, the world's failure and ours are different classes, because a person reacts differently to each.
+Messages quote names and texts from elsewhere; control characters in them are written out, so that no traceback acts on
+a terminal.
 """
 
 from lockstep.visible import hung, visible_lines
@@ -76,9 +77,9 @@ class PromiseBroken(LockstepError):  # noqa: N818
 
 
 def mistake_text(problem: str, fix: str) -> str:
-    """A mistake as a terminal gets it, like those of uv and rustc: the problem, and on a line of its own the fix."""
+    """Format a mistake for a terminal as uv and rustc do: the problem, then the fix on a line of its own."""
     return f"error: {hung(problem)}\nhelp: {hung(fix)}"
 
 
 SAMPLE_NOTE = "lockstep: while fetching sample {index} of the data set"
-"""The note that the feed adds to an exception of the user's data set, and the failure block reads."""
+"""The note that the feed adds to an exception from the user's data set; the failure block reads it."""

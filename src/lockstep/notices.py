@@ -1,6 +1,6 @@
-"""What ranks and programs say on standard error: `lockstep: ...`, through the logger `lockstep`.
+"""Notices of ranks and programs on standard error: `lockstep: ...`, through the logger `lockstep`.
 
-A script that wants them elsewhere, or not at all, uses `logging.getLogger("lockstep")`: its level, its handlers.
+A script redirects or silences them through the level and the handlers of `logging.getLogger("lockstep")`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lockstep.visible import hung
 
 
 class _OnStandardError(logging.Handler):
-    """Writes to whatever standard error is at the moment."""
+    """A handler that writes to whatever `sys.stderr` is at the moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"lockstep: {record.getMessage()}", file=sys.stderr)
@@ -26,6 +26,6 @@ _LOGGER.addHandler(_OnStandardError())
 
 
 def say(text: object) -> None:
-    """Say something that needs no answer; no control character in it acts on a terminal."""
-    _LOGGER.disabled = False  # logging.config disables what exists already, which nobody means for these
+    """Print a notice; no control character in it acts on a terminal."""
+    _LOGGER.disabled = False  # logging.config disables existing loggers, which nobody means for this one
     _LOGGER.info("%s", hung(text))

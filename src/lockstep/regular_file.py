@@ -1,7 +1,7 @@
-"""Files that somebody else made, opened for reading only if they are regular ones.
+"""Files that somebody else made, opened for reading only if they are regular.
 
-A FIFO would wait for a writer, a device may do anything when it is opened. So the kind is looked at first, and again at what
-was opened, and nothing waits.
+Opening a FIFO would wait for a writer, and opening a device may do anything. So the kind is checked before opening and
+again on the open file, and nothing waits.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
-    """A regular file, open for reading bytes.
+    """Open a regular file for reading bytes.
 
     Args:
-        path: of the file.
+        path: the file.
         follow: whether it may be a link to one.
 
     Raises:
-        OSError: when it is something else (`strerror` says what), or cannot be opened.
+        OSError: when it is not a regular file (`strerror` says what it is), or cannot be opened.
     """
     _check(Path(path).stat(follow_symlinks=follow).st_mode, path)
     links = 0 if follow else os.O_NOFOLLOW
@@ -44,13 +44,13 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
 
 
 def read_regular(path: str | os.PathLike[str], *, follow: bool = True, most_bytes: int = -1) -> bytes:
-    """The content, or its beginning: `most_bytes` at most. Raises as `open_regular`."""
+    """Read the content, at most `most_bytes` of it. Raises like `open_regular`."""
     with open_regular(path, follow=follow) as file:
         return file.read(most_bytes)
 
 
 def other_kind(path: str | os.PathLike[str]) -> str:
-    """What is there if it is neither a regular file nor a link to one: "a FIFO", "a folder"; empty where nothing is."""
+    """What is there if it is neither a regular file nor a link to one: "a FIFO", "a folder"; empty if nothing is."""
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def other_kind(path: str | os.PathLike[str]) -> str:
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether it is there and a regular file, and no link to one."""
+    """Whether it exists and is a regular file, not a link to one."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:

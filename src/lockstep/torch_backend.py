@@ -1,11 +1,12 @@
-"""`import lockstep.torch_backend`, and torch.distributed knows the backend "lockstep": shared memory for CPU tensors.
+"""The backend "lockstep" of torch.distributed, registered by importing this: shared memory for CPU tensors.
 
     import lockstep.torch_backend
     dist.init_process_group("lockstep")
 
 works where "gloo" does, when all ranks are on one machine: under `lockstep run`, torchrun, `mp.spawn`, with every init
-method. A group of one rank is tried first: where a newer torch and lockstep do not fit, asking for the backend is one
-sentence, not a number or a hang. Errors are RuntimeErrors (`dist.DistBackendError`) and members of lockstep's own tree at once.
+method. A group of one rank is tried first: if a newer torch and lockstep do not fit, asking for the backend raises one
+sentence instead of giving a wrong number or a hang. Errors are RuntimeErrors (`dist.DistBackendError`) and also belong
+to lockstep's own tree.
 """
 
 from lockstep.process_group.errors import CollectiveFailed, CollectiveMisused, CollectivePeerLost

@@ -1,12 +1,12 @@
-"""What lockstep uses of torch without torch promising it: every private name, with what breaks without it.
+"""The private names of torch that lockstep uses, each with what breaks without it.
 
-A new torch may rename or drop any of them. So the rest of lockstep takes functions and classes from here, by names of
-ours (`from lockstep.torch_private import graph_task_id`), and a test keeps other files from naming torch's private
+A new torch may rename or drop any of them. So the rest of lockstep takes functions and classes from here, under our own
+names (`from lockstep.torch_private import graph_task_id`), and a test keeps other files from naming torch's private
 places. Attributes of torch's objects (`module._buffers`) are read where they are needed, and are listed here too.
 `missing` looks for everything: for `lockstep doctor` and for `make test-torches`.
 
-This module imports nothing of torch: a name is looked up when one of our modules first wants it. One that is not there
-is a stand-in whose first use raises, so that what does not need it goes on.
+This module imports nothing from torch: a name is looked up when one of our modules first asks for it. A missing one
+becomes a stand-in whose first use raises, so that code which does not need it still works.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchNorm", "FakeTensor", "Norm", "PythonCallbackWork", "TorchDispatchMode", "dispatching", "pytree"]
 
 COMPILER = "torch._dynamo"
-"""The module that torch's optimizers import, for more than a second."""
+"""The module that torch's optimizers import, which takes more than a second."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PrivateName:
         return f"{self.module}.{self.name}" if self.name else self.module
 
     def find(self) -> Any:
-        """It. Raises ImportError or AttributeError where this torch has none."""
+        """Import it. Raises ImportError or AttributeError if this torch lacks it."""
         found: Any = importlib.import_module(self.module)
         for part in filter(None, self.name.split(".")):
             found = getattr(found, part)
@@ -117,12 +117,12 @@ PLACES = {
     "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
     "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
 }
-"""By our names for them."""
+"""By our own names."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What objects of one class have."""
+    """Private attributes of the objects of one class."""
 
     kind: str
     names: str
@@ -161,7 +161,7 @@ ATTRIBUTES = (
 
 
 def __getattr__(name: str) -> Any:
-    """One of `PLACES`, or what stands in for it."""
+    """Look up one of `PLACES`; a stand-in if this torch lacks it."""
     place = PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -172,7 +172,7 @@ def __getattr__(name: str) -> Any:
 
 
 def if_there(name: str) -> Any:
-    """One of `PLACES`, or None where this torch has none."""
+    """One of `PLACES`, or None if this torch lacks it."""
     try:
         return PLACES[name].find()
     except (ImportError, AttributeError):
@@ -180,7 +180,7 @@ def if_there(name: str) -> Any:
 
 
 def if_imported(name: str) -> Any:
-    """One of `PLACES` that is a module, or None when nobody has imported it."""
+    """One of `PLACES` that is a module, or None if nobody has imported it."""
     return sys.modules.get(PLACES[name].module)
 
 
@@ -193,7 +193,7 @@ def replace(name: str, other: Any) -> None:
 
 
 class _Gone(type):
-    """A class that stands for a name which is not there, also as a base class: the first use raises WorldError."""
+    """A stand-in for a missing name, also as a base class: the first use raises WorldError."""
 
     place: PrivateName
 
@@ -212,7 +212,7 @@ class _Gone(type):
 
 @dataclass(frozen=True)
 class Missing:
-    """What this torch has not, and what for."""
+    """A name that this torch lacks, and what it is needed for."""
 
     name: str
     needed_for: str
@@ -222,10 +222,10 @@ class Missing:
 
 
 def missing(*, compiler: bool = False) -> list[Missing]:
-    """All private names that this torch has not, though it should.
+    """List the private names that this torch should have but lacks.
 
     Args:
-        compiler: look into torch's compiler too, which takes seconds to import.
+        compiler: whether to look into torch's compiler too, which takes seconds to import.
     """
     version = minor(importlib.import_module("torch").__version__)
     places = [Missing(str(each), each.needed_for) for name, each in PLACES.items()
@@ -242,7 +242,7 @@ def missing(*, compiler: bool = False) -> list[Missing]:
 
 
 def count() -> int:
-    """How many names are listed."""
+    """The number of names listed here."""
     return len(PLACES) + sum(len(each.names.split()) for each in ATTRIBUTES)
 
 
@@ -251,7 +251,7 @@ def _of_compiler(name: str) -> bool:
 
 
 def _has(example: Any, name: str) -> bool:
-    """Whether it has the attribute, or declares it: an optimizer is not made for this, which would import the compiler."""
+    """Whether it has the attribute or declares it: making an optimizer just to look would import the compiler."""
     classes = example.__mro__ if isinstance(example, type) else ()
     return hasattr(example, name) or any(name in vars(each).get("__annotations__", ()) for each in classes)
 

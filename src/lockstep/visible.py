@@ -1,7 +1,7 @@
 """Text from elsewhere (ranks, exceptions, file names, manifests, options) as a terminal may show it.
 
 A control character in it would clear the screen, move the cursor or forge a line of ours; it is shown as Python would
-write it in a string. docs/design/0019 says what is shown so, and what passes as it is.
+write it in a string. docs/design/0019 says what is shown this way, and what passes unchanged.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 without the tab, DEL, C1, line and paragraph separators, what turns the writing direction, halves of surrogate pairs."""
+"""C0 without the tab, DEL, C1, line and paragraph separators, changes of writing direction, half surrogate pairs."""
 _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x0a", "\x0b", 1))
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
 def visible(text: object) -> str:
-    """`text` on one line, without a character that acts on a terminal. Invariants: what is visible stays as it is, and
-    so does a result.
+    """`text` on one line, without a character that acts on a terminal.
+
+    Invariants: visible text stays as it is, and so does a result.
     """
     return _CONTROL.sub(_escaped, str(text))
 
@@ -28,7 +29,7 @@ def visible_lines(text: object) -> str:
 
 
 def hung(text: object, indent: str = "  ") -> str:
-    """`visible_lines`, the further lines indented: none of them begins as a line of ours does."""
+    """`visible_lines` with all lines but the first indented, so that none of them begins like a line of ours."""
     return visible_lines(text).replace("\n", f"\n{indent}")
 
 
@@ -40,6 +41,6 @@ def without_colours(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     letter = match.group()
     code = ord(letter)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return _SHORT.get(letter) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

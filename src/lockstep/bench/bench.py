@@ -1,7 +1,7 @@
 """The order of a measurement: one run that is not counted, then rounds in which every configuration runs once, in turn.
 
 Machines drift: two cores give between 1.0 and 2.0 times one, minute by minute. So configurations are compared within a
-round, and every round begins with another one. Carries out; what is measured is decided in `bench_plan`.
+round, and every round begins with a different one. This file only carries out; `plan` decides what is measured.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Runners:
     usual: Trials
     all_cores: Trials | None
     watch: Watch = field(default=lambda _line: None)
-    """Told one line about each round."""
+    """Called with one line about each round."""
     begin: Watch = field(default=lambda _text: None)
-    """Told what begins to run; the next line replaces it."""
+    """Called with what begins to run; the next line replaces it."""
 
     def of(self, configuration: Configuration) -> Trials:
         """The runs with this configuration's threads."""
@@ -59,7 +59,7 @@ def measure(bench: Bench, runners: Runners) -> Results:
 
 
 def _learn(bench: Bench, runners: Runners, results: Results) -> list[Configuration]:
-    """The first run, which is not counted: it fills the caches, and tells what the script says itself."""
+    """Make the first run, which is not counted: it fills the caches and shows what the script decides itself."""
     runners.begin(f"first run, not counted: {bench.program.title}")
     trial = _run(runners.usual, Configuration("single", 1, bench.lanes, bench.program.threads), bench)
     runners.watch(f"first run, not counted: {trial.seconds:.1f} s")
@@ -94,7 +94,7 @@ def _check_steps(trial: Trial, first: Round | None, bench: Bench) -> None:
 
 
 def measure_rounds(planned: list[Configuration], bench: Bench, runners: Runners, results: Results) -> None:
-    """All rounds; a configuration that fails is left out of those that follow. Fills in `results` as runs end."""
+    """Make all rounds; a configuration that fails is left out of later ones. Fills in `results` as runs end."""
     results.measured = [Measured(configuration) for configuration in planned]
     spent = 0.0
     for number in range(bench.amount.rounds):
@@ -107,7 +107,7 @@ def measure_rounds(planned: list[Configuration], bench: Bench, runners: Runners,
 
 
 def measure_round(number: int, bench: Bench, runners: Runners, results: Results) -> float:
-    """One run of every configuration in `results` that has not failed; the seconds it took. `number` counts from 0."""
+    """Run every configuration in `results` that has not failed; the seconds it took. `number` counts from 0."""
     at = number % len(results.measured)
     seconds = 0.0
     for one in results.measured[at:] + results.measured[:at]:

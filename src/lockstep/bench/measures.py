@@ -16,7 +16,7 @@ from lockstep.bench.stages import Stage
 from lockstep.handover.run_folder import RunFolder
 
 PARTS = ("data", "compute", "exchange", "update", "script")
-"""Where a step's time goes; the words that the meter in the ranks writes."""
+"""Where a step's time goes, in the words of the meter in the ranks."""
 
 
 Piece = Sequence[Any]
@@ -46,7 +46,7 @@ class Memory:
     shared: tuple[int, ...]
     """What other processes use too: libraries, what the nursery has imported, buffers of the exchange."""
     pss: tuple[int, ...]
-    """Private, and a part of what is shared: it depends on how many processes of other programs use the libraries."""
+    """Private, and a part of the shared: it depends on how many processes of other programs use the libraries."""
     cuda_peak: tuple[int, ...]
     """Allocated by torch; empty without a device."""
 
@@ -94,7 +94,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers, and how far they wander."""
+    """The middle of some numbers, and how much they vary."""
 
     median: float
     low: float
@@ -104,7 +104,7 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        """Half of the distance between the quartiles, as a part of the median."""
+        """Half the distance between the quartiles, as a fraction of the median."""
         return (self.high - self.low) / 2 / self.median if self.median else 0.0
 
 
@@ -117,7 +117,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def read_round(folder: RunFolder, num_ranks: int) -> Round | None:
-    """What the ranks of a run measured; None when a rank wrote nothing, or no rank measured a step."""
+    """What the ranks of a run measured; None if a rank wrote nothing, or no rank measured a step."""
     told = [_load(folder, rank) for rank in range(num_ranks)]
     whole = [one for one in told if one is not None]
     if len(whole) < num_ranks or not all(one["steps"] for one in whole):

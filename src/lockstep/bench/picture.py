@@ -37,10 +37,10 @@ LEAST_NUMBERED = 0.012
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the picture; the format is that of the file's name.
+    """Write the picture, in the format of the file's extension.
 
     Args:
-        results: of which at least one configuration has numbers.
+        results: at least one configuration has numbers.
         path: .png, .svg or .pdf.
 
     Raises:

@@ -74,7 +74,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is to be measured, as far as it is known before the script has run."""
+    """What to measure, as far as it is known before the script has run."""
 
     program: Program
     strategies: tuple[str, ...]
@@ -109,7 +109,7 @@ def _mesh(strategy: str, count: int) -> Mesh:
 
 
 def configurations(bench: Bench, script_lanes: int | None, threads: int) -> list[Configuration]:
-    """Everything to be measured, the reference first: `single` with the lanes that most configurations have.
+    """Everything to measure, the reference first: `single` with the lanes that most configurations have.
 
     Args:
         bench: what was asked for.

@@ -26,7 +26,7 @@ from lockstep.handover.arithmetic import why_not_exact
 from lockstep.layout.mesh import STAGED
 
 BUSY = 0.1
-"""When one rank alone varies by more than this, the machine has other work."""
+"""If one rank alone varies by more than this, the machine has other work."""
 WITHOUT_EXCHANGE = {
     "dp": "each forward copies the model to its replicas, and their threads share one Python lock. ddp has neither.",
     "hogwild": "it exchanges no gradients, and these numbers do not show what it waits for.",
@@ -35,7 +35,7 @@ WITHOUT_EXCHANGE = {
 
 
 def sentences(results: Results) -> Iterator[str]:
-    """Everything that is to be said, the most important first."""
+    """Everything there is to say, the most important first."""
     yield from _fastest(results)
     for one in results.whole():
         if one.configuration.strategy in STAGED:
@@ -139,7 +139,7 @@ def _lost(one: Measured) -> Iterator[str]:
 
 
 def _cut(results: Results, one: Measured) -> Iterator[str]:
-    """What cutting the batch costs by itself: the same lanes on one rank."""
+    """What cutting the batch costs on its own: the same lanes on one rank."""
     base = results.base
     for other in results.whole():
         configuration = other.configuration

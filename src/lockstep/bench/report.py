@@ -45,14 +45,14 @@ def _show_numbers(results: Results, console: Console) -> None:
 
 
 def _say(line: str, console: Console, style: str) -> None:
-    """A sentence, broken to the width of the output; what it is indented by stays."""
+    """Print a sentence, wrapped to the width of the output; its indent stays."""
     indent = line[: len(line) - len(line.lstrip())]
     broken = textwrap.fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)
     console.print(Text(broken, style=style), soft_wrap=True)
 
 
 def conditions(results: Results) -> str:
-    """Under which conditions the numbers were measured."""
+    """The conditions under which the numbers were measured."""
     amount = results.amount
     rounds = min((len(one.rounds) for one in results.whole()), default=0)
     counted = (
@@ -115,6 +115,6 @@ def _memory(one: Measured) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that count, and all before the point."""
+    """Three significant digits, and all before the point."""
     decimals = max(2 - math.floor(math.log10(value)), 0) if value > 0 else 0
     return f"{value:.{decimals}f}"

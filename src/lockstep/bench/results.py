@@ -1,4 +1,4 @@
-"""What `bench` measured, as plain values: shown by `bench_report`, drawn by `bench_picture`, printed by `--json`."""
+"""What `bench` measured, as plain values: shown by `report`, drawn by `picture`, printed by `--json`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFERENCE, SAME, DIFFERS, AS_TORCH, NOT_BY_DESIGN, OTHER_THREADS, NO_REFERENCE =
     "no reference",
 )
 CLEAR = 0.02
-"""A lead of less than this is called none."""
+"""A lead of less than this does not count."""
 
 
 @dataclass
@@ -86,16 +86,16 @@ class Measured:
 
 
 def ratio(one: Measured, other: Measured) -> Spread:
-    """The speed of one by that of the other, within each round that both have; both have one at least."""
+    """The speed of one divided by the other's, within each round that both have; both have at least one."""
     pairs = zip(one.rounds, other.rounds, strict=False)
     return spread([mine.samples_per_s / theirs.samples_per_s for mine, theirs in pairs])
 
 
 def is_faster(one: Measured, other: Measured) -> bool:
-    """Whether one is faster by more than what the rounds wander: the quartiles of their ratio lie above 1, its middle above
-    `CLEAR`. A single round wanders unseen; there the lead must be more than what the steps wander.
+    """Whether one is faster by more than the rounds vary.
 
-    Invariant: never true both ways.
+    The quartiles of their ratio must be above 1, and its middle above 1 + `CLEAR`. A single round does not show how
+    much rounds vary; there the lead must also exceed how much the steps vary. Invariant: never true both ways.
     """
     found = ratio(one, other)
     wander = max(one.speed.relative, other.speed.relative) if min(len(one.rounds), len(other.rounds)) == 1 else 0.0

@@ -1,8 +1,8 @@
 """Where the time of a pipeline goes: a pure function over what its stages measured.
 
-With p stages and m micro-batches a stage of a perfect pipeline works for m of m + p - 1 turns: the bubble is (p - 1) / m of
-the work, under GPipe and under 1F1B alike. A turn is as long as that of the slowest stage. What is left are messages, the
-cost of each call, data and update, and waiting that no schedule needs.
+With p stages and m micro-batches a stage of a perfect pipeline works for m of m + p - 1 turns: the bubble is
+(p - 1) / m of the work, under GPipe and under 1F1B alike. A turn is as long as that of the slowest stage. What is left
+is messages, the cost of each call, data and update, and waiting that no schedule needs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Losses:
     useful: float
     """The time that equal stages without a bubble would need."""
     unequal: float
-    """More, because the slowest stage decides."""
+    """The extra time, because the slowest stage decides."""
     bubble: float
     other: float
     """Messages, calls, data, update, and waiting beyond the bubble."""

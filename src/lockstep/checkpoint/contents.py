@@ -1,4 +1,4 @@
-"""What a state consists of before it is written: documents, and sets of named tensors of which a rank may hold a part."""
+"""A state before it is written: documents, and sets of named tensors that a rank may hold only a part of."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lockstep.checkpoint.exact_json import encode
 
 @dataclass
 class TensorSet:
-    """The tensors of one file, as this rank has them; one on the meta device is another rank's."""
+    """The tensors of one file, as this rank has them; a tensor on the meta device belongs to another rank."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     holders: dict[str, int] = field(default_factory=dict)
     """The rank whose values count, for tensors that not every rank holds."""
 
     def add(self, name: str, tensor: Tensor, holder: int | None = None) -> str:
-        """Keep `tensor` under `name`, or a free name like it; the name that it got."""
+        """Keep `tensor` under `name`, or a free name like it, and return the name that it got."""
         while name in self.tensors:
             name += "'"
         self.tensors[name] = tensor
@@ -37,22 +37,22 @@ class Contents:
     """Everything that one `run.save_state` writes, as this rank has it."""
 
     documents: dict[str, Any] = field(default_factory=dict)
-    """Encoded JSON by label; must be the same on every rank, but for those in `of_main`."""
+    """Encoded JSON by label; must be the same on every rank, except for those in `of_main`."""
     of_main: set[str] = field(default_factory=set)
     """Documents that may differ; rank 0's is written."""
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
     """The tensors of each document."""
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of each optimizer: the encoded state of each parameter that this rank updates."""
+    """By optimizer, the encoded state of each parameter that this rank updates."""
     files: dict[str, TensorSet] = field(default_factory=dict)
 
     def add(self, name: str, value: Any, file: str, *, label: str = "", of_main: bool = False) -> None:
         """Encode `value` as a document; its tensors go into `file`. Raises `UsageError`.
 
         Args:
-            name: how messages call it, and the document's label unless there is another.
+            name: its name in messages, and the document's label if there is no other.
             value: what to write.
-            file: for its tensors.
+            file: the file for its tensors.
             label: the document's.
             of_main: whether ranks may differ.
         """
@@ -76,7 +76,7 @@ class Contents:
 
 
 def digest(value: Any) -> str:
-    """Equal for equal JSON."""
+    """A digest that is equal for equal JSON."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Files that a run under `lockstep verify` or `bench` writes: not where the script says, so that the user's own stay as they are.
+"""Files that a run under `lockstep verify` or `bench` writes elsewhere, so that the user's own stay as they are.
 
-A script may read again what it has written; so this process remembers where it is.
+A script may read back what it has written, so this process remembers where it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _places: dict[str, Path] = {}
 
 
 def put_elsewhere(path: str | os.PathLike[str], place: Path) -> Path:
-    """What the script calls `path` is written to `place`, the result."""
+    """Remember that what the script calls `path` is written to `place`, which is returned."""
     _places[_key(path)] = place
     return place
 
@@ -24,4 +24,4 @@ def found_at(path: str | os.PathLike[str]) -> Path:
 
 
 def _key(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - a name only, also of what is not there
+    return os.path.abspath(path)  # noqa: PTH100 - a name only, even of what does not exist

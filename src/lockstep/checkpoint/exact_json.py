@@ -1,8 +1,8 @@
-"""Values as JSON that come back exactly: tuples, keys that are no strings, nan, dtypes, tensors beside the JSON.
+"""Values as JSON that come back exactly: tuples, keys that are not strings, nan, dtypes, tensors beside the JSON.
 
-What JSON says exactly stays as it is; everything else is an object with the key `$` that names its type. Tensors are
-handed to the caller, who keeps them in a safetensors file under a name. What cannot be said is refused when it is
-written, by its path; never pickled. A subclass of float comes back as a float.
+What JSON expresses exactly stays as it is; everything else is an object with the key `$` that names its type. Tensors
+are handed to the caller, who keeps them in a safetensors file under a name. What cannot be expressed is refused when it
+is written, by its path, and never pickled. A subclass of float comes back as a float.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.errors import UsageError
 
 TAG = "$"
 Keep = Callable[[str, Tensor], str]
-"""Takes a value's path and a tensor; the name under which the tensor is kept."""
+"""Takes a value's path and a tensor; returns the name under which the tensor is kept."""
 Take = Callable[[str], Tensor]
 
 _MAPPINGS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
@@ -65,7 +65,7 @@ def encode(value: Any, path: str, keep: Keep) -> Any:
 
     Args:
         value: what to write.
-        path: how messages call it, as `scheduler.milestones`.
+        path: its name in messages, such as `scheduler.milestones`.
         keep: called for each tensor.
 
     Raises:
@@ -147,7 +147,7 @@ def _number(value: float) -> Any:
 
 
 def _simple(value: Any) -> dict[str, Any] | None:
-    """What is no container and needs a tag."""
+    """Encode what is not a container but needs a tag; None for anything else."""
     kind = type(value)
     if kind is torch.dtype:
         return {TAG: "dtype", "name": str(value).removeprefix("torch.")}
@@ -169,7 +169,7 @@ def _described(value: Any) -> str:
 
 
 def decode(value: Any, take: Take) -> Any:
-    """The inverse of `encode`; `take` gives the tensor of a name.
+    """The inverse of `encode`; `take` returns the tensor of a name.
 
     Raises:
         UsageError: for what `encode` does not write.

@@ -3,7 +3,7 @@
 `PATH` is written as `.PATH.saving` beside it. Then the two change places in one step, and what was replaced is removed;
 where the file system has no such step, `PATH` moves to `.PATH.previous` first, and a program that ends between the two
 renames leaves that one, which reading finds. What somebody else has put at one of these places is never touched
-(`own_folder`). Whoever writes holds locks on the stage and on the state that it replaces until all is done.
+(`own_folder`). A writer holds locks on the stage and on the state that it replaces until all is done.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.regular_file import read_regular
 
 _PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
-"""Where PATH moves when it cannot be exchanged; the second where the first is somebody else's."""
+"""Where PATH moves when it cannot be exchanged; the second if the first is somebody else's."""
 TRIES = 20
-"""Looks at a place that another program keeps replacing."""
+"""How often to look at a place that another program keeps replacing."""
 
 
 class Move(Enum):
@@ -57,7 +57,7 @@ class StateFolder:
         self.target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a link and replace its target
         self.stage = self.target.parent / f".{self.target.name}.saving"
         self._locks: list[int] = []
-        """Of the target, if it was there, and of the stage: whoever holds them writes, and nobody else."""
+        """Locks of the target, if it was there, and of the stage: only their holder writes."""
 
     @property
     def previous(self) -> Path | None:
@@ -159,12 +159,12 @@ class StateFolder:
         return False
 
     def unmark(self) -> None:
-        """The stage is complete, and may become a state."""
+        """Remove the mark of the stage: it is complete, and may become a state."""
         (self.stage / MARK).unlink()
         sync(self.stage)
 
     def install(self) -> None:
-        """The stage is complete: put it in place. Raises `WorldError` when somebody has changed what is at the place."""
+        """Put the complete stage in place. Raises `WorldError` when somebody has changed what is there."""
         if not self._is_mine(self.stage):
             raise WorldError(_another(self.target))
         self._require_own()
@@ -183,7 +183,7 @@ class StateFolder:
         self._unlock()
 
     def carry_out(self, move: Move) -> bool:
-        """One move; whether the file system can make it, which for all but EXCHANGE it can."""
+        """Make one move; whether the file system can, which only EXCHANGE may fail at."""
         previous = self.previous
         match move:
             case Move.EXCHANGE:
@@ -204,7 +204,7 @@ class StateFolder:
         return True
 
     def abandon(self) -> None:
-        """Give up: nothing is left of the stage, unless it is another program's."""
+        """Give up and remove the stage, unless it is another program's."""
         with contextlib.suppress(OSError):
             if self._is_mine(self.stage):
                 remove(self.stage)
@@ -222,7 +222,7 @@ class StateFolder:
         """The complete folder: PATH, or the one that a program left between two renames; None when there is none.
 
         Raises:
-            UsageError: when PATH is there and is no state.
+            UsageError: when PATH is there and is not a state.
         """
         # once more at the end: another program may have put a new state in place between the first two looks
         for place in (self.target, self.previous, self.target):
@@ -250,7 +250,7 @@ class StateFolder:
 
 
 def identity_of(place: Path) -> tuple[int, int] | None:
-    """Which folder is there now: another one after a program has replaced it; None where nothing is."""
+    """Which folder is there now: another one after a program has replaced it; None if nothing is."""
     try:
         found = place.stat()
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Which rank holds which tensor: told by every rank, concluded by each in the same way, streamed to rank 0.
 
-Under a strategy that spreads a model, a rank has the values of its own part; the rest lies on the meta device, or (the
+Under a strategy that spreads a model, a rank has the values of its own part; the rest is on the meta device, or (the
 state of an optimizer) does not exist. Ranks tell names, dtypes and shapes in one frame; then tensors travel one at a time.
 """
 
@@ -21,7 +21,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.transport.contract import Transport
 
 Inventory = dict[str, list[Any]]
-"""Of one file: by tensor its dtype's code, its shape, whether this rank has its values, and the holder or None."""
+"""For one file, by tensor: its dtype's code, its shape, whether this rank has its values, and the holder or None."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Source:
 
 
 def inventory_of(tensors: TensorSet) -> Inventory:
-    """What this rank tells. Raises `UsageError` for a tensor that cannot be written."""
+    """What this rank tells the others. Raises `UsageError` for a tensor that cannot be written."""
     told: Inventory = {}
     for name, tensor in tensors.tensors.items():
         one = Described.of(tensor, name)
@@ -71,7 +71,7 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
 def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport) -> Iterator[Tensor | None]:
     """The tensors of one file in the file's order: on rank 0 the values on whatever device, elsewhere None.
 
-    Every rank must exhaust it; at most one tensor is on its way.
+    Collective: call it on every rank. Exhaust it there; at most one tensor is on its way.
     """
     for name in order_of({name: source.described for name, source in found.items()}):
         source = found[name]
@@ -90,7 +90,7 @@ def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport
 def write_tensors(
     path: Path | None, found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport: Transport
 ) -> tuple[dict[str, Any], str]:
-    """Rank 0 writes the file; every rank must call it.
+    """Write the file on rank 0. Collective: call it on every rank.
 
     Args:
         path: the new file; None when rank 0 may not write after all, and the tensors only pass by.
@@ -99,8 +99,8 @@ def write_tensors(
         transport: between the ranks.
 
     Returns:
-        On rank 0 size and SHA-256 of the file, and why it could not be written; the other ranks go on meanwhile, so a
-        failure is told to them afterwards.
+        On rank 0 the size and SHA-256 of the file, and why it could not be written; the other ranks go on meanwhile, so
+        they are told about a failure afterwards.
     """
     writer, problem, written = None, "", {}
     for tensor in stream(found, tensors, transport):
@@ -117,7 +117,7 @@ def write_tensors(
         except OSError as error:
             problem = str(error)
     if writer is not None:
-        with contextlib.suppress(OSError):  # a full disk is said again when the file is closed
+        with contextlib.suppress(OSError):  # a full disk is reported again when the file is closed
             writer.close()
     return written, problem
 

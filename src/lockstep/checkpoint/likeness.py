@@ -1,7 +1,7 @@
-"""Whether a value that was saved is of the kind of the one that it is to replace. Pure.
+"""Whether a saved value is of the same kind as the one that it replaces. Pure.
 
-A manifest's checksum finds damage, not malice: anybody can seal a state that holds a text where a number belongs. What is of
-another kind is refused before anything is loaded, with its path, instead of failing somewhere in the next step.
+A manifest's checksum finds damage, not malice: anybody can seal a state that holds a text where a number belongs. A
+value of another kind is refused before anything is loaded, with its path, instead of failing in the next step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def unlike(own: Any, saved: Any, path: str, *, all_keys: bool = False, may_be_un
 
     Args:
         own: what the run has.
-        saved: what is to take its place.
-        path: how messages call it.
-        all_keys: whether a mapping must have all of the own keys.
+        saved: what takes its place.
+        path: its name in messages.
+        all_keys: whether a saved mapping must have every key that the run's has.
         may_be_unset: whether anything may be None.
     """
     if own is None or (saved is None and (may_be_unset or isinstance(own, bool))):
@@ -70,7 +70,7 @@ def _alike(own: Any, saved: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """An integer that no tensor can hold is none."""
+    """Whether it is a number; an integer that no tensor can hold is not."""
     if isinstance(value, Tensor):
         return value.numel() == 1 and value.dtype is not torch.bool
     if isinstance(value, int):

@@ -22,7 +22,7 @@ FORMAT = "lockstep-state"
 VERSION = 1
 OLDER = "Use an older state."
 MOST_BYTES = 1 << 28
-"""A manifest of a million tensors has a third of that."""
+"""A manifest of a million tensors takes a third of that."""
 _CHECKSUM = "sha256_of_the_rest"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
@@ -91,7 +91,7 @@ class Manifest:
 
 
 def is_manifest(text: bytes) -> bool:
-    """Whether this is one of ours, perhaps damaged, and not a file of another program that has the same name."""
+    """Whether this is one of ours, perhaps damaged, and not another program's file of the same name."""
     return FORMAT.encode() in text or _CHECKSUM.encode() in text
 
 
@@ -113,12 +113,12 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 
 def damage(folder: Path, manifest: Manifest) -> UsageError | None:
-    """The first file that is missing, of another size or of other content; None when none is."""
+    """The first file that is missing, or of a different size or content; None if there is none."""
     return next(filter(None, (damage_of(folder / name, file) for name, file in manifest.files.items())), None)
 
 
 def damage_of(path: Path, expected: SavedFile) -> UsageError | None:
-    """The same for one file, every byte of which is read."""
+    """The same for one file; reads every byte of it."""
     try:
         with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size

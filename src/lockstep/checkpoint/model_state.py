@@ -1,7 +1,7 @@
 """A model as tensors with single-device names, and back into the model in place.
 
-`torch.compile`, DDP and DataParallel wrap a model and put words into its names; they are taken out, so that a file says
-the same whether and when the model was compiled.
+`torch.compile`, DDP and DataParallel wrap a model and put words into its names; they are taken out, so a file does not
+depend on whether and when the model was compiled.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class ModelState:
     tensors: dict[str, Tensor]
     """By single-device name, in the order of the `state_dict`; the parameters and buffers themselves where it has them."""
     others: dict[str, Any]
-    """What is no tensor (`get_extra_state`)."""
+    """What is not a tensor (`get_extra_state`)."""
     names: dict[str, str]
     """From single-device names to those of the `state_dict`."""
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelState:
-        """Raises `UsageError` for what is no module: a `state_dict`, or arguments in another order."""
+        """Read a model's state. Raises `UsageError` for anything else: a `state_dict`, or arguments in wrong order."""
         if not isinstance(model, nn.Module):
             raise UsageError(
                 f"The model must be an nn.Module, but is of type {type(model).__name__}.",
@@ -74,7 +74,7 @@ class ModelState:
         return not self.others and all(id(tensor) in own for tensor in self.tensors.values())
 
     def tied(self) -> list[list[str]]:
-        """Groups of names that stand for the same tensor."""
+        """Groups of names of the same tensor."""
         groups: dict[int, list[str]] = {}
         for name, tensor in self.tensors.items():
             groups.setdefault(id(tensor), []).append(name)

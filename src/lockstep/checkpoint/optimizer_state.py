@@ -1,6 +1,6 @@
 """An optimizer's state by the names of its parameters, and back; independent of the order of groups and parameters.
 
-Numbers are torch's own way, and they move when a layer is added or groups are made in another order. Names do not.
+torch itself uses numbers, which move when a layer is added or groups are made in another order. Names do not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Holder = Callable[[Tensor], int | None]
 
 
 def parameter_names(models: Sequence[nn.Module]) -> dict[int, str]:
-    """Names by the identity of the parameter; `2/layer.weight` in the second of several models."""
+    """Names by the identity of the parameter; `2/layer.weight` is in the second of several models."""
     names: dict[int, str] = {}
     for number, model in enumerate(models, 1):
         prefix = f"{number}/" if len(models) > 1 else ""
@@ -44,15 +44,15 @@ def add_optimizer(
     """Put the optimizer into `contents`: a document for its groups, an entry for each parameter, tensors by name.
 
     Args:
-        contents: of this rank.
-        label: of the optimizer.
-        optimizer: its groups count.
+        contents: this rank's.
+        label: the optimizer's.
+        optimizer: its class and groups are kept.
         state: by parameter, as far as this rank has it whole.
         names: by identity of the parameter.
         holder: says which rank's tensors count.
 
     Raises:
-        UsageError: for a parameter of no prepared model, or a state that cannot be written.
+        UsageError: for a parameter that is in no prepared model, or a state that cannot be written.
     """
     tensors = contents.files.setdefault(f"{label}.safetensors", TensorSet())
     groups, entries = [], {}
@@ -140,11 +140,11 @@ class OptimizerPlan:
         """Decode everything, and compare it with what the optimizer has.
 
         Args:
-            take: gives the tensors by name.
-            element_wise: whether it is one of torch's that keep for each parameter tensors like it, or single numbers.
+            take: returns the tensors by name.
+            element_wise: whether it is one of torch's that keep tensors like each parameter, or single numbers.
 
         Raises:
-            UsageError: for what is of another kind.
+            UsageError: for a value of another kind.
         """
         kind = type(self._optimizer).__name__
         groups = zip(self._optimizer.param_groups, self._names, self._groups, strict=True)
@@ -162,7 +162,7 @@ class OptimizerPlan:
             raise UsageError("it holds a state of a parameter that has no name.", "Save it again with run.save_state.")
 
     def carry_out(self, take: Take) -> None:
-        """Load; parameters on the meta device get no state. `take` gives the tensors by name."""
+        """Load; parameters on the meta device get no state. `take` returns the tensors by name."""
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         index_of = {name: index for index, name in enumerate(name for group in self._names for name in group)}
         wanted = {
@@ -181,7 +181,7 @@ class OptimizerPlan:
             self._keep_exact(parameters[index], state)
 
     def _keep_exact(self, parameter: Tensor, saved: Mapping[str, Any]) -> None:
-        """Torch casts a state to its parameter's dtype and lays it out in its own way; put back what was."""
+        """Put back the saved state as it was: torch casts it to its parameter's dtype and lays it out its own way."""
         state = self._optimizer.state[parameter]
         for key, value in saved.items():
             if isinstance(value, Tensor) and isinstance(state.get(key), Tensor):
@@ -222,7 +222,7 @@ def _belongs_to(key: str, value: Any, parameter: Tensor) -> bool:
 
 
 def _wrong_options(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
-    """Why the optimizer itself would not be made with these; empty when it would."""
+    """Why the optimizer itself would refuse these; empty if it would not."""
     known = inspect.signature(kind).parameters
     try:
         kind([torch.zeros(1)], **{key: value for key, value in options.items() if key in known and key != "params"})
@@ -232,7 +232,7 @@ def _wrong_options(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
 
 
 def _on_device_of(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A learning rate that is a tensor goes where the optimizer has it."""
+    """Move a learning rate that is a tensor to where the optimizer has it."""
     return {
         key: value.to(own[key].device) if isinstance(value, Tensor) and isinstance(own.get(key), Tensor) else value
         for key, value in saved.items()

@@ -18,7 +18,7 @@ from lockstep.errors import UsageError
 from lockstep.regular_file import is_regular, read_regular
 
 MARK = "saving.json"
-"""The first file of a stage, and the last to go before it is a state."""
+"""The first file of a stage, and the last to go before it becomes a state."""
 _SUFFIXES = (".json", ".safetensors")
 _NAMES = re.compile(r"(manifest|state|saving)\.json|(state|(model|optimizer)\d*)\.safetensors")
 
@@ -27,7 +27,7 @@ def is_ours(folder: Path) -> bool:
     """Whether lockstep made this folder, and nobody has put anything into it.
 
     Raises:
-        FileNotFoundError: when it, or a file of it, was removed while it was looked at.
+        FileNotFoundError: when it, or a file in it, was removed while it was looked at.
         OSError: when it cannot be looked at.
     """
     if not stat.S_ISDIR(os.lstat(folder).st_mode):

@@ -10,11 +10,11 @@ from pathlib import Path
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM)
-"""What file systems that cannot say; then two renames after each other have to do."""
+"""Errors of file systems that cannot; there, two renames in a row have to do."""
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let `one` and `other`, which must both be there, change places; False where the file system cannot.
+    """Swap `one` and `other`, which must both be there; False if the file system cannot.
 
     Raises:
         OSError: when it could, but not with these.

@@ -1,7 +1,7 @@
-"""One safetensors file: written tensor by tensor with its SHA-256 on the way, read lazily after its header was checked.
+"""One safetensors file: written tensor by tensor with its SHA-256 on the way, read lazily once its header is checked.
 
-Writing one tensor at a time keeps the extra memory at one tensor, wherever the tensors come from. Reading is the
-safetensors library's: it checks that the header fits the file before anything is allocated.
+Writing one tensor at a time keeps the extra memory at one tensor, wherever the tensors come from. Reading is left to
+the safetensors library: it checks that the header fits the file before anything is allocated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Described:
 
     @classmethod
     def of(cls, tensor: Tensor, name: str) -> Described:
-        """Raises `UsageError`, with `name`, for what safetensors cannot hold."""
+        """Describe a tensor. Raises `UsageError`, with `name`, for what safetensors cannot hold."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in CODES:
             what = "quantised" if tensor.is_quantized else f"{tensor.layout}, {tensor.dtype}".replace("torch.", "")
             raise UsageError(f"{name} is a tensor that safetensors cannot hold ({what}).", "Save a dense one.")
@@ -79,7 +79,10 @@ def order_of(described: Mapping[str, Described]) -> list[str]:
 
 
 class TensorFileWriter:
-    """Writes a file that must not be there yet; every tensor of `described`, in `order_of` it, then `finish`. May raise OSError anywhere."""
+    """A file being written, which must not exist yet. `write` all of `described` in `order_of` it, then `finish`.
+
+    May raise OSError anywhere.
+    """
 
     def __init__(self, path: Path, described: Mapping[str, Described]) -> None:
         self._described = described
@@ -98,7 +101,7 @@ class TensorFileWriter:
         self._write(struct.pack("<Q", len(text)) + text)
 
     def write(self, tensor: Tensor) -> None:
-        """Write the next tensor; on any device, of any strides."""
+        """Write the next tensor; on any device, with any strides."""
         expected = self._described[name := self._left.pop(0)]
         if Described.of(tensor, name) != expected:
             raise UsageError(
@@ -128,16 +131,16 @@ class TensorFileWriter:
 
 
 class TensorFile:
-    """A file that is there. The tensors are views of the mapped file: copy them, do not write to them.
+    """An existing file. The tensors are views of the mapped file: copy them, do not write to them.
 
     Raises:
-        UsageError: when it is no complete safetensors file.
+        UsageError: when it is not a complete safetensors file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
             self._file: Any = safe_open(path, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
-            slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - no mapping
+            slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118 - not a mapping
             self.described = {name: Described(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
         except (SafetensorError, OSError, ValueError) as error:
             raise UsageError(

@@ -1,7 +1,7 @@
 """A weight file that somebody made, of whatever format: what it is, by its content, and its tensors if that is safe.
 
 safetensors and `torch.save` (new and old) are read; a pickle only by torch's `weights_only` reader, which builds tensors
-and plain containers and calls nothing else. The archive's own sizes are checked before, so that no more is allocated
+and plain containers and calls nothing else. The archive's own sizes are checked first, so that no more is allocated
 than the file has bytes. Everything else is named with the nearest thing that works.
 """
 
@@ -60,16 +60,16 @@ _MAGIC = (
     (rb"(\xef\xbb\xbf)?\s*[{\[]", Kind.JSON),
     (rb"\Z", Kind.EMPTY),
 )
-"""The first that matches says the kind."""
+"""The first that matches decides the kind."""
 
 
 def kind_of(head: bytes) -> Kind:
-    """What a file is that begins with `head` (its first `HEAD_BYTES` bytes, or all)."""
+    """The kind of a file that begins with `head` (its first `HEAD_BYTES` bytes, or all)."""
     return next((kind for magic, kind in _MAGIC if re.match(magic, head)), Kind.UNKNOWN)
 
 
 def read_weight_file(path: Path) -> Any:
-    """What is in the file, tensors on the CPU: of safetensors a mapping by name, else what was given to `torch.save`.
+    """Read the file, tensors on the CPU: for safetensors a mapping by name, else what was given to `torch.save`.
 
     Raises:
         UsageError: when it is missing, damaged, not known, or would run code.
@@ -109,7 +109,7 @@ def _head_of(path: Path) -> bytes:
 
 
 def _check_archive(path: Path) -> None:
-    """torch.save stores its records uncompressed, so they are never larger than the file."""
+    """Refuse what torch.save did not write: it stores records uncompressed, so they are never larger than the file."""
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
@@ -149,7 +149,7 @@ def _read_pickle(path: Path, *, mmap: bool) -> Any:
 
 
 def _refused(path: Path, said: str) -> UsageError:
-    """That a pickle holds more than tensors in plain containers."""
+    """The error for a pickle that holds more than tensors in plain containers."""
     found = re.search(r"GLOBAL ([\w.]+)", said)
     if found is None:
         problem = f"{path} is a pickle that torch.save did not write, or a damaged one."

@@ -1,4 +1,4 @@
-"""Where `load_weights` reads: a file as it is, or one of a state, whose SHA-256 lies beside it and is checked."""
+"""Where `load_weights` reads: a file as it is, or one of a state, whose SHA-256 is beside it and is checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.regular_file import read_regular
 
 
 def checked_source(path: Path) -> Path:
-    """The file to read: of a state the one with its model, else `path` itself.
+    """The file to read: for a state the one with its model, else `path` itself.
 
     Every byte of a file that a state's manifest names is read and compared with its SHA-256.
 
@@ -60,7 +60,7 @@ def _checked(path: Path) -> Path:
 
 
 def _is_state(folder: Path) -> bool:
-    """Whether there is a manifest of ours, perhaps a damaged one, or something that stands in its place."""
+    """Whether there is a manifest of ours, perhaps a damaged one, or something else in its place."""
     manifest = folder / NAME
     with contextlib.suppress(OSError, ValueError):
         return os.path.lexists(manifest) and (not manifest.is_file() or is_manifest(read_regular(manifest)))

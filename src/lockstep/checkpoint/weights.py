@@ -23,7 +23,7 @@ class LoadedWeights:
     """What `load_weights` did."""
 
     key: str
-    """Where in the file the weights stood; "" when the file is flat."""
+    """Where in the file the weights were; "" when the file is flat."""
     missing_keys: list[str]
     """Names that only the model has; they kept their values. Empty when strict."""
     unexpected_keys: list[str]
@@ -35,17 +35,17 @@ class LoadedWeights:
 def load_weights(
     model: nn.Module, path: str | os.PathLike[str], *, key: str | None = None, strict: bool = True
 ) -> LoadedWeights:
-    """Load a weight file into `model`, in place, on whatever device its tensors are. Any rank may call it, alone too.
+    """Load a weight file into `model`, in place, on whatever device its tensors are. Any rank may call it, even alone.
 
-    The file is safetensors or was written by `torch.save`, decided by its content; flat, or nested under a key; its
-    names with or without `module.` and `_orig_mod.`, and `model` too may be wrapped in DDP or compiled. A folder of
-    `run.save_state` works as well; its file is compared with the SHA-256 beside it. Nothing in a file is executed. When it
+    The file is safetensors or was written by `torch.save`, as its content shows; it is flat or nested under a key, and
+    its names may have `module.` and `_orig_mod.` in front. `model` too may be wrapped in DDP or compiled. A folder of
+    `run.save_state` works too; its file is compared with the SHA-256 beside it. Nothing in a file is executed. When it
     raises, the model is as it was.
 
     Args:
         model: its tensors on the meta device are skipped.
         path: the file.
-        key: the part of a nested file, as "ema" or "checkpoint.model"; by default the one that fits.
+        key: the part of a nested file, such as "ema" or "checkpoint.model"; by default the one that fits.
         strict: whether every name must be on both sides. Shapes must be equal in any case.
 
     Returns:
@@ -73,7 +73,7 @@ def load_weights(
 
 
 def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[str]:
-    """Refuse what cannot be copied without loss of meaning, before anything is copied; the names to be cast."""
+    """Refuse what cannot be copied without loss of meaning, before anything is copied; returns the names to cast."""
     for group in wanted.tied:
         for name in group[1:]:
             if name in values and not _same(values[name], values[group[0]]):
@@ -104,7 +104,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _check_cast(name: str, value: Tensor, target: Tensor, file: str) -> None:
-    """Rounding is fine; a different kind of dtype, or a value that becomes infinite or wraps, is not."""
+    """Refuse a different kind of dtype, or a value that would become infinite or wrap; rounding is fine."""
     said = f"{name} is {value.dtype} in {file} and {target.dtype} in the model".replace("torch.", "")
     if value.is_complex() != target.is_complex() or value.is_floating_point() != target.is_floating_point():
         raise UsageError(

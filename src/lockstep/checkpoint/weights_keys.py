@@ -20,7 +20,7 @@ PREFERRED = ("", "model", "state_dict", "model_state_dict")
 """Where the weights of a model are usually found; any other key is taken when it is the only one that fits."""
 MAX_DEPTH = 2
 SHOWN = 5
-"""This many names are listed of each kind of difference."""
+"""This many names are listed for each kind of difference."""
 EXTRA_STATE = "_extra_state"
 WRAPPED = "module."
 
@@ -151,7 +151,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def renames(fit: Fit, wanted: Wanted) -> str:
-    """Missing names that stand under another name in the file, as far as shapes and spelling tell."""
+    """Missing names that are in the file under another name, as far as shapes and spelling tell."""
     shapes = {name: fit.values[name].shape for name in fit.unexpected if isinstance(fit.values[name], Tensor)}
     found = []
     for name in fit.missing:

@@ -1,4 +1,4 @@
-"""Reads the machine and asks every check; the report is a list of rows."""
+"""Read the machine and run every check; the report is a list of rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memor
 
 
 def examine(variables: Mapping[str, str], version: str) -> Report:
-    """Look at everything; about as long as importing torch takes.
+    """Look at everything; takes about as long as importing torch.
 
     Args:
         variables: the environment.

@@ -13,7 +13,7 @@ from lockstep.launch.sizing import Machine, Wish, size
 
 
 def core_rows(machine: Machine, affinity: int) -> list[Row]:
-    """Cores, and ranks and threads by default.
+    """The cores, and the default ranks and threads.
 
     Args:
         machine: as `lockstep run` sees it.
@@ -43,10 +43,10 @@ def _default(machine: Machine) -> Row:
 
 
 def device_row(names: tuple[str, ...], gpus: int, present: int, visible: str | None) -> Row:
-    """What is there.
+    """The devices that are there.
 
     Args:
-        names: of the devices that torch can use.
+        names: those of the devices that torch can use.
         gpus: devices counted without torch, CUDA_VISIBLE_DEVICES respected.
         present: devices of the machine, CUDA_VISIBLE_DEVICES ignored.
         visible: CUDA_VISIBLE_DEVICES; None when it is not set.
@@ -63,7 +63,7 @@ def device_row(names: tuple[str, ...], gpus: int, present: int, visible: str | N
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-"""For each major version of CUDA the oldest Linux driver (NVIDIA's "CUDA Compatibility", minor version compatibility)."""
+"""By major version of CUDA, the oldest Linux driver (NVIDIA's "CUDA Compatibility", minor version compatibility)."""
 
 
 def read_driver(file: Path = DRIVER_VERSION) -> str:
@@ -81,7 +81,7 @@ def parse_driver(text: str) -> str:
 
 
 def driver_row(driver: str, gpus: int, facts: TorchFacts) -> Row:
-    """Whether driver and wheel fit.
+    """Whether the driver and the wheel fit.
 
     Args:
         driver: its version, or empty.
@@ -123,11 +123,11 @@ LEAST = 256
 
 
 def open_files_row(soft: int, hard: int) -> Row:
-    """Each tensor that a loader worker hands over is an open file while it is in use.
+    """Whether enough files may be open: each tensor that a loader worker hands over is one while it is in use.
 
     Args:
         soft: the limit in force; negative: none.
-        hard: up to which a person may raise it; negative: any.
+        hard: how far a person may raise it; negative: any.
     """
     if soft < 0 or soft >= COMFORTABLE:
         return ok("open files", "no limit" if soft < 0 else str(soft))

@@ -10,11 +10,11 @@ from lockstep.checkup.torch_facts import TorchFacts
 
 
 class State(StrEnum):
-    """How much it matters."""
+    """How much a row matters."""
 
     OK = "ok"
     NOTE = "note"
-    """Works, and could be better or is worth knowing."""
+    """Works, but could be better or is worth knowing."""
     PROBLEM = "problem"
     """Would keep a run from working."""
 
@@ -30,17 +30,17 @@ class Row:
 
 
 def ok(what: str, text: str) -> Row:
-    """Nothing to do."""
+    """Make a row for what needs nothing done."""
     return Row(what, State.OK, text)
 
 
 def note(what: str, text: str, fix: str) -> Row:
-    """Works, but."""
+    """Make a row for what works, but could be better or is worth knowing."""
     return Row(what, State.NOTE, text, fix)
 
 
 def problem(what: str, text: str, fix: str) -> Row:
-    """Does not work."""
+    """Make a row for what does not work."""
     return Row(what, State.PROBLEM, text, fix)
 
 
@@ -57,5 +57,5 @@ class Report:
         return all(row.state is not State.PROBLEM for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The report for machines."""
         return {"ok": self.healthy, "rows": [asdict(row) for row in self.rows], "torch": asdict(self.facts)}

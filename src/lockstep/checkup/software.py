@@ -1,4 +1,4 @@
-"""Python, torch, NumPy, lockstep and the backends of torch.distributed: which, whether new enough, which is used when."""
+"""Versions of Python, torch, NumPy and lockstep, whether they are new enough, and which backend is used when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TESTED_ONE = f"pip install torch=={torch_versions.TESTED[-1]}"
 
 
 def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts) -> list[Row]:
-    """A row for each."""
+    """A row for each version."""
     return [
         _python(python),
         _torch(facts),
@@ -23,7 +23,7 @@ def version_rows(python: tuple[int, int, int], lockstep: str, facts: TorchFacts)
 
 
 def names_row(facts: TorchFacts) -> Row:
-    """Whether torch has what lockstep uses of it without a promise."""
+    """Whether torch has the private names that lockstep uses."""
     if facts.error:
         return problem("torch's names", "unknown without torch", "See torch.")
     if facts.missing:
@@ -64,7 +64,7 @@ KNOWN = ("gloo", "nccl", "mpi", "ucc")
 
 
 def backend_row(facts: TorchFacts) -> Row:
-    """Has and has not, and the choice."""
+    """Which backends torch has and lacks, and which are used."""
     if facts.error:
         return problem("backends", "unknown without torch", "See torch.")
     if "gloo" not in facts.backends:

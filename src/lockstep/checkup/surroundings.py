@@ -1,4 +1,4 @@
-"""What is around a run: shared memory, the folder of runs, the loopback device, leftovers of earlier runs, private views of files."""
+"""What surrounds a run: shared memory, the folder of runs, the loopback device, leftovers, private views of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIX = "In a container: docker run --shm-size=8g, or --ipc=host. Or num_workers=0
 
 
 def shared_memory_row(total: int, free: int, writable: bool) -> Row:
-    """Whether it is large enough.
+    """Whether shared memory is large enough.
 
     Args:
         total: bytes; 0 when there is none.
@@ -39,7 +39,7 @@ def shared_memory_row(total: int, free: int, writable: bool) -> Row:
 
 
 def read_shared_memory(folder: Path = FOLDER) -> tuple[int, int, bool]:
-    """Total, free, writable."""
+    """Total and free bytes, and whether it is writable."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -74,7 +74,7 @@ def folder_row(folder: Path, writable: bool, free: int) -> Row:
 
 
 def read_folder(folder: Path) -> tuple[bool, int]:
-    """Writable, and free bytes; no and 0 also where the working directory is gone."""
+    """Whether it is writable, and free bytes; False and 0 also if the working directory is gone."""
     try:
         place = folder.absolute()
         while not place.exists():
@@ -93,7 +93,7 @@ def loopback_row(error: str) -> Row:
 
 
 def try_loopback() -> str:
-    """Connect to a socket of our own; what went wrong, or nothing."""
+    """Connect to a socket of our own; what went wrong, or empty."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
@@ -108,7 +108,7 @@ MAX_NAMED = 8
 
 
 def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
-    """None, or which and how to end them."""
+    """Whether earlier runs left anything, and how to get rid of it."""
     found = []
     if processes:
         found.append(f"{len(processes)} process{'es' if len(processes) > 1 else ''} of runs that have ended")
@@ -127,7 +127,7 @@ def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
 
 
 def try_view() -> ViewReport:
-    """Make a private view of the file system and let go of it; in a process with one thread."""
+    """Make a private view of the file system and let go of it. Call in a process with one thread."""
     base = Path(tempfile.mkdtemp(prefix="lockstep-doctor-")).resolve()
     try:
         (base / "layers").mkdir()
@@ -140,7 +140,7 @@ def try_view() -> ViewReport:
 
 
 def private_files_row(report: ViewReport) -> Row:
-    """Views, or why not and what happens then."""
+    """Whether private views work; if not, why, and what happens then."""
     if report.problem:
         return note(
             "private files",

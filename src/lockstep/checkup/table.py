@@ -12,7 +12,7 @@ STYLES = {State.OK: "green", State.NOTE: "yellow", State.PROBLEM: "bold red"}
 
 
 def show(report: Report, console: Console) -> None:
-    """Print it."""
+    """Print the report."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
     drawn.add_column(no_wrap=True)
     drawn.add_column(no_wrap=True)

@@ -1,7 +1,7 @@
 """What torch knows about this machine, asked in an interpreter of its own: the command itself never imports torch.
 
 `python -P -m lockstep.checkup.torch_facts` prints the facts as one JSON object: before it tries lockstep's process group and
-again afterwards, so that a torch which ends the process there is told from one that cannot be imported.
+again afterwards, so that a torch that ends the process there can be told from one that cannot be imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """All defaults: torch could not be imported."""
+    """What torch said; all defaults if it could not be imported."""
 
     error: str = ""
     """The last line of what went wrong; empty when torch could be imported."""
@@ -46,9 +46,9 @@ class TorchFacts:
     not_compiled: str = ""
     """Why lockstep's compiled part cannot be used, with the fix; empty when it can."""
     instructions: str = ""
-    """Those that the compiled part adds up with."""
+    """The instruction set that the compiled part adds with."""
     missing: tuple[str, ...] = ()
-    """Private names that lockstep uses and this torch has not, each with what it is needed for."""
+    """Private names that lockstep uses and this torch lacks, each with what it is needed for."""
     misfit: str = ""
     """Why lockstep's process group does not work with this torch, in one sentence; empty when it does."""
 
@@ -68,7 +68,7 @@ def ask_torch(variables: Mapping[str, str]) -> TorchFacts:
 
 
 def parse_facts(out: str, err: str, code: int) -> TorchFacts:
-    """The facts from what the interpreter printed; its last line, because libraries print too."""
+    """The facts from the last line that the interpreter printed; libraries print too."""
     lines = out.strip().splitlines()
     try:
         told = json.loads(lines[-1])

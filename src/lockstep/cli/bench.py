@@ -156,7 +156,7 @@ def check_plot(text: str | None) -> Path | None:
     """The path of the picture.
 
     Raises:
-        UsageError: when it could not be drawn or written in the end.
+        UsageError: when it could not be drawn or written at the end.
     """
     if text is None:
         return None
@@ -178,11 +178,11 @@ def check_plot(text: str | None) -> Path | None:
 
 
 def _silent(_label: str, _seconds: float | None) -> None:
-    """The rounds tell what is under way."""
+    """Do nothing: the rounds say what is under way."""
 
 
 def _begin(text: str) -> None:
-    """On a terminal, what runs now; `_say` writes over it."""
+    """Show on a terminal what runs now; `_say` overwrites it."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
 

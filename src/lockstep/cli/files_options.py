@@ -19,5 +19,5 @@ def accept_in_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note(sentence: str) -> None:
-    """A line on standard error, beside those of the runs."""
+    """Print a line on standard error, among those of the runs."""
     click.echo(f"note: {sentence}", err=True)

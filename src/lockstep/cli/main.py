@@ -1,4 +1,4 @@
-"""`lockstep`: the commands, loaded when they are called, so that `lockstep --help` answers at once and without torch."""
+"""`lockstep`: the commands, loaded when they are called, so `lockstep --help` answers at once and without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS = {
     "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
     "doctor": ("lockstep.cli.doctor", "Look at this machine, and say what would keep a run from working."),
 }
-"""Name: module (with a command of that name) and what `--help` says."""
+"""By name: the module (with a command of that name) and its line in `--help`."""
 EXAMPLES = """\b
 Examples:
   lockstep run train.py --lr 0.1             one rank per GPU, or per core
@@ -67,7 +67,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """The entrance of `lockstep` and `python -m lockstep`. A mistake is a line with the problem, one with the fix, and exit code 2."""
+    """The entry point of `lockstep` and `python -m lockstep`. A mistake is its problem, its fix, and exit code 2."""
     try:
         code = _run()
         if sys.stdout is not None:
@@ -90,19 +90,19 @@ def _run() -> int:
 
 
 def _say(error: click.ClickException | LockstepError | OSError) -> int:
-    """What is wrong, on standard error; the exit code. A reader of the output that has gone away wants to hear nothing."""
+    """Print what is wrong on standard error; the exit code. A broken pipe prints nothing: its reader is gone."""
     if not isinstance(error, BrokenPipeError):
-        with suppress(OSError):  # where standard error cannot be written, the exit code has to say it
+        with suppress(OSError):  # where standard error cannot be written, only the exit code can say it
             click.echo(_text(error), err=True)
     if isinstance(error, OSError):
-        with suppress(OSError, ValueError):  # the interpreter would try again to write what is left, and say so
+        with suppress(OSError, ValueError):  # the interpreter would try again to write the rest, and complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     too_many_files = isinstance(error, OSError) and error.errno == errno.EMFILE
     return 2 if too_many_files or isinstance(error, (click.ClickException, UsageError)) else 1
 
 
 def _text(error: click.ClickException | LockstepError | OSError) -> str:
-    """Click's message, with the way to the options if it has none; ours as it is; the system's with its object."""
+    """Click's message, with a pointer to `--help` for a usage error; ours unchanged; the system's with its file."""
     if isinstance(error, UsageError):
         return mistake_text(error.problem, error.fix)
     if isinstance(error, LockstepError):

@@ -1,4 +1,4 @@
-"""The program that a command is to run, checked before anything starts; and the machine that it is to run on."""
+"""The program that a command runs, checked before anything starts, and the machine that it runs on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_program(script: str, is_module: bool, command: str) -> None:
             _check_module(script)
         else:
             _check_script(script, command)
-    except OSError as error:  # a name that no file can have, a folder that may not be looked into
+    except OSError as error:  # a name that no file can have, a folder without permission
         raise UsageError(f"{visible(script)} cannot be read: {error.strerror}.", "Check the path.") from None
 
 
@@ -68,10 +68,10 @@ def machine_for(device: str) -> Machine:
 
 
 def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:
-    """The program, with one number of threads for all runs: what `most_ranks` ranks get.
+    """The program, with the same number of threads in all runs: what `most_ranks` ranks get.
 
     Raises:
-        UsageError: when the options cannot be true on this machine.
+        UsageError: when this machine cannot meet the options.
     """
     sized = size(Wish(str(most_ranks), options["device"], None, options["threads"]), machine)
     return Program(

@@ -13,9 +13,9 @@ from lockstep.visible import visible_lines
 
 
 def screen() -> Console:
-    """A console for standard output. rich writes control characters of a text as they are, so they are shown before.
+    """A console for standard output. rich passes control characters through, so they are made visible first.
 
-    A newline is where rich broke a line. Who prints a name from elsewhere takes its newlines out first (`visible`).
+    A newline is where rich broke a line. Callers remove the newlines of a name from elsewhere first (`visible`).
     """
     console = Console(highlight=False)
     console.push_render_hook(_Visible())
@@ -29,7 +29,7 @@ class _Visible(RenderHook):
 
 @dataclass(frozen=True)
 class _Shown:
-    """What `inner` shows, with its control characters visible; the styles are rich's own and not among them."""
+    """What `inner` shows, with its control characters visible; rich's own styles are not affected."""
 
     inner: ConsoleRenderable
 

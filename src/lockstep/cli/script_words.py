@@ -1,4 +1,4 @@
-"""Which words of a command line are the command's own, which are the script's, and which are where nobody meant them."""
+"""Which words of a command line are the command's own, which are the script's, and which are probably misplaced."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lockstep.launch.legacy_local_rank import source_of
 
 
 def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
-    """The words in the order: the command's options, the script, the script's words.
+    """Put the words in this order: the command's options, the script, the script's words.
 
-    The command's options stand before the script or right behind it. The first word behind the script that is none of
-    them begins the script's own, whatever follows; so does `--`, which is dropped.
+    The command's options come before the script or right after it. The first other word after the script begins the
+    script's own, whatever follows; so does `--`, which is dropped.
 
     Args:
-        words: as they were typed.
+        words: as typed.
         valued: options that take the next word, unless they carry `=value`.
         flags: options without a value.
 
@@ -47,16 +47,16 @@ def own_first(words: Sequence[str], valued: Collection[str], flags: Collection[s
 
 
 CLOSE = 0.8
-"""A word that is as close as this to an option is probably meant to be it: --stesp, --rank."""
+"""A word this close to an option is probably meant to be that option: --stesp, --rank."""
 
 
 def strays(words: Sequence[str], options: Collection[str], source: str | None) -> list[str]:
     """What to say about the script's words that look like the command's own: one sentence for each.
 
     Args:
-        words: that go to the script.
+        words: those that go to the script.
         options: the command's, in all spellings.
-        source: the script's text; what it names itself is its own. None: nothing is known of it.
+        source: the script's text; an option that it names is its own. None when unknown.
     """
     text = source or ""
     said: dict[str, str] = {}
@@ -74,13 +74,13 @@ def _declares(source: str, option: str) -> bool:
 
 
 def _has_word(source: str, name: str) -> bool:
-    """Whether the script has a variable or an option of this name, as some libraries make the one of the other."""
+    """Whether the script has a variable or an option of this name; some libraries derive one from the other."""
     spelt = "[-_]".join(map(re.escape, re.split("[-_]", name)))
     return re.search(rf"\b{spelt}\b", source) is not None
 
 
 class OptionsAroundScript(click.Command):
-    """Takes its options before SCRIPT and right behind it."""
+    """A command that takes its options before SCRIPT and right after it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]

@@ -1,4 +1,4 @@
-"""Options that the commands which start runs share: in which arithmetic to compute, and how a model is laid on ranks."""
+"""Options shared by the commands that start runs: the arithmetic, and how a model is laid out on ranks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
 
 
 def arithmetic_from(options: Mapping[str, Any]) -> Arithmetic:
-    """What the options say.
+    """Read the arithmetic from the options.
 
     Raises:
-        UsageError: for a name that is none.
+        UsageError: for an unknown name.
     """
     said = Arithmetic(options["precision"], options["numerics"])
     said.decided()
@@ -58,12 +58,12 @@ def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_from(options: Mapping[str, Any]) -> Form:
-    """What the options say."""
+    """Read the form from the options."""
     return Form(options["strategy"], options["mesh"], options["schedule"])
 
 
 def check_form(form: Form, ranks: int, lanes: int | None, device: str) -> None:
-    """Raise `UsageError` when the form cannot be true with this many ranks, lanes, on "cpu" or "cuda"; before anything starts."""
+    """Raise `UsageError`, before anything starts, when ranks, lanes or device ("cpu", "cuda") rule out the form."""
     if form.schedule and not (form.strategy or form.mesh):
         form = Form("pipeline", None, form.schedule)  # the script may name the strategy
     mesh = choose_mesh(form, ranks)

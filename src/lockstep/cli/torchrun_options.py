@@ -1,7 +1,7 @@
-"""torchrun's options, in both of its spellings, for `lockstep run`: a torchrun command line works unchanged.
+"""torchrun's options, in both spellings, for `lockstep run`: a torchrun command line works unchanged.
 
-Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once. As in torchrun a
-variable PET_NAME stands for `--name` where that is not given.
+Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once. As in
+torchrun, a variable PET_NAME takes the place of `--name` where that is not given.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REFUSED = {
         "Leave it out: each rank gets cuda:LOCAL_RANK.",
     ),
 }
-"""Options whose silent neglect would change what the script does, with the problem and the fix."""
+"""Options that would change what the script does if they were silently ignored, with the problem and the fix."""
 
 
 def spellings(option: str) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def spellings(option: str) -> tuple[str, ...]:
 
 
 def variable(option: str) -> str:
-    """What torchrun reads where an option is not given: PET_NODE_RANK for `--node-rank`."""
+    """The variable that torchrun reads where an option is not given: PET_NODE_RANK for `--node-rank`."""
     return f"PET_{option[2:].replace('-', '_').upper()}"
 
 
@@ -89,7 +89,7 @@ def without_meaning(given: Mapping[str, Any]) -> list[str]:
     """The given options that change nothing on one node, by name.
 
     Raises:
-        UsageError: for one whose neglect would change what the script does.
+        UsageError: for one that would change what the script does if it were ignored.
     """
     names = [name for name, value in given.items() if value not in (None, False)]
     for name in names:

@@ -131,7 +131,7 @@ def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
     """The names behind --accept, given several times or with commas.
 
     Raises:
-        UsageError: for a name that is none.
+        UsageError: for an unknown name.
     """
     names = tuple(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
     for name in names:
@@ -146,7 +146,7 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
     """The file to write, and the file to compare with and what it holds.
 
     Raises:
-        UsageError: when the one could not be written in the end, or the other cannot be trusted.
+        UsageError: when the first could not be written at the end, or the second cannot be trusted.
     """
     if save is not None:
         path = Path(save)
@@ -161,7 +161,7 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
 
 
 def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
-    """`1,2,4` as numbers, in the given order; one number only where it is `alone` something to compare.
+    """`1,2,4` as numbers, in the given order; a single number only if `alone`.
 
     Raises:
         UsageError: for anything but numbers of at least 1 with commas between them.
@@ -183,14 +183,14 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
 
 
 class Progress:
-    """A line for each run on standard error: begun where a line can be finished later, else when it has ended."""
+    """A line for each run on standard error: begun where it can be finished later, else printed when the run ended."""
 
     def __init__(self) -> None:
         self._later = sys.stderr.isatty()
         self._present = ""
 
     def watch(self, label: str, seconds: float | None) -> None:
-        """A run begins, or has ended after this many seconds."""
+        """Show that a run begins, or has ended after this many seconds."""
         self._present = label if seconds is None else ""
         if seconds is None and self._later:
             click.echo(f"{label} … ", err=True, nl=False)
@@ -198,7 +198,7 @@ class Progress:
             click.echo(f"{seconds:.1f} s" if self._later else f"{label} … {seconds:.1f} s", err=True)
 
     def say_stopped(self, code: int) -> None:
-        """A signal, 128 less than `code`, has ended everything."""
+        """Say that a signal, 128 less than `code`, has ended everything."""
         name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
         where = f' in the run "{self._present}"' if self._present else ""
         newline = "\n" if self._later and self._present else ""

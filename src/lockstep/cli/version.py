@@ -1,4 +1,4 @@
-"""The version of the installed package, which pyproject.toml alone says."""
+"""The version of the installed package, which only pyproject.toml states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    """Three numbers with dots, or that it is not installed."""
+    """Three numbers with dots, or "(not installed)"."""
     try:
         return metadata.version("lockstep-train")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What torch.distributed gets under the name "lockstep": a process group over shared memory.
+"""The backend "lockstep" of torch.distributed: a process group over shared memory.
 
     join(options)                  torch makes a group: the ranks meet (node/), then        joining
       LockstepProcessGroup         membership + one file for each family of operations      group

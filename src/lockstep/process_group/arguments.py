@@ -14,7 +14,7 @@ from lockstep.process_group.errors import CollectiveMisused
 def options(
     kind: Any, given: Any, *, op: Any = None, root: int | None = None, timeout: dt.timedelta | None = None
 ) -> Any:
-    """Torch's options of a call: as they are given, or made of what its shorter forms say instead (then it goes on).
+    """The options of a torch call: as given, or made from what its shorter forms pass instead (then it goes on).
 
     Args:
         kind: the class of options.
@@ -42,7 +42,7 @@ def options(
 
 
 def only(tensors: Any) -> Tensor:
-    """The tensor of a call: itself, or a list of one (torch's interface is from when a rank had several devices)."""
+    """The tensor of a call, itself or in a list of one (torch's interface is from when a rank had several devices)."""
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
@@ -54,10 +54,10 @@ def only(tensors: Any) -> Tensor:
 
 
 def all_of(tensors: Any) -> list[Tensor]:
-    """The tensors of a call: itself, or a list of them.
+    """The tensors of a call, given as one tensor or a list.
 
     Raises:
-        CollectiveMisused: without any, and when they differ in dtype or shape.
+        CollectiveMisused: when there is none, or they differ in dtype or shape.
     """
     if isinstance(tensors, Tensor):
         return [tensors]

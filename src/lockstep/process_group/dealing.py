@@ -19,7 +19,7 @@ _ALL_TO_ALL = c10d.AllToAllOptions()
 
 
 class Dealing(Membership):
-    """Lists of tensors, or rows of one."""
+    """all_to_all over lists of tensors, or over the rows of one."""
 
     @seen(2, "all_to_all")
     def alltoall(
@@ -73,7 +73,7 @@ class Dealing(Membership):
 
 
 def _starts(address: int, counts: Sequence[int], itemsize: int) -> list[int]:
-    """Where parts of these many elements begin that lie one after the other."""
+    """Where consecutive parts with these numbers of elements begin."""
     starts = []
     for count in counts:
         starts.append(address)

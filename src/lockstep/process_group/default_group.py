@@ -10,7 +10,7 @@ from lockstep.process_group.membership import Membership
 def num_exchanges() -> int | None:
     """How many collectives this rank's script and its libraries have begun in the default group.
 
-    Of other groups, and under NCCL or Gloo of messages between two ranks, nothing is known. None where the group does not count:
+    Other groups are not counted, nor, under NCCL or Gloo, messages between two ranks. None if the group does not count:
     one with a backend for each kind of device (`init_process_group("cpu:gloo,cuda:gloo")`).
     """
     group = dist.group.WORLD if dist.is_initialized() else None

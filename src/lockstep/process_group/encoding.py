@@ -1,4 +1,4 @@
-"""How torch's dtypes and reduce operations are told to the compiled part, as numbers of native/src/kernels/kernels.hpp."""
+"""How torch's dtypes and reduce operations reach the compiled part, as numbers of native/src/kernels/kernels.hpp."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _WIDENED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch
 _Op = dist.ReduceOp
 _NAMES = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 OP_CODES = {hash(getattr(_Op, name)): code for code, name in enumerate(_NAMES)}
-"""By torch's own hash of an operation: comparing or reading `.op` costs two to four times as much. PREMUL_SUM is in none."""
+"""By torch's own hash of an operation: comparing or reading `.op` costs two to four times as much. Not PREMUL_SUM."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How the terms of a reduction are told to the compiled part."""
+    """How the terms of a reduction are passed to the compiled part."""
 
     op: int
     dtype: int
@@ -35,7 +35,7 @@ class Terms:
     factor: float | Tensor | None = None
     """What this rank's term is multiplied by first."""
     wide: torch.dtype | None = None
-    """In which dtype the terms are added up, when it is another one."""
+    """The dtype in which the terms are added up, if it is a different one."""
 
     @property
     def are_tensors(self) -> bool:
@@ -54,11 +54,11 @@ def terms_of(op: Any, dtype: torch.dtype) -> Terms:
     """What to add up, for a `dist.ReduceOp` and the dtype of the tensors.
 
     Raises:
-        CollectiveMisused: for dtypes that cannot be reduced, or not so.
+        CollectiveMisused: for dtypes that cannot be reduced, or not with this operation.
     """
     code = OP_CODES.get(hash(op))
     factor = None
-    if code is None:  # PREMUL_SUM: torch shows its factor only so
+    if code is None:  # PREMUL_SUM: torch shows its factor only this way
         code, factor = SUM, op.__getstate__()[1]
         if not dtype.is_floating_point:
             raise CollectiveMisused(

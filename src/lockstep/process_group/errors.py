@@ -14,7 +14,7 @@ from lockstep.node.troubles import ABORTED, DISAGREEMENT, LOST, SAME_CALLS
 SAME_AMOUNTS = "Receive what is sent: as many elements, in the same shape and dtype."
 
 
-class CollectiveMisused(UsageError, dist.DistBackendError):  # noqa: N818 - named like the classes it is of
+class CollectiveMisused(UsageError, dist.DistBackendError):  # noqa: N818 - named like its bases
     """A call that cannot be right: unsupported tensors, ranks that call different operations, a group after its end."""
 
 

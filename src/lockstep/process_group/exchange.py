@@ -1,4 +1,4 @@
-"""One rank's membership of a group, told in torch's tensors: where operations begin, and how their errors are told."""
+"""One rank's membership of a group, in terms of torch's tensors: where operations begin, and how their errors raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.process_group.operands import Buffers
 from lockstep.process_group.work import DONE, Handle, Transfer
 
 (BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER) = range(8)
-"""Kinds, as numbers of native/src/control.hpp."""
+"""Kinds of operation, as numbered in native/src/control.hpp."""
 
 _NO_TIME = dt.timedelta(0)
 
@@ -34,12 +34,12 @@ class Exchange:
     def __init__(self, native: compiled.Group, patience: dt.timedelta, title: str) -> None:
         self.native, self.patience, self._title = native, patience, title
         self.is_impatient = False
-        """Whether the patience is another one than the group was made with."""
+        """Whether the patience differs from the one that the group was made with."""
         self.is_closed = False
         self.num_begun = 0
         """Operations and messages that this rank has begun."""
         self.gathered: list[Handle] | None = None
-        """Works that were begun since `_start_coalescing`."""
+        """Works begun since `_start_coalescing`."""
         self._owner = os.getpid()
         self._under_way: list[Transfer] = []
         self._most_kept = 1
@@ -72,7 +72,7 @@ class Exchange:
         self, dtype: int, inputs: list[int], outputs: list[int], sends: list[int], receives: list[int],
         buffers: Buffers, results: list[Tensor], opts: Any,
     ) -> dist.Work:  # fmt: skip
-        """all_to_all with these many elements for each rank and from each rank."""
+        """all_to_all with these numbers of elements for each rank and from each rank."""
         self.num_begun += 1
         try:
             pending = self.native.begin_all_to_all(dtype, inputs, outputs, sends, receives)
@@ -127,7 +127,7 @@ class Exchange:
         return self.follow([message], buffers, [tensor])
 
     def receive(self, tensor: Tensor, dtype: int, source: int, tag: int) -> Handle:
-        """From any rank when `source` is the number of ranks."""
+        """Receive from `source`, or from any rank if it is the number of ranks."""
         self.num_begun += 1
         buffers = Buffers()
         address = buffers.writes(tensor)
@@ -138,11 +138,11 @@ class Exchange:
         return self.follow([message], buffers, [tensor])
 
     def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
-        """A work for them. Its tensors stay alive until it is finished, also when nobody keeps the work."""
+        """Make a work for them. Its tensors stay alive until it is finished, even if nobody keeps the work."""
         transfer = Transfer(self, pendings, buffers, results)
         with self._lock:
             if len(self._under_way) >= self._most_kept:
-                # All of them, for one that nobody answers (a message about the end of training) may stand before finished ones.
+                # All of them: one that nobody answers (a message about the end of training) may precede finished ones.
                 self._under_way = [other for other in self._under_way if not other.is_over()]
                 self._most_kept = 2 * len(self._under_way) + 1
             self._under_way.append(transfer)
@@ -170,7 +170,7 @@ class Exchange:
         self.native.leave()
 
     def fail(self, error: Exception) -> NoReturn:
-        """Raise what the compiled part has raised, as one of `collective_errors`."""
+        """Raise what the compiled part raised, as one of the classes in `errors`."""
         if self.is_closed:
             raise CollectiveMisused(
                 f"{self._title} was destroyed on this rank.",

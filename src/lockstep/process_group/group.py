@@ -1,8 +1,8 @@
 """torch.distributed's process group over shared memory: every collective that torch knows, for CPU tensors.
 
-A Python subclass of `dist.ProcessGroup` over the compiled transport; docs/design/0015 tells why. torch's Python
-functions call these methods, and torch's C++ (DDP, functional collectives) calls them by way of its trampolines. What a
-method returns is a `dist.Work`.
+A Python subclass of `dist.ProcessGroup` over the compiled transport; docs/design/0015 says why. torch's Python
+functions call these methods, and torch's C++ (DDP, functional collectives) calls them through its trampolines. A method
+returns a `dist.Work`.
 
 Methods are named and called as torch calls them; `opts` is torch's object of options for the operation, which carries
 root, reduce op, and whether the caller goes on while the exchange is under way.
@@ -33,5 +33,5 @@ class LockstepProcessGroup(Reductions, Movements, Dealing):
         return self.exchange.barrier(options(c10d.BarrierOptions, opts, timeout=timeout))
 
     def monitored_barrier(self, timeout: dt.timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the ranks that are late, in the words of Gloo's; it breaks the group."""
+        """A barrier whose error names the ranks that are late, in Gloo's words; it breaks the group."""
         monitored_barrier(self.exchange, self.rank(), timeout, wait_all_ranks)

@@ -21,19 +21,19 @@ from lockstep.process_group.new_group import agree_on_new_groups
 from lockstep.process_group.watched import NAME
 
 _withdrawn: list[str] = []
-"""Why there are no groups of this backend, once that was found."""
+"""Why there are no groups of this backend, once that is known."""
 
 
 def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # noqa: ARG001 - torch's signature
-    """Make this rank's part of a group; every rank of the group does.
+    """Make this rank's part of a group. Collective: call it on every rank of the group.
 
     Args:
         options: torch's `_DistributedBackendOptions`: store, rank and size in the group, global ranks, timeout.
         backend_options: `pg_options` of the caller; there are none for this backend.
 
     Raises:
-        CollectiveMisused: on every rank, when some are on another machine, there is no compiled part, or this torch and the
-            backend do not fit.
+        CollectiveMisused: on every rank, when some are on another machine, there is no compiled part, or the backend
+            does not fit this torch.
         CollectivePeerLost: when a rank of the default group has ended and does not come.
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
@@ -66,16 +66,16 @@ def _meeting_number(store: Store, size: int) -> int:
 
 
 def register() -> None:
-    """Make the name known to torch.distributed; twice does no harm."""
+    """Register the name with torch.distributed; a second call changes nothing."""
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, join, extended_api=True, devices=["cpu"])
     agree_on_new_groups()
     answer_monitored_barrier()
-    # torch's flight recorder takes hold of a part that a group in Python has not; our own errors name every rank's line
+    # torch's flight recorder uses a part that a group in Python lacks; our own errors name every rank's line
     if (recorded_elsewhere := torch_private.if_there("recorded_elsewhere")) is not None:
         recorded_elsewhere.add(NAME)
 
 
 def withdraw(why: str) -> None:
-    """From now on whoever asks for a group of this backend hears why there is none."""
+    """Refuse groups of this backend from now on, and say why."""
     _withdrawn.append(why)

@@ -25,7 +25,7 @@ class Membership(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for subclasses is not in the stub
         self.exchange = exchange
         self.known = known
-        """Which processes the ranks are, by their numbers in the default group."""
+        """The ranks' numbers in the default group."""
         self._rank, self._size, self._store = rank, size, store
         self._group_name, self._group_desc = "", ""
         self._stand_in: dist.ProcessGroup | None = None
@@ -89,18 +89,18 @@ class Membership(dist.ProcessGroup):
         return False
 
     def split_group(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Refuse: torch's own for a subclass in Python ends the process."""
+        """Refuse: torch's own ends the process for a subclass in Python."""
         raise CollectiveMisused("The backend lockstep does not split groups.", "Use dist.new_group for each part.")
 
     merge_remote_group = split_group
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
-        """How long later operations, and those under way, wait for another rank."""
+        """Set how long later operations, and those under way, wait for another rank."""
         self.exchange.patience = timeout
         self.exchange.is_impatient = True
 
     def shutdown(self) -> None:
-        """Leave: ranks that still wait for this one raise. `dist.destroy_process_group` calls it."""
+        """Leave the group: ranks that still wait for this one raise. `dist.destroy_process_group` calls it."""
         self.exchange.close()
 
     def abort(self) -> None:
@@ -119,9 +119,9 @@ class Membership(dist.ProcessGroup):
         """One work for several; waits for them when the caller does not go on meanwhile.
 
         Args:
-            works: in the order in which their results are brought to their places.
+            works: in the order in which their results are copied back.
             is_async: whether the caller goes on.
-            buffers: what is brought to its place after them.
+            buffers: what is copied back after them.
         """
         transfers = [work.transfer for work in works if isinstance(work, Handle)]
         if not is_async:

@@ -1,4 +1,4 @@
-"""`monitored_barrier`: a barrier that says which ranks did not come, in the words of Gloo's, for which torch's callers look."""
+"""`monitored_barrier`: a barrier that says which ranks did not come, in Gloo's words, which callers look for."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def monitored_barrier(exchange: Exchange, rank: int, timeout: dt.timedelta | Non
         exchange: the group's.
         rank: this one in the group.
         timeout: how long; None is the group's.
-        wait_all_ranks: whether rank 0 names all ranks that are late, and not only the first one.
+        wait_all_ranks: whether rank 0 names all ranks that are late, not only the first.
 
     Raises:
         CollectiveFailed: on every rank that came, when one did not. Rank 0 names those that are late, the others rank 0.

@@ -1,4 +1,4 @@
-"""Those operations of a process group that copy: broadcast, all_gather, gather, scatter, send and receive."""
+"""The operations of a process group that copy: broadcast, all_gather, gather, scatter, send and receive."""
 
 from __future__ import annotations
 

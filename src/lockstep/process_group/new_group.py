@@ -1,8 +1,8 @@
 """`dist.new_group` over a default group of this backend: all ranks say that they enter it before any goes on.
 
-torch demands that every rank enters it, members or not, but sees no rank that does something else: members wait for each
-other in a store, and who is no member goes on. Here it begins as an operation of the default group, so a rank that calls
-another one is found as everywhere.
+torch requires every rank to enter it, member or not, but does not notice a rank that does something else: members wait
+for each other in a store, and the others go on. Here it begins as an operation of the default group, so a rank that
+calls another one is found as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEAR = 6
 
 
 def agree_on_new_groups() -> None:
-    """Put that before torch's function, by which all its ways to a new group go; a second call changes nothing."""
+    """Put that in front of torch's function that makes every new group; a second call changes nothing."""
     original = torch_private.if_there("make_group")  # what new_group, device meshes and functional collectives call
     if original is not None and not hasattr(original, _MARK):
         torch_private.replace("make_group", _agreed(original))
@@ -50,7 +50,7 @@ def _agreed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _who_enter() -> Any:
-    """The group whose ranks call: the default one, but the one that is cut in `new_subgroups(group=)`, which tells nobody."""
+    """The group whose ranks call: the default one, or the one that `new_subgroups(group=)` cuts, found in its frame."""
     frame = sys._getframe(2)  # noqa: SLF001 - as inspect.currentframe
     for _ in range(_NEAR):
         if (
@@ -65,7 +65,7 @@ def _who_enter() -> Any:
 
 
 def _readable(ranks: Iterable[Any]) -> list[int]:
-    """The ranks; none where torch will say what is wrong with them: whether ranks agree first must not depend on that."""
+    """The ranks; none if torch will refuse them: whether ranks agree first must not depend on that."""
     try:
         numbers = [operator.index(rank) for rank in ranks]
     except TypeError:

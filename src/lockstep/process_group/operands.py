@@ -1,4 +1,4 @@
-"""The memory of one operation's tensors: addresses for the compiled part, contiguous copies where they are needed."""
+"""The memory of one operation's tensors: addresses for the compiled part, contiguous copies where needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.torch_private import FakeTensor
 
 _STRIDED = torch.strided
 ONLY_ITSELF = Tensor.__torch_dispatch__
-"""What tensors have whose numbers are their own. Another one stands in for tensors inside, and its address means nothing."""
+"""The dispatch of tensors with numbers of their own. Any other wraps tensors inside, and its address means nothing."""
 
 
 class NoNumbers(CollectiveMisused):
@@ -29,12 +29,12 @@ class NoNumbers(CollectiveMisused):
 
 
 def _is_dtensor(tensor: Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # half as long to import as torch
+    module = sys.modules.get("torch.distributed.tensor")  # takes half as long to import as torch
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor lie in this process's memory one after the other, as they are."""
+    """Whether the numbers of a tensor are in this process's memory, one after the other and unchanged."""
     return (
         type(tensor).__torch_dispatch__ is ONLY_ITSELF
         and tensor.is_cpu
@@ -71,7 +71,7 @@ def check_place(tensor: Tensor) -> None:
     """Refuse what is not in the memory of the process.
 
     Raises:
-        CollectiveMisused: tensors on another device, and sparse ones.
+        CollectiveMisused: for tensors on another device, and sparse ones.
     """
     if not tensor.is_cpu:
         raise CollectiveMisused(
@@ -88,7 +88,7 @@ def overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def share_memory(*owners: Sequence[Tensor]) -> bool:
-    """Whether tensors of different owners lie over each other; where there are gaps in them that is too much said."""
+    """Whether tensors of different owners overlap; tensors with gaps may count as overlapping though they do not."""
     stretches = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor), owner)
         for owner, tensors in enumerate(owners)
@@ -116,7 +116,7 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 
 def unspoilt(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The inputs of several operations that are one call; copies where an output of one lies over the input of another.
+    """The inputs of several operations that are one call; copies where an output of one overlaps the input of another.
 
     Args:
         outputs: those of each operation.
@@ -156,7 +156,7 @@ class Buffers:
     def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
-        With `also_reads` the tensor's numbers stand there before.
+        With `also_reads` the tensor's numbers are there already.
         """
         if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
             check_place(tensor)
@@ -167,7 +167,7 @@ class Buffers:
         return tensor.data_ptr()
 
     def replaces(self, buffer: Tensor, *targets: Tensor) -> int:
-        """An address for the operation, of a contiguous tensor; `copy_back` brings its numbers into the targets, in turn."""
+        """The address of a contiguous tensor for the operation; `copy_back` copies it into the targets, in turn."""
         for target in map(with_numbers, targets):
             check_place(target)
             self._back.append((target.detach(), buffer))
@@ -175,7 +175,7 @@ class Buffers:
         return buffer.data_ptr()
 
     def also(self, source: Tensor, targets: Sequence[Tensor]) -> None:
-        """At the end, bring the numbers of a tensor into others too."""
+        """Copy the numbers of a tensor into others too, at the end."""
         self._back += [(target.detach(), source) for target in targets]
 
     def reads_all(self, tensors: Sequence[Tensor]) -> list[int]:
@@ -185,9 +185,9 @@ class Buffers:
         return [self.writes(tensor) for tensor in tensors]
 
     def copy_back(self) -> None:
-        """Call once the operation is finished."""
+        """Copy results to where they belong. Call once the operation is finished."""
         for target, buffer in self._back:
-            with torch.inference_mode(target.is_inference()):  # such a tensor may be written in this mode only
+            with torch.inference_mode(target.is_inference()):  # such a tensor may only be written in this mode
                 _once(target).copy_(buffer[tuple(map(slice, _once(target).shape))])
         self._back.clear()
         self._kept.clear()

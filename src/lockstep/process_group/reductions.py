@@ -1,4 +1,4 @@
-"""Those operations of a process group that add up: all_reduce, reduce, reduce_scatter."""
+"""The operations of a process group that add up: all_reduce, reduce, reduce_scatter."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reductions(Membership):
 
     @seen(1, "all_reduce")
     def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE, timeout: Any = None, *, op: Any = None) -> Any:
-        """In place, on every rank. The short way is for one plain tensor without going on meanwhile.
+        """Reduce in place, on every rank. The short way is for one plain tensor whose caller waits.
 
         Several tensors are as many terms of this rank; each of them gets the result.
         """
@@ -89,7 +89,7 @@ class Reductions(Membership):
         return work
 
     def _reduce(self, kind: int, tensor: Tensor, opts: Any, root: int, *, apart: bool = False) -> Any:
-        """In place. With `apart` not even while it is under way: then other operations may use the same memory."""
+        """Reduce in place; with `apart` in a copy until the end, so that other operations may use the same memory."""
         terms = terms_of(opts.reduceOp, tensor.dtype)
         buffers = Buffers()
         if root not in {-1, self.rank()}:
@@ -128,7 +128,7 @@ class Reductions(Membership):
 
     @seen(1, "all_reduce_coalesced")
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = _ALL_REDUCE) -> Any:
-        """Each of them as `allreduce`, all under way at once; what one of them reads no other has written."""
+        """Reduce each of them as `allreduce` does, all at once; none reads what another has written."""
         tensors = [with_numbers(tensor) for tensor in tensors]
         apart = share_memory(*([tensor] for tensor in tensors))
         one = c10d.AllreduceOptions()
@@ -140,7 +140,7 @@ class Reductions(Membership):
     def reduce(
         self, tensors: Any, opts: Any = _REDUCE, op: Any = None, timeout: Any = None, *, root: int | None = None
     ) -> Any:
-        """In place, on the root; the others keep their numbers."""
+        """Reduce in place on the root; the others keep their numbers."""
         opts = options(c10d.ReduceOptions, opts, op=op, root=root, timeout=timeout)
         return self._reduce(kinds.REDUCE, only(tensors), opts, opts.rootRank)
 
@@ -234,7 +234,7 @@ class Reductions(Membership):
 
 
 def _result(buffers: Buffers, output: Tensor, terms: Terms) -> int:
-    """Where the result goes that `output` gets."""
+    """The address that the result for `output` is written to."""
     if terms.wide is None:
         return buffers.writes(output)
     return buffers.replaces(torch.empty(output.shape, dtype=terms.wide, device="cpu"), output)

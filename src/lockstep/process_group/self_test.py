@@ -1,9 +1,10 @@
 """Whether this torch and the backend lockstep fit, found out by trying: a group of one rank, before others wait for it.
 
-torch promises little about process groups that are written in Python. torch 2.15 looked for a part in each group that
-such a group has not, and no run of several ranks began. A version does not say that; so each process that wants the back
-end makes a group first, calls what torch offers, compares the numbers and ends it: 3 ms once. All ranks of a run have one
-torch and come to one result. What the machine lacks (memory, descriptors) is no result: the group itself will say it.
+torch promises little about process groups that are written in Python. torch 2.15 looked in each group for a part that
+such a group lacks, and no run of several ranks began. A version does not show that; so each process that wants the
+backend makes a group first, calls what torch offers, compares the numbers and ends it: 3 ms, once. All ranks of a run
+have the same torch and come to the same result. What the machine lacks (memory, descriptors) is not a result: the group
+itself will report it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from lockstep.torch_versions import tested_range
 
 
 def group_problem() -> str:
-    """Why the backend cannot be used with this torch, in one sentence with the fix; empty where it can.
+    """Why the backend cannot be used with this torch, in one sentence with the fix; empty if it can.
 
-    Remembered: the first call in a process tries. Then a group of this backend cannot be made any more, and whoever asks
-    for one gets the sentence. Nothing is tried without the compiled part, which is said elsewhere, and while
-    torch.distributed is initialised, where a second default group cannot be made.
+    Remembered: the first call in a process tries. If it fails, no group of this backend can be made any more, and
+    asking for one raises the sentence. Nothing is tried without the compiled part, which is reported elsewhere, or
+    while torch.distributed is initialised, when a second default group cannot be made.
     """
     return "" if native.why_not() or dist.is_initialized() else _found()
 
@@ -52,7 +53,7 @@ def _found() -> str:
 
 def _try() -> None:
     shared = new_store()  # torch does not keep it alive
-    begin = inspect.unwrap(dist.init_process_group)  # not what stands before it in ranks, nor torch's own log
+    begin = inspect.unwrap(dist.init_process_group)  # not what wraps it in ranks, nor torch's own log
     begin(NAME, store=PrefixStore("self-test", shared), rank=0, world_size=1)
     try:
         for call in (_in_place, _one_into_another, _lists, _through_torchs_core, _objects):

@@ -1,9 +1,9 @@
 """Calls of a process group as torch sees those of its own backends: operations of its dispatcher, named in profiles.
 
-torch's C++ backends are reached through operations like `c10d::allreduce_`. Whoever looks at operations finds them there:
+torch's C++ backends are reached through operations like `c10d::allreduce_`. Watchers of operations find them there:
 dispatch modes (`CommDebugMode` counts), the profiler, and tensors that stand for others, which hand on the ones inside.
-A process group in Python gets its calls directly, so a call that is looked at goes through the same operation on a group
-without a backend first, and comes back here from it. Nobody looking costs two reads of a variable.
+A process group in Python gets its calls directly, so a watched call goes through the same operation on a group without
+a backend first, and comes back here from it. Without a watcher that costs two reads of a variable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def seen(num_tensors: int, title: str) -> Callable[[Call], Call]:
 def show(  # noqa: PLR0917 - the parts of one call
     group: Any, method: Call, title: str, tensors: Sequence[Any], options: Sequence[Any], more: Mapping[str, Any]
 ) -> Any:
-    """Make the call by way of torch's dispatcher; gives what the method gives."""
+    """Make the call through torch's dispatcher; returns what the method returns."""
 
     def make(inner: Sequence[Any]) -> Any:
         return _recorded(title, lambda: method(group, *inner[: len(tensors)], *options, **more))
@@ -66,7 +66,7 @@ def show(  # noqa: PLR0917 - the parts of one call
 
 
 class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Where the operation comes out of the dispatcher, after everybody has looked at it; the call is made there."""
+    """Where the operation leaves the dispatcher, after everybody has looked at it; the call is made there."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -81,7 +81,7 @@ class _Arrival(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each is not Tensor for each in types):
             return NotImplemented  # the tensors hand on what is inside them
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - torch has no public name
-        self.result = self._call(args[: names.index("process_group")])  # that of a barrier is a tensor of no use
+        self.result = self._call(args[: names.index("process_group")])  # a barrier's is a tensor of no use
         boxed = self.result.boxed()
         return boxed if len(func._schema.returns) == 1 else (args[0], boxed)  # noqa: SLF001
 
@@ -107,7 +107,7 @@ def _below_all_modes(arrival: _Arrival) -> Iterator[None]:
 
 
 def _recorded(title: str, call: Callable[[], Any]) -> Any:
-    """Make the call; in a profile it is an event of this title that lasts until the exchange is finished."""
+    """Make the call; in a profile it is an event with this title that lasts until the exchange is finished."""
     if not profiler._is_profiler_enabled:  # noqa: SLF001
         return call()
     record = profiler.record_function(f"{NAME}:{title}")
@@ -127,7 +127,7 @@ def _recorded(title: str, call: Callable[[], Any]) -> Any:
 
 
 def _end(over: Future[None]) -> None:
-    """From another thread: so the profiler takes the event for one that goes on beside the calls of this thread."""
+    """End the event from another thread, so the profiler takes it for one that runs beside this thread's calls."""
     thread = threading.Thread(target=over.set_result, args=(None,))
     thread.start()
     thread.join()

@@ -1,7 +1,7 @@
 """What torch.distributed calls a work: an exchange that may still be under way.
 
 There is no progress thread. An exchange moves on whenever its rank is inside the library, and `wait` finishes it. So a
-future cannot be completed by itself: `Handle` and `Promise` say who completes it.
+future cannot complete on its own: `Handle` and `Promise` say who completes it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lockstep.torch_private import PythonCallbackWork, autograd_node, graph_task
 
 
 class Mover(Protocol):
-    """What a work needs of its group; errors come as those of `collective_errors`."""
+    """What a work needs from its group; it raises the classes in `errors`."""
 
     def wait(self, pending: compiled.Pending, patience: dt.timedelta) -> None:
-        """Until it is finished."""
+        """Wait until it is finished."""
 
     def test(self, pending: compiled.Pending) -> bool:
         """Move everything on; whether this one is finished."""
@@ -37,13 +37,13 @@ _DDP = f"{TORCH}nn/parallel/distributed.py"
 
 
 class Finished(dist.Work):
-    """Of a call that has waited already: nothing is left to do. One object, `DONE`, serves all calls."""
+    """The work of a call that has waited already: nothing is left to do. One object, `DONE`, serves all calls."""
 
     def wait(self, timeout: dt.timedelta = _NO_TIME) -> bool:  # noqa: ARG002 - torch's signature
         return True
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def is_completed(self) -> bool:
         return True
@@ -76,7 +76,7 @@ class Transfer:
         self.error: Exception | None = None
         self.is_done = False
         self.patience = _NO_TIME
-        """How long to wait where a waiter says nothing; without a time as long as the group."""
+        """How long to wait if a waiter does not say; without a time, as long as the group."""
         self.then: list[Callable[[], None]] = []
         """What to do once it is finished, in this order."""
         self._mover, self._buffers = mover, buffers
@@ -105,7 +105,7 @@ class Transfer:
         return self.is_done
 
     def is_over(self) -> bool:
-        """Whether its exchange is finished, whoever has finished it; moves nothing on."""
+        """Whether its exchange is finished, no matter by whom; moves nothing on."""
         return all(pending.finished for pending in self.pendings)
 
     def _finish(self) -> None:
@@ -133,11 +133,11 @@ class Handle(PythonCallbackWork):
         return self.transfer.wait(timeout)
 
     def synchronize(self) -> None:
-        """As wait; there are no streams."""
+        """Wait; there are no streams."""
         self.transfer.wait()
 
     def block_current_stream(self) -> None:
-        """As wait; there are no streams."""
+        """Wait; there are no streams."""
         self.transfer.wait()
 
     def is_completed(self) -> bool:
@@ -164,7 +164,7 @@ class Handle(PythonCallbackWork):
         """A future of the tensors.
 
         During a backward pass (DDP and its hooks) it is completed at the end of the pass, in the order of the calls, so
-        that buckets travel while gradients are computed; or before, when Python waits for it. At any other time this
+        that buckets travel while gradients are computed; or earlier, if Python waits for it. At any other time this
         call waits.
         """
         if self._future is None:
@@ -178,13 +178,13 @@ class Handle(PythonCallbackWork):
 
 
 def in_backward_node() -> bool:
-    """Whether this thread is at a node of a backward pass, so that somebody will come at the end of the pass."""
+    """Whether this thread is at a node of a backward pass, so that a callback will come at the end of the pass."""
     # Outside a node, at the end of the pass, DDP with a static graph waits at once in C++.
     return graph_task_id() != -1 and autograd_node() is not None
 
 
 def complete_inner_future(handle: Handle) -> None:
-    """See to it that the future is completed which torch's C++ gets from a new handle without asking Python.
+    """Make sure that the future that torch's C++ gets from a new handle without asking Python is completed.
 
     DDP gets it in a backward pass, lets go of the handle at once, and waits at the end of the pass. Outside a pass it
     does so for ranks that have joined already (`DDP.join`), and waits at once.
@@ -205,11 +205,11 @@ def _complete(future: Future[Any], results: list[Tensor]) -> None:
 
 
 def complete_after_backward(transfer: Transfer, holder: Callable[[], Handle | None] = lambda: None) -> None:
-    """Finish it at the end of this thread's backward pass, if nobody does before; there must be a pass.
+    """Finish it at the end of this thread's backward pass, unless somebody does earlier; there must be a pass.
 
     Args:
         transfer: what somebody has a future of.
-        holder: gives the handle with which somebody may wait later; then nothing is done. It gives None when it is gone.
+        holder: returns the handle with which somebody may wait later; then nothing is done. None when it is gone.
     """
     number = graph_task_id()
     promised = _promised.get(number)
@@ -236,7 +236,7 @@ def _keep_promises(promised: Promised) -> None:
 
 
 class Promise(Future[Any]):
-    """A future that is completed by whoever waits for it first: the end of the backward pass, or Python."""
+    """A future that is completed by the first to wait for it: the end of the backward pass, or Python."""
 
     def __init__(self, transfer: Transfer) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class Promise(Future[Any]):
         def follow(_: Future[Any]) -> None:
             try:
                 following.set_result(callback(self))
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - the waiter gets it
                 following.set_exception(error)
 
         self.add_done_callback(follow)

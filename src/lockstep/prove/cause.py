@@ -1,6 +1,6 @@
-"""The usual cause of a difference, in one sentence: a pure function of where it appears first and of what shape it has.
+"""The usual cause of a difference, in one sentence: a pure function of where it first appears and what it looks like.
 
-Nobody can prove a cause from hashes; these are the mistakes that usually look so, most specific first.
+Nobody can prove a cause from hashes; these are the mistakes that usually look like this, most specific first.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Symptoms:
     among_replicas: bool = False
     """Whether ranks of the same run differ from each other."""
     ratio: float | None = None
-    """Second by first, where it is the same for all elements."""
+    """Second divided by first, if it is the same for all elements."""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Optimizer settings (not tensors) that differ in that step, with both values."""
     only_one_side: bool = False
@@ -79,19 +79,19 @@ class Symptoms:
     repeatable: bool = True
     """Whether a second run of the same configuration gave the same bits."""
     only_nan: bool = False
-    """Whether both sides are NaN and differ in the bits of NaN only."""
+    """Whether both sides are NaN and differ only in the bits of the NaN."""
     first_nan: Place | None = None
-    """Where a NaN stands first."""
+    """Where a NaN appears first."""
     since: str = ""
-    """The file that the second side is; empty for a run."""
+    """The file, if the second side is one; empty for a run."""
     facts: tuple[str, ...] = ()
-    """What is not the same where the file was written, and here."""
+    """What differs between where the file was written and here."""
     carried: CarriedTensor | None = None
-    """What lanes hand on."""
+    """The tensor that lanes hand on."""
 
     @property
     def kind(self) -> Kind:
-        """Of the first item that differs."""
+        """The kind of the first item that differs."""
         return self.place.kind
 
     @property
@@ -104,7 +104,7 @@ class Symptoms:
 
 
 def usual_cause(symptoms: Symptoms) -> str:
-    """One sentence or a few, without a capital letter, that end with a full stop."""
+    """The usual cause in one sentence or a few; no capital letter at the start, a full stop at the end."""
     if not symptoms.repeatable:
         return NOT_REPEATABLE
     if symptoms.only_nan:

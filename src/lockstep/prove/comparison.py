@@ -16,7 +16,7 @@ from lockstep.prove.evidence import Evidence, Kind, Place, Recorded
 
 @dataclass(frozen=True)
 class Side:
-    """Which recording: that of `rank` in the run number `run`."""
+    """A recording: that of `rank` in run number `run`."""
 
     run: int
     rank: int
@@ -44,7 +44,7 @@ class Difference:
 def first_difference(runs: Sequence[Evidence]) -> Difference | None:
     """The first difference: among the replicas of a run, else between a run and the first one; the earliest step wins.
 
-    Invariant: None exactly when all recordings are equal, apart from script items that a rank alone has.
+    Invariant: None exactly when all recordings are equal, apart from script items that only one rank has.
     """
     found = [
         _difference(Side(number, 0), Side(number, rank), run.ranks[0], run.ranks[rank])
@@ -78,7 +78,7 @@ def _ordered(ours: Recorded, theirs: Recorded) -> list[Place]:
 
 
 def _differs(place: Place, ours: Recorded, theirs: Recorded, replicas: bool) -> bool:
-    """What the script keeps on one rank only (`if run.is_main: average = ...`) is no difference among replicas."""
+    """Whether both differ; what a script keeps on one rank (`if run.is_main: ...`) does not count among replicas."""
     if replicas and place.kind is Kind.SCRIPT and (place not in ours or place not in theirs):
         return False
     return ours.get(place) != theirs.get(place)
@@ -91,7 +91,7 @@ class Cell:
     digest: str
     """The first 8 hexadecimal digits of their hash, from rank 0; empty when there are none."""
     num_items: int
-    """Different names."""
+    """The number of different names."""
     differs_at: int | None
     """The first step at which they differ from the first run, or among the run's ranks."""
     rank: int | None = None
@@ -119,10 +119,9 @@ def _of(belongs: Callable[[Place], bool], recorded: Recorded) -> Recorded:
 
 
 def comparable(runs: Sequence[Evidence]) -> list[Evidence]:
-    """The recordings without what cannot be the same: where some run did not come to its end, others recorded more behind
-    the last step.
+    """The recordings without what cannot be the same: if some run did not reach its end, others recorded more there.
 
-    Invariant: what was recorded in steps stays; when every run came to its end, everything does.
+    Invariant: what was recorded in steps stays; if every run reached its end, everything does.
     """
     if all(run.end.reached for run in runs):
         return list(runs)

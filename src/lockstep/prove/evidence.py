@@ -26,7 +26,7 @@ class Kind(StrEnum):
     INITIAL = "initial"
     """Parameters and buffers before the first step."""
     SAMPLES = "samples"
-    """Of one lane, recorded by the rank that carries it."""
+    """Samples of one lane, recorded by the rank that carries it."""
     LOSS = "loss"
     GRADIENT = "gradient"
     NORM = "norm"
@@ -49,7 +49,7 @@ class Place:
     """An item at a step."""
 
     step: int
-    """`AT_END` behind the last step."""
+    """`AT_END` after the last step."""
     item: str
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Place:
 
     @property
     def when(self) -> str:
-        """For a person."""
+        """The step in words."""
         if self.kind is Kind.INITIAL:
             return "before the first step"
         return "at the end" if self.step == AT_END else f"step {self.step}"
@@ -82,14 +82,14 @@ Recorded = Mapping[Place, str]
 
 @dataclass(frozen=True)
 class End:
-    """How far a run came behind the last step that was wanted."""
+    """How far a run came after the last step that was wanted."""
 
     over: bool = False
     """Whether all wanted steps were recorded, so that the loops ended as if the data were over."""
     reached: bool = False
-    """Whether the script came to its end."""
+    """Whether the script reached its end."""
     why: str = ""
-    """Why not, where a rank knows it."""
+    """Why not, if a rank knows."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ class Evidence:
 
     @property
     def first_nan(self) -> Place | None:
-        """Where a NaN stands first in what rank 0 recorded."""
+        """Where a NaN appears first in what rank 0 recorded."""
         return next((place for place, value in self.ranks[0].items() if is_nan(value)), None)
 
     def until(self, step: int) -> Evidence:
-        """Without everything behind `step`, the end too."""
+        """The evidence without everything after `step`, including the end."""
         ranks = tuple({place: value for place, value in rank.items() if place.step <= step} for rank in self.ranks)
         return replace(self, ranks=ranks, end=End())
 
 
 def parse(lines: Iterator[str]) -> dict[Place, str]:
-    """The items of one rank's file; the first one counts where a name comes twice."""
+    """The items of one rank's file; if a name comes twice, the first one counts."""
     recorded: dict[Place, str] = {}
     for line in lines:
         entry = json.loads(line)
@@ -153,7 +153,7 @@ def read_evidence(folder: RunFolder, num_ranks: int) -> Evidence:
 
 
 def _end(folder: RunFolder, num_ranks: int) -> End:
-    """What all ranks tell: each of them must have come so far."""
+    """The end that every rank has reached."""
     told = [json.loads(path.read_text()) for path in map(folder.ending, range(num_ranks)) if path.exists()]
     whole = len(told) == num_ranks
     why = next((one["why"] for one in told if one["why"]), "")
@@ -161,9 +161,9 @@ def _end(folder: RunFolder, num_ranks: int) -> End:
 
 
 def with_samples_of_all(ranks: Sequence[Recorded]) -> list[Recorded]:
-    """Each rank's recording with the samples of all lanes in front of their step; its own values stay.
+    """Each rank's recording with the samples of all lanes before their step; its own values stay.
 
-    Invariant: what a rank recorded of other kinds stays, in its order; an empty recording stays empty.
+    Invariant: items of other kinds that a rank recorded stay, in their order; an empty recording stays empty.
     """
     shared = {place: value for rank in ranks for place, value in rank.items() if place.kind in OF_ONE_RANK}
     by_step: dict[int, dict[Place, str]] = {}
@@ -184,12 +184,12 @@ def _with_samples(own: Recorded, samples: Mapping[int, Recorded]) -> Recorded:
 
 
 def _natural(item: str) -> list[tuple[int, str]]:
-    """A key that puts lane 10 behind lane 2."""
+    """A key that puts lane 10 after lane 2."""
     return [(int(word.strip(",")), "") if word.strip(",").isdigit() else (-1, word) for word in item.split()]
 
 
 def complete(ranks: Sequence[Recorded], stages: int) -> list[Recorded]:
-    """Each rank's recording with what only other stages of its replica have; its own values stay.
+    """Each rank's recording, completed with what only other stages of its replica have; its own values stay.
 
     Invariant: with one stage, and for empty recordings, nothing changes.
     """
@@ -211,7 +211,7 @@ def _read(path: Path, parsed: Callable[[Iterator[str]], dict[Place, T]]) -> dict
 
 
 def is_hash(value: str) -> bool:
-    """Whether it is the hash of a tensor, and no number or text."""
+    """Whether it is the hash of a tensor, not a number or a text."""
     return _HASH.fullmatch(value.removesuffix(NAN_MARK)) is not None
 
 
@@ -221,7 +221,7 @@ def is_nan(value: str) -> bool:
 
 
 def number_of(value: str) -> float | None:
-    """The number that a value is, or None for a hash or a text.
+    """The value as a number, or None for a hash or a text.
 
     A hash has 32 hexadecimal digits without a point; a number is written as `0x1.8p+1`.
     """

@@ -1,9 +1,9 @@
 """A closer look at the first difference.
 
 Both sides are run again, up to the step where they part, and the values of the first item are compared element by
-element. Whether they part again at the same place says whether the script is repeatable at all. Where the loss parts
-although the samples are the same, one rank alone is asked whether its lanes hand tensors to each other. A file cannot be
-run again; its norms say how far it is away.
+element. Whether they part again at the same place shows whether the script is repeatable at all. Where the loss parts
+although the samples are the same, a run on one rank shows whether its lanes hand tensors to each other. A file cannot
+be run again; its norms show how far away it is.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Compared:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a difference is explained with."""
+    """What it takes to explain a difference."""
 
     trials: Trials
     """Makes runs again."""
     lanes: int
-    """Of all runs."""
+    """Those of all runs."""
     wanted: Mapping[str, Any]
     """What the runs were asked to record."""
     facts: tuple[str, ...] = ()
-    """What is not the same where the file was written, and here."""
+    """What differs between where the file was written and here."""
 
 
 def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) -> Explained:
-    """Run both sides again, and say how far they are apart and what the usual cause is."""
+    """Run both sides again, and say how far apart they are and what the usual cause is."""
     sides = [compared[side.run] for side in (difference.left, difference.right)]
     again, repeatable = _run_again(difference, compared, scene)
     deviated = _deviation(difference, again)
@@ -97,7 +97,7 @@ def expected(difference: Difference, compared: Sequence[Compared], why: str) -> 
 
 
 def _run_again(difference: Difference, compared: Sequence[Compared], scene: Scene) -> tuple[Mapping[int, Trial], bool]:
-    """The runs with the captured values, by number of run; and whether they gave the same bits as the first time."""
+    """Make the runs with captured values, by run number; and whether they gave the same bits as the first time."""
     place = difference.place
     capture = {"capture": {"step": place.step, "item": place.item}}
     wanted = {**scene.wanted, **capture} if place.step == AT_END else {"steps": max(place.step, 1), **capture}
@@ -150,13 +150,13 @@ def _deviation_of_numbers(left: float, right: float) -> Deviation:
 
 
 def _only_nan(difference: Difference, deviated: Deviation | None) -> bool:
-    """Whether both sides are NaN and differ in nothing else than the bits of NaN, as far as can be known."""
+    """Whether both sides are NaN and differ only in the bits of the NaN, as far as can be known."""
     both = all(value is not None and is_nan(value) for value in (difference.left_value, difference.right_value))
     return both and (deviated is None or deviated.only_nan)
 
 
 def _settings(difference: Difference, compared: Sequence[Compared]) -> dict[str, tuple[str, str]]:
-    """Optimizer settings that differ in the step: what is no hash of a tensor."""
+    """Optimizer settings that differ in the step: those whose value is not the hash of a tensor."""
     left = compared[difference.left.run].evidence.ranks[difference.left.rank]
     right = compared[difference.right.run].evidence.ranks[difference.right.rank]
     return {
@@ -167,7 +167,7 @@ def _settings(difference: Difference, compared: Sequence[Compared]) -> dict[str,
 
 
 def _norms(difference: Difference, compared: Sequence[Compared]) -> tuple[float, float] | None:
-    """Of both sides, where one is a file."""
+    """The norms of both sides, if one is a file."""
     left, right = (compared[side.run] for side in (difference.left, difference.right))
     place = difference.place
     if right.trial is not None or place not in left.evidence.norms or place not in right.evidence.norms:

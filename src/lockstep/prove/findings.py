@@ -27,9 +27,9 @@ class Run:
     """Steps that were recorded."""
     seconds: float
     reached_end: bool = True
-    """Whether the script came to its end."""
+    """Whether the script reached its end."""
     why_not: str = ""
-    """What kept it from that: one sentence without a full stop."""
+    """Why it did not: one sentence without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Explained:
 
     difference: Difference
     left: str
-    """Who has the left value: "1 rank", or "rank 0 of 2"."""
+    """Where the left value comes from: "1 rank", or "rank 0 of 2"."""
     right: str
     deviation: Deviation | None
     """None when there are no numbers to compare."""
     values: tuple[str, str] | None
-    """Both values as text, when they are no tensors."""
+    """Both values as text, if they are not tensors."""
     cause: str
     repeatable: bool
-    """Whether both sides gave the same bits again when they were run again."""
+    """Whether both sides gave the same bits when they were run again."""
     norms: tuple[float, float] | None = None
-    """Of both sides, where one is a file and no elements can be compared."""
+    """The norms of both sides, if one is a file, so that no elements can be compared."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ class Against:
 
     path: str
     facts: tuple[str, ...]
-    """What is not the same there and here, each as `torch 2.12.0 there, 2.13.0 here`."""
+    """What differs, each as `torch 2.12.0 there, 2.13.0 here`."""
     steps: int
     """Steps that are compared."""
     same: bool = True
-    """Whether every bit is the same; False too when it was not compared."""
+    """Whether every bit is the same; also False if it was not compared."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A run that did not end well, so that there is nothing to compare."""
+    """A run that did not end well, so there is nothing to compare."""
 
     label: str
     """Which run: "plain, 4 lanes", "2 ranks"."""
     text: str
-    """The failure as the launcher tells it."""
+    """The failure as the launcher reports it."""
     exit_code: int
     """1, or 2 when the script is used wrongly on any number of ranks."""
 
@@ -88,24 +88,24 @@ class Findings:
     steps_wanted: int
     lanes: int = 0
     lanes_named: bool = True
-    """Whether the script or the command line named the lanes; else a run has as many as ranks, and other bits with each."""
+    """Whether the script or the command line named the lanes; else a run has as many as ranks, and its own bits."""
     numerics: str = "exact"
     """As the script or the command line chose it."""
     not_exact: str = ""
     """Why equal bits are not promised at all (see `lockstep.handover.arithmetic`); empty where they are."""
     plain: Plain | None = None
     accepted: tuple[str, ...] = ()
-    """What a person accepts, of `ACCEPTABLE`: it does not make the exit code 1."""
+    """The findings in `ACCEPTABLE` that a person accepts: they do not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     first_nan: Place | None = None
-    """Where a NaN stands first."""
+    """Where a NaN appears first."""
     difference: Explained | None = None
     against: Against | None = None
     saved_to: str = ""
     """The file that the bits were written to."""
     not_saved_to: str = ""
-    """The file that was to be written, but ranks have different bits."""
+    """The file that was not written because ranks have different bits."""
     failed: Failed | None = None
     folder: str = ""
     """Where the runs are kept; empty when they were removed."""
@@ -124,22 +124,22 @@ class Findings:
 
     @property
     def num_items(self) -> int:
-        """Different tensors and values in each step."""
+        """The number of different tensors and values in each step."""
         return sum(row.num_items for row in self.rows if row.in_each_step)
 
     @property
     def num_items_at_end(self) -> int:
-        """Different tensors and values behind the last step."""
+        """The number of different tensors and values after the last step."""
         return sum(row.num_items for row in self.rows if row.key == END)
 
     @property
     def reached_end(self) -> bool:
-        """Whether the script came to its end on every number of ranks."""
+        """Whether the script reached its end on every number of ranks."""
         return all(run.reached_end for run in self.runs)
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether all runs were made and none has other bits than the others."""
+        """Whether all runs were made and have the same bits."""
         if self.failed is not None or len(self.runs) != len(self.ranks):
             return False
         return all(cell.differs_at is None for row in self.rows for cell in row.cells[: len(self.runs)])
@@ -167,7 +167,7 @@ class Findings:
         return 0 if self.proved else 1
 
     def not_proved(self) -> list[str]:
-        """What this proof does not reach, in plain words."""
+        """What this proof does not cover, in plain words."""
         missing = [f"steps after step {self.num_steps}"]
         if self.num_steps < self.steps_wanted:
             missing = [f"{self.steps_wanted} steps: the script ended after {self.num_steps}"]
@@ -184,7 +184,7 @@ class Findings:
         ]
 
     def _not_reached(self) -> list[str]:
-        """The end of the script, where a run did not come to it."""
+        """The end of the script, if a run did not reach it."""
         missed = [run for run in self.runs if not run.reached_end]
         if not missed:
             return []

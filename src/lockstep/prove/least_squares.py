@@ -53,7 +53,7 @@ def fit(target: Vector, vectors: Sequence[Vector]) -> list[float]:
 
 
 def solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gauss with the largest pivot; a column without a pivot gets the coefficient 0. The arguments are used up."""
+    """Gauss with the largest pivot; a column without a pivot gets the coefficient 0. Overwrites its arguments."""
     count = len(right)
     rows = list(range(count))
     pivots: list[tuple[int, int]] = []

@@ -3,7 +3,7 @@
 Equal bits on any number of ranks cannot show that a loss is not a mean over samples: every rank makes the same mistake.
 So the first step is computed twice on one rank, with L lanes and with one, with dropout, batch statistics and random
 numbers switched off; the weighted mean of the lanes' gradients must be the whole gradient up to rounding. If it is not,
-least squares says which combination of the lanes' gradients the whole one is, and that tells the mistakes apart.
+least squares finds which combination of the lanes' gradients gives the whole one, and that tells the mistakes apart.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lockstep.prove.least_squares import combination, distance, dot, fit, norm
 TOLERANCES = {"float64": 1e-6, "float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}
 """The largest distance that counts as rounding, relative to the lanes' gradients. Measured with 4 lanes: in float32
 1.7e-7 for the digits CNN and 1.3e-7 for the small GPT; in float64 4e-8, because gradients are handed over as float32;
-in bfloat16, model or autocast, 2e-3, because each lane rounds its sums. The mistakes make 1e-2 and more."""
+in bfloat16, model or autocast, 2e-3, because each lane rounds its sums. Mistakes give 1e-2 and more."""
 MAX_WORK = 40_000_000
-"""Multiplications that the comparison may cost; of longer gradients every k-th element is looked at."""
+"""How many multiplications the comparison may cost; of longer gradients only every k-th element is looked at."""
 SAME = 0.1
-"""Lanes that are closer to each other than this part of a tolerance have one gradient: other samples are never so close."""
+"""Lanes closer than this fraction of a tolerance have the same gradient: different samples are never so close."""
 GLANCE = 1000
-"""Elements that nearly always tell lanes apart."""
+"""This many elements nearly always tell lanes apart."""
 EXPLAINED = 1e-2
-"""A combination that leaves less than this of the whole gradient explains it."""
+"""A combination that leaves less than this fraction of the whole gradient explains it."""
 
 
 class Finding(StrEnum):
@@ -41,11 +41,11 @@ class Finding(StrEnum):
     NO_GRADIENT = "no gradient"
     """The first gradient is zero or not finite, so there is nothing to compare."""
     SAME_LANES = "same lanes"
-    """All lanes have one gradient, because what they train on is drawn inside them; the row shows nothing."""
+    """All lanes have the same gradient, because their samples are drawn inside them; the row shows nothing."""
     SUM = "sum"
     WEIGHTS = "weights"
     COUPLED = "coupled"
-    """The whole gradient is no combination of the lanes' gradients."""
+    """The whole gradient is not a combination of the lanes' gradients."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Lanes:
     gradients: Sequence[Sequence[float]]
     """Of each lane that has samples, every k-th element."""
     weights: Sequence[float]
-    """What each of these lanes counts, not normalised."""
+    """The weight of each of these lanes, not normalised."""
     explicit: bool = False
     """Whether the script passed `weight=`."""
     batch_norms: int = 0
@@ -93,7 +93,7 @@ class Plain:
 
 
 def read_lanes(folder: RunFolder, budget: int) -> Lanes | None:
-    """What a run with evidence `plain` wrote, about `budget` elements of each lane; None when it never came so far."""
+    """What a run with evidence `plain` wrote, about `budget` elements of each lane; None if it never came that far."""
     description = folder.path / "evidence" / "lanes.json"
     if not description.exists():
         return None
@@ -153,7 +153,7 @@ def judge(lanes: Lanes, whole: Lanes) -> Plain:
 
 
 def _all_the_same(gradients: Sequence[Sequence[float]], tolerance: float) -> bool:
-    """Whether several lanes have one gradient, up to `tolerance` of its norm."""
+    """Whether several lanes have the same gradient, up to `tolerance` of its norm."""
     first, *others = gradients
     allowed = tolerance * norm(first)
     return bool(others) and all(
@@ -164,7 +164,7 @@ def _all_the_same(gradients: Sequence[Sequence[float]], tolerance: float) -> boo
 def _explain(
     target: Sequence[float], gradients: Sequence[Sequence[float]], shares: Sequence[float]
 ) -> tuple[Finding, list[float]]:
-    """A sum over samples, other weights, or no combination at all; with the coefficients that were found."""
+    """Whether it is a sum over samples, other weights, or no combination at all; with the coefficients found."""
     size = norm(target)
     ones = [1.0] * len(gradients)
     if distance(target, combination(gradients, ones)) <= EXPLAINED * size:

@@ -135,7 +135,7 @@ def _against(findings: Findings, against: Against) -> Iterator[tuple[str, str]]:
 
 
 def _not_exact(findings: Findings) -> Iterator[str]:
-    """Said in place of a cause: a difference is expected, and is no fault of the script."""
+    """What is said in place of a cause: a difference is expected, and not the script's fault."""
     yield f"Note: {findings.not_exact}"
     if findings.difference is not None:
         place = findings.difference.difference.place

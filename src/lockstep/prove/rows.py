@@ -28,10 +28,10 @@ ONE_PER_STEP = (Kind.LOSS, Kind.NORM)
 
 @dataclass(frozen=True)
 class Row:
-    """Items that are compared over all runs; `cells` stand in the order of the runs."""
+    """Items that are compared over all runs; `cells` are in the order of the runs."""
 
     key: str
-    """The kind of item; "end" for everything behind the last step, "again" for samples that were fetched once more."""
+    """The kind of item; "end" for everything after the last step, "again" for samples that were fetched once more."""
     title: str
     num_items: int
     cells: tuple[Cell, ...]

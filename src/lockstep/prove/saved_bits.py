@@ -1,7 +1,7 @@
 """The bits of a commit, a machine or a version of torch in a file, for `verify --save` and `--against`.
 
-JSON with a checksum of itself. Besides hashes it holds the norm of each tensor, which says how far others are away, and what
-the bits depend on. Format version 1.
+JSON with a checksum of itself. Besides hashes it holds the norm of each tensor, which shows how far away others are,
+and what the bits depend on. Format version 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = {
     "batch_size": "batch",
     "python": "Python",
 }
-"""What a person calls a fact, where it is not its name."""
+"""What a person calls a fact, if not by its name."""
 _CHECKSUM = "sha256_of_the_rest"
 
 
@@ -44,7 +44,7 @@ class SavedBits:
     """What the bits depend on: torch, CPU, lanes, threads, batch, …"""
     steps: int
     evidence: Evidence
-    """Of one rank."""
+    """The evidence of one rank."""
 
     def encode(self) -> bytes:
         """The text of the file."""
@@ -144,7 +144,7 @@ def to_save(program: Program, decided: Mapping[str, Any], evidence: Evidence, st
 
 
 def name_of(program: Program) -> str:
-    """The script or module as it is called on any machine."""
+    """The name of the script or module, the same on any machine."""
     return program.module if program.module is not None else Path(program.title).name
 
 
@@ -171,7 +171,7 @@ def _cpu_model() -> str:
 
 
 def fact_differences(saved: SavedBits, program: Program, here: Mapping[str, Any]) -> list[str]:
-    """Each fact that is not the same, as `torch 2.12.0 there, 2.13.0 here`."""
+    """Each fact that differs, as `torch 2.12.0 there, 2.13.0 here`."""
     told = [
         f"{NAMES.get(name, name)} {saved.facts.get(name, 'unknown')} there, {here.get(name, 'unknown')} here"
         for name in dict.fromkeys([*saved.facts, *here])

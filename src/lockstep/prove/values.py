@@ -1,4 +1,4 @@
-"""How far two captured tensors are apart: a second run of both sides wrote the values of the one item that differs."""
+"""How far apart two captured tensors are: a second run of both sides wrote the values of the item that differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.handover.run_folder import RunFolder
 
 T = TypeVar("T", int, float)
 CONSTANT = 1e-4
-"""Ratios of all elements that differ by less than this, relatively, are one ratio."""
+"""If the ratios of all elements differ by less than this, relatively, they are one ratio."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Captured:
     dtype: str
     shape: tuple[int, ...]
     stride: int
-    """Every how-many-th element was written."""
+    """Every `stride`-th element was written."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Deviation:
     max_relative: float
     """Relative to the largest magnitude in either tensor."""
     ratio: float | None
-    """Second by first, when it is the same for all elements; None otherwise."""
+    """Second divided by first, if it is the same for all elements; None otherwise."""
     sampled: bool = False
     """Whether only every k-th element was compared."""
     only_nan: bool = False
-    """Whether every element that differs is a NaN on both sides: of other bits, which mean nothing."""
+    """Whether every element that differs is a NaN on both sides; the bits of a NaN mean nothing."""
 
 
 def read_values(folder: RunFolder, rank: int) -> Captured | None:
-    """What `rank` captured in that run, or None when it never came to the item."""
+    """What `rank` captured in that run, or None if it never came to the item."""
     stem = folder.evidence(rank).parent / f"values-{rank:05d}"
     description, data = stem.with_suffix(".json"), stem.with_suffix(".bin")
     if not description.exists() or not data.exists():
@@ -69,7 +69,7 @@ def _read(values: array[T], path: Path) -> array[T]:
 
 
 def deviation(left: Captured, right: Captured) -> Deviation | None:
-    """Compare element by element; None when the shapes or dtypes differ, so that there is nothing to compare."""
+    """Compare element by element; None if the shapes or dtypes differ, so there is nothing to compare."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return None
     differing = [number for number, (a, b) in enumerate(zip(left.bits, right.bits, strict=True)) if a != b]

@@ -1,6 +1,6 @@
 """The order of a proof: the row `plain`, a run for each number of ranks, the comparison, the first difference.
 
-Carries out; what the evidence means is decided in the other files.
+This file only carries out; the other files decide what the evidence means.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lockstep.trials.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
 LAST_WORDS = 5
-"""This many lines of a script that ended by itself are shown."""
+"""How many lines of a script that ended on its own are shown."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What is to be proved."""
+    """What to prove."""
 
     program: Program
     ranks: tuple[int, ...]
@@ -72,7 +72,7 @@ class Proof:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """What the compared runs are to record."""
+        """What the compared runs must record."""
         norms = self.save is not None or self.against is not None
         return {"steps": self.steps, "to_the_end": True, "norms": norms}
 
@@ -87,7 +87,7 @@ def verify(proof: Proof, trials: Trials) -> Findings:
     """Make the runs and compare them; write the bits if that is wanted and all ranks have the same.
 
     Raises:
-        UsageError: when the script has fewer lanes than ranks are asked for.
+        UsageError: when the script has fewer lanes than the ranks that are asked for.
         WorldError: when nothing can be run.
     """
     program = proof.program
@@ -141,7 +141,7 @@ def _compare(proof: Proof, trials: Trials, findings: Findings, made: Sequence[Co
 
 
 def _with_saved(proof: Proof, findings: Findings, made: Sequence[Compared]) -> list[Compared]:
-    """The runs, and behind them the file; as far as the file goes, where it has another number of steps."""
+    """The runs followed by the file; only the steps that both have, if their numbers differ."""
     assert proof.against is not None
     path, saved = proof.against
     here = facts(_decided(made[0]))
@@ -177,7 +177,7 @@ def _why_not(trial: Trial, evidence: Evidence) -> str:
 
 
 def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
-    """Code behind the last step that fails on some numbers of ranks, and not on others, is a failure."""
+    """Raise if code after the last step fails on some numbers of ranks and not on others."""
     came = [run for run in runs if run.reached_end]
     for one, run in zip(compared, runs, strict=True):
         trial = one.trial
@@ -193,7 +193,7 @@ def _decided(one: Compared) -> dict[str, Any]:
 
 
 def _run(trials: Trials, label: str, lanes: int | None, evidence: Mapping[str, Any]) -> Trial:
-    """A run on one rank that must end well."""
+    """Make a run on one rank that must end well."""
     trial = trials.run(label, 1, lanes, evidence)
     if trial.outcome.exit_code:
         raise _RunError(_failed(trial, trial.outcome.exit_code if trial.outcome.exit_code == 2 else 1))
@@ -208,7 +208,7 @@ def _failed(trial: Trial, code: int) -> Failed:
 
 
 def _last_words(trial: Trial) -> str:
-    """What rank 0 printed last, for a script that ends by itself (argparse says why, and exits)."""
+    """What rank 0 printed last, for a script that ends on its own (argparse says why, and exits)."""
     try:
         lines = trial.folder.log(0).read_text(errors="replace").splitlines()
     except OSError:
@@ -226,7 +226,7 @@ def _nothing_recorded(trial: Trial) -> str:
 
 
 def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
-    """The first step with all lanes and with one; also decides the number of lanes."""
+    """Run the first step with all lanes and with one; also decides the number of lanes."""
     first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", proof.lanes, PLAIN)
     if not first.folder.decided.exists():
         raise _RunError(Failed(first.label, _nothing_recorded(first), 2))

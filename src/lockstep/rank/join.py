@@ -26,21 +26,22 @@ from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.torch_group import PATIENCE, GroupTransport
 
 _said_in: set[int] = set()
-"""The last meeting of which something was said."""
+"""The last meeting that something was said about."""
 
 _meetings = 0
-"""How often this process has met the others; a file store must not be used twice, because it remembers old addresses."""
+"""How often this process has met the others; a file store cannot be used twice, because it remembers old addresses."""
 
 
 def join(environment: RankEnvironment, device: torch.device, *, exact: bool = True) -> Transport:
-    """Meet the other ranks; every rank must call it. Initialises torch.distributed when there is more than one rank.
+    """Meet the other ranks. Collective: call it on every rank.
 
-    Under `lockstep run` the ranks meet in a memory that they inherit, and no port is open (without the compiled part, in a
-    file in the run folder, and Gloo listens on loopback only); under another launcher through the store which that one
-    names. A default group that the script has made is used. Without `exact` the backend adds in its own order.
+    Initialises torch.distributed when there is more than one rank. Under `lockstep run` the ranks meet in memory that
+    they inherit, and no port is open (without the compiled part, in a file in the run folder, and Gloo listens on
+    loopback only); under another launcher, through the store that it names. A default group that the script has made
+    is used. Without `exact` the backend adds in its own order.
 
     Raises:
-        UsageError: when the script's own default group has another size than the launcher said.
+        UsageError: when the script's own default group does not have the size that the launcher said.
         WorldError: when the ranks cannot meet.
     """
     global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
@@ -89,7 +90,7 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
 
 
 def _make_own_group(environment: RankEnvironment) -> bool:
-    """The default group in shared memory; False where that cannot be, which is the same on every rank."""
+    """Make the default group in shared memory; False if that is impossible, which is the same on every rank."""
     if problem := group_problem():
         _say_once(environment.position, f"torch.distributed goes over Gloo here. {problem}")
         return False
@@ -113,7 +114,7 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
 
 
 def _meeting_store(run_folder: Path, world_size: int) -> Store:
-    """For this process's present meeting only; the same on all ranks, which have met equally often."""
+    """The store of this process's current meeting only; the same on all ranks, which have met equally often."""
     shared = inherited_store()
     if shared is None:
         return FileStore(str(RunFolder(run_folder).store(_meetings)), world_size)
@@ -126,7 +127,7 @@ def _say_slow(position: Position, reason: str) -> None:
 
 
 def _say_once(position: Position, what: str) -> None:
-    """Once in a meeting: why its ranks do not use what would be fastest."""
+    """Say once in a meeting why its ranks do not use what would be fastest."""
     if position.rank == 0 and _said_in != {_meetings}:
         _said_in.clear()
         _said_in.add(_meetings)

@@ -1,6 +1,6 @@
 """What makes one lane's bits repeatable on one machine: threads, deterministic kernels, no choice of kernels by timing.
 
-Under numerics="fast" none of it but the threads: the backends choose their kernels, by timing where they can.
+Under numerics="fast" only the threads are set: the backends choose their kernels, by timing where they can.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC", "PYTHON
 
 
 def set_numerics(threads: int, *, exact: bool = True) -> None:
-    """Set this process's threads; switch to deterministic kernels, or free them. Call before the first operation.
+    """Set this process's threads and turn deterministic kernels on or off. Call before the first operation.
 
     An operation without a deterministic form raises when it is called; torch names it. Buffers are not filled with NaN,
-    which torch's switch would do and which costs time.
+    as torch's switch would do, because that costs time.
     """
     torch.set_num_threads(threads)
     # use_deterministic_algorithms would import the compiler: two seconds
@@ -38,7 +38,7 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
 
 
 def flags() -> dict[str, Any]:
-    """Every setting of this process that decides how kernels round, by the name that it has in torch; for the record."""
+    """Every setting of this process that decides how kernels round, by its name in torch; for the record."""
     dynamo = if_imported("compiler_settings")
     return {
         "torch.deterministic_debug_mode": torch.get_deterministic_debug_mode(),
@@ -53,10 +53,10 @@ def flags() -> dict[str, Any]:
 
 
 def set_compiler(num_lanes: int) -> None:
-    """Keep `torch.compile` from changing a lane's bits by which lanes came before; call when an optimizer exists.
+    """Keep a lane's bits under `torch.compile` independent of earlier lanes; call once an optimizer exists.
 
     Automatic dynamic shapes would compile a second size differently on a rank that saw another size first. Each of the
-    few lane sizes (full, larger, partial; training and evaluation) is compiled by itself instead. torch's optimizers
+    few lane sizes (full, larger, partial; training and evaluation) is compiled separately instead. torch's optimizers
     have imported the compiler; without it nothing is compiled.
     """
     config = if_imported("compiler_settings")
@@ -66,7 +66,7 @@ def set_compiler(num_lanes: int) -> None:
 
 
 def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
-    """What, besides the script and its data, the bits depend on."""
+    """What the bits depend on besides the script and its data."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),

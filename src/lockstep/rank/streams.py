@@ -2,8 +2,8 @@
 
 Costs about 6 µs (torch 1, NumPy 2, random 3), 35 when other work has emptied the caches: `torch.manual_seed` alone would
 cost 95, and a NumPy seed of more than 32 bits 7 and 70. On the CPU torch seeds itself with the lower half of the key, so
-NumPy gets 32 bits too, and others: the two use one algorithm. Only global generators are covered; a data set or a model
-with a generator of its own is outside (`docs/guarantees.md`).
+NumPy gets 32 bits too, but different ones: both use one algorithm. Only global generators are covered; a data set or a
+model with a generator of its own is outside (`docs/guarantees.md`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_TORCHS = 0x9E3779B9
 
 
 def seed_process(key: int) -> None:
-    """Set the CPU streams of this process. A module-level function, so that loader workers can be sent it."""
+    """Set the CPU streams of this process. A module-level function, so that it can be sent to loader workers."""
     torch.default_generator.manual_seed(key)
     np.random.seed((key >> 32) ^ (key & 0xFFFFFFFF) ^ NOT_TORCHS)
     random.seed(key)
@@ -36,7 +36,7 @@ class Streams:
 
     Args:
         seed: the run's seed.
-        device: its generator is seeded as well when it is a CUDA device.
+        device: its generator is seeded too when it is a CUDA device.
         looks: whether `look` does anything: on one rank there is nobody to compare with.
     """
 
@@ -45,7 +45,7 @@ class Streams:
         self.seed = seed
         self._device = device
         self.seen = 0
-        """Equal on two ranks when they drew alike wherever `look` was called."""
+        """Equal on two ranks if they had drawn the same wherever `look` was called."""
         self._torch_seed = 0
 
     def enter(self, domain: Domain, *place: int | str) -> None:
@@ -58,7 +58,7 @@ class Streams:
                 generator.manual_seed(key)
 
     def look(self) -> None:
-        """Note where the present streams stand, by the next number of each. Before they are left, for it moves them."""
+        """Note where the current streams are, by the next number of each. Call before leaving them: it moves them."""
         if not self._looks:
             return
         numbers = struct.pack("<IQ", random.getrandbits(32), int(torch.empty((), dtype=torch.int64).random_()))
@@ -69,7 +69,7 @@ class Streams:
         return torch.default_generator.initial_seed() != self._torch_seed
 
     def snapshot(self) -> dict[str, Any]:
-        """The current state of every stream, to be given to `restore` in this process or another."""
+        """The current state of every stream, for `restore` in this process or another."""
         device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
         return {
             "torch": torch.get_rng_state(),
@@ -79,7 +79,7 @@ class Streams:
         }
 
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
-        """Go on from a snapshot. A device of another kind than then starts from a stream keyed by `step`."""
+        """Go on from a snapshot. A device of a different kind than then starts from a stream keyed by `step`."""
         self.enter(Domain.STEP, step, "restored")
         torch.set_rng_state(saved["torch"])
         np.random.set_state(saved["numpy"])
@@ -89,7 +89,7 @@ class Streams:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Whatever is drawn inside leaves the present streams where they were."""
+        """Leave the current streams where they were, whatever is drawn inside."""
         cpu, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
         device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
         try:

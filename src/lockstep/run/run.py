@@ -17,7 +17,6 @@ from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.loop import rows
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
-from lockstep.run.loop.step import Step
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
 from lockstep.run.loop.training import Steps

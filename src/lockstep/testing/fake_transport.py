@@ -1,7 +1,7 @@
 """Several ranks as threads of one process: the contract without a network, for tests of everything above it.
 
-Each collective is one meeting of all threads: every rank puts its value down, and takes everybody's. Tensors are
-copied on the way, so that a rank that changes its own afterwards disturbs nobody.
+Each collective is one meeting of all threads: every rank puts its value down and takes everybody's. Tensors are
+copied on the way, so a rank that changes its own afterwards disturbs nobody.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FakeWorld:
             return self._boxes.setdefault((source, destination, tag), queue.Queue())
 
     def leave(self) -> None:
-        """Break every present and future meeting."""
+        """Break every current and future meeting."""
         self._barrier.abort()
 
     def run(self, rank_of: Callable[[Transport], T]) -> list[T]:
@@ -106,12 +106,12 @@ class FakeTransport(Transport):
             raise PeerLost("another rank left in the middle of an exchange") from None
 
     def close(self) -> None:
-        """Threads end by themselves."""
+        """Do nothing: threads end on their own."""
 
 
 class _Delivered:
     def wait(self) -> None:
-        """The message was copied when it was sent."""
+        """Do nothing: the message was copied when it was sent."""
 
 
 class _FakeSum(Pending):
@@ -129,7 +129,7 @@ class _FakeSum(Pending):
         self._out.copy_(total if scale == 1.0 else total * scale)
 
     def finish(self) -> None:
-        """`advance` has done everything."""
+        """Do nothing: `advance` has done everything."""
 
     def give_up(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: nothing is under way."""

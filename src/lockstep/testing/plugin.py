@@ -24,7 +24,7 @@ WIDTH = "100"
 
 
 class SameBits:
-    """What the fixture is."""
+    """The callable that the fixture provides."""
 
     def __init__(self, folder: Path, saves: bool) -> None:
         self._folder, self._saves = folder, saves
@@ -38,7 +38,7 @@ class SameBits:
         steps: int | None = None,
         options: Sequence[str] = (),
     ) -> str:
-        """Verify a script; the report. The test fails with the report when a bit differs.
+        """Verify a script and return the report. The test fails with the report when a bit differs.
 
         Args:
             script: path of the script, from pytest's root directory.
@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def same_bits(pytestconfig: pytest.Config) -> SameBits:
-    """Runs `lockstep verify` on a script; see `SameBits`."""
+    """Run `lockstep verify` on a script; see `SameBits`."""
     return SameBits(pytestconfig.rootpath, bool(pytestconfig.getoption("--save-bits")))
 
 

@@ -31,7 +31,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 
 def preload(*modules: str) -> None:
-    """Import these once, in the server that ranks are forked from. Before the first `run_ranks`."""
+    """Import these once, in the server that ranks are forked from. Call before the first `run_ranks`."""
     _SERVER.set_forkserver_preload(["torch", COMPILER, "lockstep.testing.ranks", *modules])
 
 
@@ -56,18 +56,18 @@ class Started:
     device: str = "cpu"
     form: Form = field(default_factory=Form)
     timeout_s: float = 60.0
-    """After this the Python stack of every rank is printed, and all are ended."""
+    """After this time the Python stack of every rank is printed, and all are ended."""
 
 
 def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> list[Any]:
-    """Call `function(*args)` on every rank; what each returned, in rank order.
+    """Call `function(*args)` on every rank and return what each returned, in rank order.
 
     Args:
-        function: a module-level function that calls `lockstep.init()` by itself. It and its results are pickled.
+        function: a module-level function that calls `lockstep.init()` itself. It and its results are pickled.
         started: how many ranks, lanes, threads.
 
     Raises:
-        RankFailed: for the first rank that raised something else than `PeerLost`.
+        RankFailed: for the first rank that raised something other than `PeerLost`.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
         processes, readers = [], []
@@ -113,7 +113,7 @@ def _rank(
 
 
 def _end_with_the_test() -> None:
-    """A rank that waits forever must not outlive a test process that was killed."""
+    """End this rank with the test process: one that waits forever must not outlive a killed test."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

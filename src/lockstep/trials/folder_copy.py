@@ -1,7 +1,7 @@
 """A copy of the working directory, for runs that must not write to it where the system gives no private view of files.
 
-Small entries are copied, large ones are linked: what a script writes into those is written for real, and is told before. The
-folders around it are there too, full of links, so that `../data` means the same.
+Small entries are copied, large ones are linked: what a script writes into the latter is written for real, which is said
+beforehand. The folders around it are there too, full of links, so that `../data` means the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEBI = 1 << 20
 
 @dataclass(frozen=True)
 class Extent:
-    """How large an entry of a folder is; what is counted ends where it cannot be copied any more."""
+    """The size of a folder's entry; counting stops once it is too large to copy."""
 
     num_bytes: int
     num_files: int
@@ -37,7 +37,7 @@ class Selection:
 def select(extents: Mapping[str, Extent], max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Selection:
     """Copy as many entries as possible, the small ones first.
 
-    Invariant: every entry is in one of both; what is copied stays within the limits.
+    Invariant: every entry is either copied or linked; what is copied stays within the limits.
     """
     copied: list[str] = []
     num_bytes = num_files = 0
@@ -69,11 +69,11 @@ def _extent(path: Path) -> Extent:
 
 
 def copy_folder(folder: Path, selection: Selection, root: Path) -> Path:
-    """Make a copy of `folder` below `root`, under its own path; where it is.
+    """Make a copy of `folder` below `root`, under its own path, and return where it is.
 
     Args:
         folder: absolute, without links in it.
-        selection: of its entries.
+        selection: which of its entries to copy and to link.
         root: an empty folder.
     """
     place = root
@@ -92,7 +92,7 @@ def copy_folder(folder: Path, selection: Selection, root: Path) -> Path:
 
 
 def _copy(source: Path, target: Path, folder: Path) -> None:
-    """Files, folders and links; a link that leads out of `folder` leads there from the copy too. Nothing else is data."""
+    """Copy files, folders and links; a link out of `folder` leads there from the copy too. Nothing else is data."""
     if source.is_symlink():
         leads_out = not source.resolve().is_relative_to(folder)
         target.symlink_to(source.resolve() if leads_out else source.readlink())
@@ -107,7 +107,7 @@ def _copy(source: Path, target: Path, folder: Path) -> None:
 
 
 def size_text(extent: Extent) -> str:
-    """For a person; sizes beyond the limit are not known."""
+    """The size in words; sizes beyond the limit are not known."""
     if extent.num_bytes > MAX_BYTES:
         return f"more than {MAX_BYTES // MEBI} MiB"
     return f"{extent.num_files} files" if extent.num_files > MAX_FILES else f"{extent.num_bytes / MEBI:.0f} MiB"

@@ -1,7 +1,7 @@
 """The temporary folder of the runs of one `verify` or `bench`: removed at its end, or kept where something went wrong.
 
-Folders that a killed command left behind are removed by the next one; those that were kept are counted, so that nobody finds
-them by a full disk.
+Folders that a killed command left behind are removed by the next one; those that were kept are counted, so that they do
+not fill the disk unnoticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOCK, KEPT = ".running", ".kept"
 
 
 class RunsFolder:
-    """Made and locked as long as this object is open."""
+    """A folder of runs, made and locked as long as this object is open."""
 
     def __init__(self, purpose: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-")).resolve()
@@ -31,7 +31,7 @@ class RunsFolder:
             remove_tree(left)
 
     def keep(self) -> None:
-        """A person may want to look into it: it stays."""
+        """Keep it: a person may want to look into it."""
         (self.path / KEPT).touch(mode=0o600)
 
     def remove(self) -> None:
@@ -46,7 +46,7 @@ class RunsFolder:
 
 
 def left_behind(parent: Path) -> list[Path]:
-    """Folders of this user's commands that were killed: neither kept, nor locked by anybody."""
+    """Folders of this user's commands that were killed: neither kept nor locked by anybody."""
     return [path for path in _folders(parent) if not (path / KEPT).exists() and _is_unlocked(path / LOCK)]
 
 

@@ -1,4 +1,4 @@
-"""The runs that `verify` and `bench` make: each in a folder of its own, all from one nursery, so that torch is imported once."""
+"""The runs that `verify` and `bench` make: each in its own folder, all from one nursery, so torch is imported once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERRUPTED = tuple(128 + number for number in ENDING)
 
 @dataclass(frozen=True)
 class Program:
-    """The script to prove or to measure, and how to run it."""
+    """The script to prove or measure, and how to run it."""
 
     script: Path | None
     module: str | None
@@ -53,7 +53,7 @@ class Trial:
 
     label: str
     num_ranks: int
-    """As it was asked for."""
+    """As asked for."""
     num_processes: int
     """1 under `dp`, whose number counts replicas."""
     outcome: Outcome
@@ -71,18 +71,18 @@ class Files:
     in_place: bool = False
     """Whether they are written where the script says."""
     note: Callable[[str], None] = field(default=lambda _sentence: None)
-    """Told what cannot be kept apart, before the first run."""
+    """Called with what cannot be kept apart, before the first run."""
 
 
 class Trials(AbstractContextManager["Trials"]):
-    """Makes runs of one program, one after the other.
+    """Runs of one program, one after the other.
 
     Args:
         program: what to run.
-        watch: told each run's label when it starts (with None) and when it has ended (with its seconds).
+        watch: called with each run's label when it starts (with None) and when it has ended (with its seconds).
         nursery: one to use and leave open, with the program's threads; None: one of its own.
         purpose: the command that makes the runs; part of the name of their folder.
-        files: where the runs write, and whom to tell what cannot be kept apart.
+        files: where the runs write, and what to call with what cannot be kept apart.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Trials(AbstractContextManager["Trials"]):
         evidence: Mapping[str, Any],
         form: Form | None = None,
     ) -> Trial:
-        """One run from start to end.
+        """Make one run, from start to end.
 
         Raises:
             SystemExit: when a signal to this process stopped the run, with 128 + its number.
@@ -153,7 +153,7 @@ class Trials(AbstractContextManager["Trials"]):
         self._folder.remove()
 
     def keep(self) -> str:
-        """Let it stay for a person; where it is, in a sentence."""
+        """Keep it for a person; where it is, in a sentence."""
         self._places.end()
         self._folder.keep()
         return kept_sentence(self.base)

@@ -1,7 +1,8 @@
-"""Where the runs of `verify` and `bench` see and write files, so that those of the user stay as they are.
+"""Where the runs of `verify` and `bench` see and write files, so that the user's own stay as they are.
 
-The best is a private view, which the nursery makes for each run. Where the system gives none, each run works in a copy of the
-working directory. With `in_place` runs write where the script says. What cannot be kept apart is told before the first run.
+The best is a private view, which the nursery makes for each run. Where the system gives none, each run works in a copy
+of the working directory. With `in_place`, runs write where the script says. What cannot be kept apart is said before
+the first run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_NAMED = 4
 
 @dataclass(frozen=True)
 class Workplace:
-    """Of one run."""
+    """The workplace of one run."""
 
     folder: Path | None = None
     """The working directory; None: that of this process."""
@@ -28,7 +29,7 @@ class Workplace:
     """What `folder` is a copy of."""
 
     def script(self, path: Path | None) -> Path | None:
-        """Where the script lies there."""
+        """Where the script is there."""
         if path is None or self.folder is None or self.original is None or not path.is_absolute():
             return path
         inside = path.resolve().is_relative_to(self.original)
@@ -40,13 +41,13 @@ class Workplace:
 
 
 class Workplaces:
-    """Makes a workplace for each run.
+    """The workplaces of all runs, one for each.
 
     Args:
         nursery: makes the views.
         base: a folder of its own, without links in its path.
         in_place: whether runs write where the script says.
-        note: told what cannot be kept apart, before the first run.
+        note: called with what cannot be kept apart, before the first run.
     """
 
     def __init__(self, nursery: NurseryHandle, base: Path, in_place: bool, note: Callable[[str], None]) -> None:
@@ -58,7 +59,7 @@ class Workplaces:
         self._selection: Selection | None = None
 
     def begin(self) -> Workplace:
-        """A workplace for the next run.
+        """Make a workplace for the next run.
 
         Raises:
             WorldError: when there is no private view although there was one.
@@ -85,7 +86,7 @@ class Workplaces:
             remove_tree(folder)
 
     def _try_view(self) -> str:
-        """Why there is no private view for the next run; empty when there is one."""
+        """Try to make a private view for the next run; why there is none, or empty."""
         self._layers.mkdir(mode=0o700)
         report = self._nursery.make_view(self._layers)
         if not report.problem and self._viewed is None and report.real:

@@ -35,7 +35,10 @@ def long_enough_to_begin():
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("name", "stack"), [("kit", "wait_for_ever"), ("launcher", "wait_in_the_script")])
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [("kit", "wait_for_ever"), pytest.param("launcher", "wait_in_the_script", marks=pytest.mark.thorough)],
+)
 def test_a_test_that_hangs_shows_the_stack_of_every_rank(tmp_path, name, stack):
     (tmp_path / "test_hanging.py").write_text(HANGING)
     command = [

@@ -208,7 +208,7 @@ MISTAKES = {
     missing_gradient: "have a gradient on some ranks only",
     parameter_of_the_rank: "gradients or parameters differ between ranks",
     unknown_optimizer: "zero1 does not know whether Lamb",
-    wrong_word: 'it must be "element" or "parameter"',
+    wrong_word: 'Use "element" or "parameter"',
     differentiable: "Use --strategy ddp",
     fused_half_momentum: "Use fused=False",
     listed_twice: "lists a parameter twice",

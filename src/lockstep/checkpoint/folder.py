@@ -246,7 +246,7 @@ class StateFolder:
             place = found
             return place, Manifest.decode(read_regular(place / NAME, follow=False, most_bytes=MOST_BYTES), place)
         except OSError as error:
-            raise WorldError(f"{place / NAME} cannot be read ({error.strerror}).") from error
+            raise UsageError(f"{place / NAME} cannot be read ({error.strerror}).", "Check the path.") from error
 
 
 def identity_of(place: Path) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ from lockstep.process_group.monitored import answer_monitored_barrier
 from lockstep.process_group.new_group import agree_on_new_groups
 from lockstep.process_group.watched import NAME
 
-_withdrawn: list[str] = []
+_withdrawn: list[UsageError] = []
 """Why there are no groups of this backend, once that is known."""
 
 
@@ -38,7 +38,7 @@ def join(options: Any, backend_options: Any = None) -> LockstepProcessGroup:  # 
         CollectiveFailed: on every rank, when memory cannot be shared.
     """
     if _withdrawn:
-        raise CollectiveMisused(_withdrawn[0], "Use gloo.")
+        raise CollectiveMisused(_withdrawn[0].problem, _withdrawn[0].fix)
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     store = PrefixStore(f"{NAME}/{_meeting_number(options.store, size)}", options.store)
     ranks = list(options.global_ranks_in_group)
@@ -76,6 +76,6 @@ def register() -> None:
         recorded_elsewhere.add(NAME)
 
 
-def withdraw(why: str) -> None:
+def withdraw(why: UsageError) -> None:
     """Refuse groups of this backend from now on, and say why."""
     _withdrawn.append(why)

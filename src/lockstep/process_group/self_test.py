@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from lockstep import torch_private
+from lockstep.errors import UsageError
 from lockstep.node import native
 from lockstep.node.shared_store import new_store, store_trouble
 from lockstep.node.trial import trouble_of
@@ -43,12 +44,12 @@ def _found() -> str:
     trouble = store_trouble() or trouble_of(_try)
     if not trouble:
         return ""
-    sentence = (
-        f"The backend lockstep does not work with torch {torch.__version__} ({trouble}). "
-        f"It was tested with torch {tested_range()}; use one of them, or gloo."
+    why = UsageError(
+        f"The backend lockstep does not work with torch {torch.__version__} ({trouble}).",
+        f"Use one it was tested with ({tested_range()}), or gloo.",
     )
-    withdraw(sentence)
-    return sentence
+    withdraw(why)
+    return str(why)
 
 
 def _try() -> None:

@@ -118,7 +118,7 @@ def test_a_call_that_would_block_ends_the_run_with_one_sentence(tmp_path: Path, 
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("error: ")
     assert sentence in ended.err
-    assert ended.err.count("\n") == 1
+    assert ended.err.count("\n") == 2  # the problem and the fix
     assert time.monotonic() - began < stretched(10.0)
 
 

@@ -137,5 +137,5 @@ def test_an_unnamed_run_leaves_private_files(tmp_path: Path) -> None:
     assert ended.folder == tmp_path / "lockstep-runs" / "mine"
     assert others_may(ended) == []
     again = start(tmp_path, "--name", "mine", "script.py").finish()
-    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert (again.code, again.err.count("\n")) == (2, 2)
     assert again.err.startswith("error: There is a run named mine already")

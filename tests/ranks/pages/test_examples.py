@@ -43,6 +43,7 @@ def test_digits_learns_and_its_weights_have_the_same_bits_on_one_rank_and_on_two
     assert digests[0] == digests[1]
 
 
+@pytest.mark.thorough
 def test_gpt_falls_below_the_unigram_entropy_on_two_ranks(tmp_path: Path) -> None:
     finished = run_example(tmp_path, 2, "gpt.py", "--steps", "40", "--test-every", "20")
     entropy = re.search(r"unigram entropy of the test files: ([\d.]+) nats", finished.out)

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.process_group.errors import SAME_AMOUNTS
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectiveFailed, CollectiveMisused, CollectivePeerLost
 from tests.scripts.collectives import fuzz
@@ -65,7 +66,7 @@ def mistakes_of_one_rank(folder):
     ones = torch.ones(3)
     for call, sentence in (
         (lambda: dist.all_reduce(ones.to("meta")), "exchanges CPU tensors, but this one is on meta"),
-        (lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "Float32 has no bits to combine; use integers or booleans"),
+        (lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "Float32 has no bits to combine. Convert the tensor"),
         (lambda: dist.all_reduce(ones.bool(), dist.ReduceOp.AVG), "Booleans have no average"),
         (lambda: dist.reduce(ones.cfloat(), 0, dist.ReduceOp.BOR), "can be reduced with SUM and AVG only"),
         (
@@ -270,14 +271,14 @@ def sub_group_that_breaks(folder, how):
         splits = [1, 3] if rank == 1 else [2, 2]
         text = raised(CollectiveMisused, lambda: dist.all_to_all_single(tensor, torch.ones(4), [2, 2], splits, pair))
         line = "test_torch_backend.py:LINE"
-        expected = f"In all_to_all rank 1 at {line} sends 1 elements to itself and expects 2."
+        expected = f"In all_to_all rank 1 at {line} sends 1 elements to itself and expects 2. {SAME_AMOUNTS}"
     elif rank == 1:
         dist.send(tensor, 2, group=pair)
         return
     else:
         text = raised(CollectiveMisused, lambda: dist.recv(tensor.long(), 1, group=pair))
         line = "test_torch_backend.py:LINE"
-        expected = f"Rank 1 sends 4 float32 with tag 0 at {line}, but rank 2 receives 4 int64 at {line}."
+        expected = f"Rank 1 sends 4 float32 with tag 0 at {line}, but rank 2 receives 4 int64 at {line}. {SAME_AMOUNTS}"
     assert re.sub(r"\.py:\d+", ".py:LINE", text) == f"The group of ranks [1, 2]: {expected}"
     Path(folder, f"told-{rank}").touch()
 

@@ -71,7 +71,7 @@ def test_asking_for_the_back_end_is_one_sentence(tmp_path: Path) -> None:
     ended = run_script(tmp_path, BREAK + MEET, "-q", "-n", "2", "--backend", "lockstep")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("error: The backend lockstep does not work with torch")
-    assert ended.err.rstrip().endswith("use one of them, or gloo.")
+    assert ended.err.rstrip().endswith("), or gloo.")
 
 
 def a_script_of_another_launcher(folder: str) -> None:

@@ -90,7 +90,7 @@ def test_another_script_is_refused_unless_it_is_accepted(verified: Verifier, tmp
     bits, port = tmp_path / "bits.json", tmp_path / "port.py"
     verified(ranks=(1,), steps=1, save=bits)
     port.write_text(SCRIPT.format(**HONEST))
-    with pytest.raises(UsageError, match=r"has the bits of train.py, not of port.py.*add --accept script"):
+    with pytest.raises(UsageError, match=r"has the bits of train.py, not of port.py.*Add --accept script"):
         verified.of(port, (1,), 1, against=bits)
     assert verified.of(port, (1,), 1, against=bits, accepted=("script",)).exit_code == 0
 

@@ -10,13 +10,12 @@ from tests.scripts import compiled
 pytestmark = pytest.mark.ranks
 
 
-def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks():
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     if not compiled.COMPILER:
         print("no C++ compiler was found: aot_eager instead of inductor", file=sys.stderr)
     [alone] = run_ranks(compiled.as_users_do, Started(1, timeout_s=240))
-    for ranks in (2, 4):
-        for result in run_ranks(compiled.as_users_do, Started(ranks, timeout_s=240)):
-            assert result == alone, f"{ranks} ranks"
+    assert run_ranks(compiled.as_users_do, Started(ranks, timeout_s=240)) == [alone] * ranks
 
 
 @pytest.mark.thorough

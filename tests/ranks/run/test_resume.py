@@ -291,7 +291,7 @@ def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tm
         assert "'mine=' is not the same on every rank" in differs
         assert "'mine=' is not the same on every rank" in tensors
         assert "There is no state in" in missing
-        assert "pass average=... to run.load_state" in not_passed
+        assert "Pass average=... to run.load_state" in not_passed
         assert "the run has other=, but the state has only" in too_many
         assert "1.weight (10, 64) for (11, 64)" in reshaped
         assert "the scheduler was a StepLR, but the run prepared a CosineAnnealingLR" in scheduler

@@ -41,7 +41,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize(("ranks", "lanes"), [(1, 1), (1, 4), (2, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "lanes"), [(2, 4), *(pytest.param(1, lanes, marks=pytest.mark.thorough) for lanes in (1, 4))]
+)
 def test_a_tensor_that_nobody_prepared_is_not_stepped(scenario, ranks, lanes):
     with pytest.raises(RankFailed, match="belongs to nothing that run") as failed:
         run_ranks(scenario, Started(ranks, lanes=lanes), *REFUSED[scenario], lanes)

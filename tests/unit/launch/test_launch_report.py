@@ -159,8 +159,12 @@ def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() ->
         "  2 other ranks stopped because of this",
         r"  log: l\nog",
     ]
-    misused = replace(failed, kind=FailureKind.USAGE, error="UsageError: no\ndone      all is well\x1b[8m")
-    assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == "error: no\n  done      all is well\\x1b[8m"
+    misused = replace(
+        failed, kind=FailureKind.USAGE, error="UsageError: no\ndone      x", fix="Use\ndone      all is well\x1b[8m"
+    )
+    assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == (
+        "error: no\n  done      x\nhelp: Use\n  done      all is well\\x1b[8m"
+    )
 
 
 def test_a_kill_for_lack_of_memory_is_told_from_another() -> None:

@@ -46,7 +46,7 @@ def arrived(*args: Any) -> tuple[Any, ...]:
     ("call", "sentence"),
     [
         (lambda: lockstep.spawn("train"), "`fn` must be a function that takes the rank first, but is 'train'."),
-        (lambda: lockstep.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. With one argument: args=(x,)."),
+        (lambda: lockstep.spawn(two, args=[1]), "`args` must be a tuple, but is of type list. Write args=(x,) for one argument."),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=0), "`nprocs` must be a whole number of at least 1, but is 0."),
         (lambda: lockstep.spawn(two, args=(1,), nprocs=True), "`nprocs` must be a whole number of at least 1, but is True."),
         (lambda: lockstep.spawn(two, args=(1,), device="gpu"), '`device` must be "auto", "cpu" or "cuda", but is \'gpu\'.'),

@@ -34,7 +34,7 @@ class Steps(Iterator[Step]):
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[Step]:  # noqa: PYI034
         return self._steps  # a loop holds it alone, so that leaving the loop ends it
 
     def __next__(self) -> Step:

@@ -18,8 +18,10 @@ CONTRACTS ?= tests/contract
 CPP = $$(git ls-files '*.cpp' '*.hpp')
 PYTEST := $(BIN)/python -m pytest
 PARALLEL = -n $(WORKERS) --dist worksteal
+# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew.
+BYTECODE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test test-thorough fast coverage lint format docs native bytecode native-test native-asan native-tsan model bench \
+.PHONY: help demo test test-thorough fast coverage lint format docs native native-test native-asan native-tsan model bench \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -80,16 +82,14 @@ format: $(STAMP)  ## fix and format
 # Ninja knows which C++ files have changed since the last build.
 native: $(STAMP)  ## compile what has changed in native/
 ifeq ($(COMPILER),)
-native: bytecode
+native:
+	@$(BYTECODE)
 	@echo "no C++ compiler: lockstep goes without its compiled part, over Gloo (apt-get install g++)"
 else
-native: build/native/build.ninja bytecode
+native: build/native/build.ninja
+	@$(BYTECODE)
 	$(CMAKE) --build build/native
 endif
-
-# Once for all processes that the tests start: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each would compile anew.
-bytecode: $(STAMP)
-	@$(BIN)/python -m compileall -q src
 
 # The C++ tests; and with sanitizers, each in a build folder of its own. Under ThreadSanitizer ranks are threads.
 native-test native-asan native-tsan: export CTEST_OUTPUT_ON_FAILURE = 1

@@ -42,8 +42,8 @@ Examples:
   lockstep bench --plot speed.png train.py             bars, and one step of every rank
 
 \b
-One rank and one process with all cores are always measured. Options stand
-before SCRIPT or right behind it; the first word that is none of them, or --,
+One rank and one process with all cores are always measured. Options go
+before SCRIPT or right after it; the first word that is none of them, or --,
 begins the script's own.
 
 \b

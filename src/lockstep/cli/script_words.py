@@ -62,7 +62,7 @@ def strays(words: Sequence[str], options: Collection[str], source: str | None) -
     said: dict[str, str] = {}
     for name in (word.partition("=")[0] for word in words):
         if name in options and not _declares(text, name):
-            said[name] = f"{name} stands behind the script and what belongs to it, so it goes to the script"
+            said[name] = f"{name} comes after the script and its arguments, so it goes to the script"
         elif name.startswith("--") and name not in options and not _has_word(text, name[2:]):
             for meant in get_close_matches(name, [option for option in options if option.startswith("--")], 1, CLOSE):
                 said[name] = f"{name} goes to the script; did you mean {meant}?"

@@ -39,7 +39,7 @@ Examples:
   lockstep verify --ranks 1 --against bits.json train.py   are they still the same?
 
 \b
-Options stand before SCRIPT or right behind it; the first word that is none of
+Options go before SCRIPT or right after it; the first word that is none of
 them, or --, begins the script's own.
 
 \b

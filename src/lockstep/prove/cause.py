@@ -48,7 +48,7 @@ CARRIED = (
 )
 ONLY_NAN = (
     "both are NaN, and only the bits of NaN differ: its sign and payload depend on which operand stood first, and mean "
-    "nothing. The first NaN is in {first}. Look for what makes it (torch.autograd.set_detect_anomaly(True)); nothing behind "
+    "nothing. The first NaN is in {first}. Look for what makes it (torch.autograd.set_detect_anomaly(True)); nothing after "
     "it can be proved."
 )
 MULTIPLIED = (
@@ -119,7 +119,7 @@ def usual_cause(symptoms: Symptoms) -> str:
     return _BEHIND + found if symptoms.place.step == AT_END else found
 
 
-_BEHIND = "the code behind the last step does it: "
+_BEHIND = "the code after the last step does it: "
 
 
 def _since(symptoms: Symptoms) -> str:
@@ -132,7 +132,7 @@ def _since(symptoms: Symptoms) -> str:
     if symptoms.only_one_side:
         return "the model, its optimizer or what the script logs has other parts or other names than then."
     if symptoms.place.step == AT_END and symptoms.kind is not Kind.AGAIN:
-        return "the code behind the last step does something else than then."
+        return "the code after the last step does something else than then."
     return _SINCE[symptoms.kind]
 
 

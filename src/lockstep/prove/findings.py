@@ -179,7 +179,7 @@ class Findings:
             *([] if self.exact else ["that another run has these bits: numerics is fast"]),
             f"other lanes than {self.lanes}, other threads than {self.threads}, another batch size",
             "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
-            "code that was not reached in these steps" + (" and behind them" if self.reached_end else ""),
+            "code that was not reached in these steps" + (" and after them" if self.reached_end else ""),
             "what has no state_dict: printed text, files, counters of the script",
         ]
 

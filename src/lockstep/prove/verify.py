@@ -182,7 +182,7 @@ def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
     for one, run in zip(compared, runs, strict=True):
         trial = one.trial
         if came and not run.reached_end and not one.evidence.end.why and trial is not None and trial.outcome.block:
-            text = f"Behind step {run.steps} it came to its end with {_ranks(came[0].ranks)}, but here not:"
+            text = f"After step {run.steps} it came to its end with {_ranks(came[0].ranks)}, but not here:"
             raise _RunError(Failed(one.label, f"{text}\n{trial.outcome.block}", 1))
 
 

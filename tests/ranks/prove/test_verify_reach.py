@@ -44,7 +44,7 @@ def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier)
     findings = verified(before=AVERAGE, end="torch.optim.swa_utils.update_bn(loader, average)", steps=3)
     item, cause = at_end(findings)
     assert item == "script average.module.1.running_mean"
-    assert "the code behind the last step does it: this object is updated from a rank's own samples" in cause
+    assert "the code after the last step does it: this object is updated from a rank's own samples" in cause
     assert findings.reached_end
     assert verified(
         before=AVERAGE, end="torch.optim.swa_utils.update_bn(DataLoader(TensorDataset(inputs), 11), average)"

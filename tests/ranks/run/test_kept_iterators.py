@@ -81,5 +81,5 @@ def gone_on():
 
 
 def test_going_on_with_a_step_that_is_over_is_one_sentence():
-    with pytest.raises(RankFailed, match="This step is over: its lanes cannot be gone on with"):
+    with pytest.raises(RankFailed, match="This step is over: its lanes cannot continue"):
         run_ranks(gone_on, Started(1))

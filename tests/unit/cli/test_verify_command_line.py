@@ -116,7 +116,7 @@ for step in run.steps(loader): ...
         ("--rank=1", ["--rank goes to the script; did you mean --ranks?"]),
         (
             "data --steps 3 --steps 4",
-            ["--steps stands behind the script and what belongs to it, so it goes to the script"],
+            ["--steps comes after the script and its arguments, so it goes to the script"],
         ),
         ("--scheduler cosine -m 3 --lr 0.1 -x --batch-size 4", []),
         ("-- steps ranks 5 --", []),

@@ -150,7 +150,7 @@ class Step:
             yield lane, batch
             if self._current is not current:
                 raise UsageError(
-                    "This step is over: its lanes cannot be gone on with.", f"Write the loop like this:\n{RIGHT_FORM}"
+                    "This step is over: its lanes cannot continue.", f"Write the loop like this:\n{RIGHT_FORM}"
                 )
             self._leave_lane(lane)
 

@@ -111,7 +111,7 @@ def test_an_end_that_only_some_numbers_of_ranks_come_to_is_a_failure(verified: V
     assert findings.exit_code == 1
     assert findings.failed is not None
     assert findings.failed.label == "2 ranks"
-    assert "Behind step 2 it came to its end with 1 rank, but here not" in findings.failed.text
+    assert "After step 2 it came to its end with 1 rank, but here not" in findings.failed.text
     assert "AssertionError: too many" in findings.failed.text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
@@ -31,6 +32,7 @@ class EpochPlan:
     def num_samples(self) -> int:
         return sum(map(len, self.steps))
 
+    @cached_property
     def digest(self) -> str:
         """Equal on two ranks exactly when they would train on the same samples in the same order."""
         return hashlib.blake2b(repr(self.steps).encode(), digest_size=8).hexdigest()

@@ -143,6 +143,7 @@ class Run:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
+        self._run.progress.begins()
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
         for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
 from lockstep.rank.streams import Streams
 from lockstep.run.position.epoch_count import EpochCount
+from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.position.region import LoopPosition
@@ -27,6 +29,14 @@ from lockstep.run.witness.witness import Witness
 from lockstep.strategy.contract import OpenLane, Strategy
 from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nothing_after(ends_epoch: bool) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,14 @@ class Progress:
     """Whether the run is over; its loop must not go on."""
     resumed: tuple[int, int] = (0, 0)
     """Epochs and steps that earlier starts made."""
+    inside: InsideEpoch | None = None
+    """Between the steps of an epoch: how far it is."""
+    goes_on: InsideEpoch | None = None
+    """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
+    begins: Callable[[], None] = _nothing
+    """Called before the first epoch or step: loads the newest state."""
+    after_step: Callable[[bool], None] = _nothing_after
+    """Called between two steps, with whether the epoch is over: saves the state when it is time."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

@@ -34,6 +34,9 @@ from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
 from lockstep.run.run import Run
 from lockstep.run.run_state import Machinery, Progress, RunState, Setup
+from lockstep.run.saving.automatic import Automatic
+from lockstep.run.saving.ring import Ring
+from lockstep.run.saving.schedule import Schedule
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -42,6 +45,9 @@ from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
+
+RUNS = "lockstep-runs"
+"""The folder for the states of runs by name."""
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -58,6 +64,9 @@ def init(
     threads: int | None = None,
     precision: str | int | None = None,
     numerics: str | None = None,
+    name: str | None = None,
+    save_every: str | None = None,
+    keep: int = 3,
 ) -> Run:
     """Join the run that this process belongs to; alone, it is a run of one rank. Collective: call it on every rank.
 
@@ -87,6 +96,7 @@ def init(
     environment = decode(os.environ)
     seed = _whole_number(seed)
     _check_numbers(lanes, threads)
+    saving = _saving(name, save_every, keep)
     if _present:
         finish()
     settings, position = environment.settings, environment.position
@@ -104,6 +114,8 @@ def init(
     arranged.check_device(pinned.type)
     lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
     run = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic, lanes_named))
+    if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
+        Automatic(run, saving.schedule, Ring(Path(RUNS).absolute() / saving.name / "states", saving.keep))
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)
@@ -231,6 +243,29 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
                 f"`{name}` must be a whole number of at least 1, but is {value!r}.",
                 "Leave it out to let lockstep choose.",
             )
+
+
+@dataclass(frozen=True)
+class _Saving:
+    """What the script says about states that are saved by themselves."""
+
+    name: str
+    schedule: Schedule
+    keep: int
+
+
+def _saving(name: str | None, save_every: str | None, keep: int) -> _Saving | None:
+    if save_every is None:
+        return None
+    if name is None:
+        raise UsageError("save_every= needs a name under which a later start finds the states.", 'Add name="exp1".')
+    if name in ("", ".", "..") or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"name={name!r} must be a folder's name without a slash or a control character.", 'Try name="exp1".'
+        )
+    if type(keep) is not int or keep < 1:
+        raise UsageError(f"`keep` must be a whole number of at least 1, but is {keep!r}.", "Leave it out to keep 3.")
+    return _Saving(name, Schedule.parse(save_every), keep)
 
 
 def _agree(told: list[list[Any]]) -> None:

@@ -41,7 +41,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
         plan = loader.plan_evaluation(run.machinery.ledger.step)
         lanes = loader.share(plan)
         run.machinery.shares.begin(num_exchanges())
-        run.progress.evaluated, run.progress.evaluation = [], plan.digest()
+        run.progress.evaluated, run.progress.evaluation = [], plan.digest
         fetched = loader.fetch(lanes, evaluation=True)
         try:
             for part in lanes:

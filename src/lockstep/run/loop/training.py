@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 from lockstep.caller import where
 from lockstep.errors import PromiseBroken, UsageError
@@ -17,6 +18,7 @@ from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_left, testify_step
+from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -51,16 +53,23 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
             "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
-    plan = _begin_epoch(run, loader)
-    first = run.machinery.ledger.step + 1
-    steps = loader.cut(plan, first)
-    _check_norms(run.progress, steps)
-    testify_begin(run, loader, plan)
-    fetched = loader.fetch([part for step in steps for part in step.parts], evaluation=False)
-    run.machinery.ledger.step_in_epoch, run.machinery.ledger.steps_per_epoch = 0, len(plan.steps)
+    run.progress.begins()
+    run.progress.epochs.calls += 1
+    if run.progress.goes_on is not None and run.progress.epochs.calls < run.progress.goes_on.call:
+        return  # the loaded state has these steps behind it
+    which = next(number for number, own in enumerate(run.progress.loaders) if own is loader)
+    goes_on = run.progress.goes_on is not None  # in the streams that the state has, should no step be left
+    with run.machinery.streams.elsewhere() if goes_on else nullcontext():
+        plan = _begin_epoch(run, loader)
+        done = _steps_done(run.progress, which, plan)
+        steps = loader.cut(plan, run.machinery.ledger.step + 1 - done)
+        _check_norms(run.progress, steps)
+        testify_begin(run, loader, plan)
+        fetched = loader.fetch([part for step in steps[done:] for part in step.parts], evaluation=False)
+    run.machinery.ledger.step_in_epoch, run.machinery.ledger.steps_per_epoch = done, len(plan.steps)
     if run.machinery.ledger.num_epochs == 0:
         run.machinery.ledger.epoch = loader.epochs_begun
-    for number, mine in enumerate(steps):
+    for number, mine in enumerate(steps[done:], done):
         step = Step(run, mine, fetched)
         say_shares(run.machinery)
         run.machinery.streams.look()  # at what the body of the last step drew
@@ -68,11 +77,12 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         run.progress.position.region = Region.STEP
         run.machinery.ledger.step = step.number
         if run.machinery.meter is not None:
-            run.machinery.meter.begin_step(step.number, step.num_samples, number == 0)
+            run.machinery.meter.begin_step(step.number, step.num_samples, number == done)
         try:
             yield step
         except GeneratorExit:
             step.close()
+            run.progress.inside = None
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             testify_left(run.machinery)
@@ -81,9 +91,12 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
             run.progress.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
+        run.progress.inside = InsideEpoch(which, plan.digest, number + 1, run.progress.epochs.calls)
+        run.progress.after_step(number + 1 == len(steps))
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
             return
+    run.progress.inside = None
     _check_samples(run, plan, sum(step.num_mine for step in steps))
     run.progress.epochs.end_steps()
 
@@ -106,6 +119,24 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     return plan
 
 
+def _steps_done(progress: Progress, which: int, plan: EpochPlan) -> int:
+    """How many steps of this epoch a loaded state has behind it."""
+    before, progress.goes_on = progress.goes_on, None
+    if before is None:
+        return 0
+    if before.loader != which:
+        raise UsageError(
+            f"The state was saved inside an epoch of loader {before.loader + 1}, but run.steps got loader {which + 1}.",
+            "Go on with the same loop, and prepare the loaders in the same order.",
+        )
+    if before.order != plan.digest or before.done > len(plan.steps):
+        raise UsageError(
+            f"The state was saved after {before.done} steps of an epoch that had other samples, or another order.",
+            "Use the same data set, batch size and seed, or a state from the end of an epoch.",
+        )
+    return before.done
+
+
 def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
     """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
     if has_synchronised_norm(progress.models) and (
@@ -116,7 +147,7 @@ def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
 
 def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
     """Raise `UsageError` on every rank when the ranks would take different samples or orders."""
-    told = machinery.transport.all_gather_object([plan.digest(), plan.num_samples, len(plan.steps)], call, where())
+    told = machinery.transport.all_gather_object([plan.digest, plan.num_samples, len(plan.steps)], call, where())
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(

@@ -18,6 +18,8 @@ class EpochCount:
     next: int = 0
     """The epoch that the current loop yields next."""
     in_body: bool = False
+    calls: int = 0
+    """Calls of `run.steps` in the current body, or in the script where it has no `run.epochs`."""
     trained: bool = False
     """Whether `run.steps` was finished or left in the current body."""
     saved: bool = False
@@ -34,7 +36,7 @@ class EpochCount:
         self.next = self._first(num_epochs)
         while self.next < num_epochs:
             epoch = self.next
-            self.in_body, self.trained, self.saved, self.loaded = True, False, False, False
+            self.in_body, self.trained, self.saved, self.loaded, self.calls = True, False, False, False, 0
             finished = False
             try:
                 yield epoch
@@ -62,8 +64,10 @@ class EpochCount:
         """`run.steps` is finished, or the script left it."""
         self.trained = True
 
-    def position(self) -> dict[str, Any]:
-        """What a state keeps: the loop, and the epoch at which a resumed run goes on."""
+    def position(self, *, inside: bool = False) -> dict[str, Any]:
+        """What a state keeps: the loop, and the epoch at which a resumed run goes on; `inside`: that of the current body."""
+        if inside:
+            return {"loop": self.loop, "next": self.next}
         self.saved = self.in_body and self.trained
         return {"loop": self.loop, "next": self.next + 1 if self.saved else self.next}
 

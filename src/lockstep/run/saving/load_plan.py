@@ -25,11 +25,13 @@ from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
+from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_counters import wrong_counters
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     DOCUMENTS,
+    GRADIENTS,
     OTHER_TENSORS,
     counters,
     is_stateful,
@@ -81,6 +83,7 @@ class LoadPlan:
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
         names = parameter_names(run.progress.models)
+        self._gradients = self._checked_gradients(names)
         for label, optimizer in optimizers_of(run.progress):
             self._add_optimizer(label, optimizer, names)
         for label, scheduler in schedulers_of(run.progress):
@@ -114,6 +117,8 @@ class LoadPlan:
         """Write the weights, which fit, and go on with the counters and random streams."""
         for step in self._models:
             step.load()
+        for parameter, gradient in self._gradients:
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
         self._restore_counters(self._counters)
         self._run.machinery.streams.restore(self._streams, self._run.machinery.ledger.step)
 
@@ -185,6 +190,21 @@ class LoadPlan:
         place = len(self._models) if state.is_plain else 0
         self._models.insert(place, _Step(label, lambda: state.place(values, others)))
 
+    def _checked_gradients(self, names: Mapping[int, str]) -> list[tuple[Tensor, Tensor | None]]:
+        """What each parameter's gradient becomes; nothing for a state between epochs, which has none."""
+        if GRADIENTS not in self._manifest.files:
+            return []
+        file = TensorFile(self._file(GRADIENTS))
+        known = {names[id(one)]: one for model in self._run.progress.models for one in model.parameters()}
+        for name, told in file.described.items():
+            if name not in known or told.shape != tuple(known[name].shape):
+                raise UsageError(f"its gradient {name} fits no parameter.", UNCHANGED)
+        return [
+            (parameter, file.get(name).clone() if name in file.described else None)
+            for name, parameter in known.items()
+            if not parameter.is_meta
+        ]
+
     def _add_optimizer(self, label: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         plan = OptimizerPlan(optimizer, self._document(label), self._entries[label], names)
         file = TensorFile(self._file(f"{label}.safetensors"))
@@ -234,6 +254,7 @@ class LoadPlan:
         ledger.step, ledger.epoch = saved["step"], saved["epoch"]
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
         run.progress.epochs_seen[:] = saved["epochs_seen"]
+        run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
         run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
             say(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")

@@ -28,12 +28,27 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
         yield "its samples per epoch are no numbers"
     if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
         yield f"its position in the script's epochs is {position!r}"
+    if not _is_inside(saved.get("inside")):
+        yield f"its place inside an epoch is {saved.get('inside')!r}"
     if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):
         yield "its loaders are not described as lockstep does it"
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < MOST
+
+
+def _is_inside(told: Any) -> bool:
+    if told is None:  # between epochs
+        return True
+    return (
+        isinstance(told, Mapping)
+        and isinstance(told.get("order"), str)
+        and (
+            set(told) == {"loader", "order", "done", "call"}
+            and all(_is_count(told[name]) for name in ("loader", "done", "call"))
+        )
+    )
 
 
 def _is_loader(told: Any) -> bool:

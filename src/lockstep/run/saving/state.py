@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from lockstep.transport.together import Together
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
+GRADIENTS = "gradients.safetensors"
 SAVE = "run.save_state"
 
 
@@ -90,6 +92,8 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
             tensors.add(name, tensor, holder(tensor))
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(run.progress.models)
+    if run.progress.inside is not None:
+        _add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
     for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
     for label, scheduler in schedulers_of(run.progress):
@@ -104,6 +108,15 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
     contents.add("the run", counters(run), OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
     contents.add("random numbers", run.machinery.streams.snapshot(), OTHER_TENSORS, of_main=True)
     return contents
+
+
+def _add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) -> None:
+    """Gradients that are left between two steps: the next one may add to them."""
+    for model in run.progress.models:
+        for parameter in model.parameters():
+            if parameter.grad is not None and not parameter.is_meta and names[id(parameter)] not in tensors.tensors:
+                holder = run.machinery.strategy.holder_of(parameter)
+                tensors.add(names[id(parameter)], parameter.grad.to_dense(), holder)
 
 
 def label_of(name: str) -> str:
@@ -134,17 +147,22 @@ def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
 
 def counters(run: RunState) -> dict[str, Any]:
     """Where the run is; the same on every rank."""
-    ledger = run.machinery.ledger
+    ledger, inside = run.machinery.ledger, run.progress.inside
     return {
         "step": ledger.step,
         "epoch": ledger.epoch,
         "num_losses": ledger.num_losses,
         "loss": ledger.loss,
         "epochs_seen": list(run.progress.epochs_seen),
-        "epochs": run.progress.epochs.position(),
+        "epochs": run.progress.epochs.position(inside=inside is not None),
+        "inside": None if inside is None else asdict(inside),
         "loaders": [
-            {"epochs_begun": loader.epochs_begun, "samples": len(loader.dataset), "batch_size": loader.batch_size}  # type: ignore[arg-type]
-            for loader in run.progress.loaders
+            {
+                "epochs_begun": loader.epochs_begun - (inside is not None and inside.loader == number),
+                "samples": len(loader.dataset),  # type: ignore[arg-type]
+                "batch_size": loader.batch_size,
+            }
+            for number, loader in enumerate(run.progress.loaders)
         ],
     }
 

@@ -1,0 +1,106 @@
+"""A run that stops after any step goes on from its own state with the bits of a run that never stopped."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
+from tests.scripts import scenarios
+
+pytestmark = pytest.mark.ranks
+EPOCHS, STEPS = 3, 5
+
+
+def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_first=False, ranges=False):
+    """Three epochs of five steps; an evaluation and a draw after each."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=8, threads=1, strategy=strategy, name="exp1", save_every="1steps", keep=2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = OneCycleLR(optimizer, 0.05, total_steps=EPOCHS * STEPS + 1)
+    loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True, num_workers=workers)
+    model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
+    losses = {}
+    for _ in range(EPOCHS) if ranges else run.epochs(EPOCHS):
+        for step in run.steps(loader):
+            if stop_after is not None and step.number > stop_after:
+                return "stopped"
+            if zero_first and step.number % accumulate == 1 % accumulate:
+                optimizer.zero_grad()
+            for images, labels in step:
+                run.backward(F.cross_entropy(model(images), labels))
+            if step.number % accumulate == 0:
+                optimizer.step()
+                if not zero_first:
+                    optimizer.zero_grad()
+            scheduler.step()
+            losses[step.number] = step.loss.hex()
+    drawn = [torch.rand(2).tolist(), np.random.randn(), random.gauss(0, 1)]
+    return {"bits": digest_of(model, optimizer, scheduler), "drawn": drawn, "losses": losses}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run_ranks(train, Started(1), str(tmp_path_factory.mktemp("straight")))[0]
+
+
+def same(results, undisturbed, after):
+    for result in results:
+        assert result["bits"] == undisturbed["bits"]
+        assert result["drawn"] == undisturbed["drawn"]
+        assert min(result["losses"], default=after + 1) == after + 1, "no step is made twice"
+        assert result["losses"].items() <= undisturbed["losses"].items()
+
+
+RESUMED = [(1, 2), (4, 1), (5, 3), (7, 8), (9, 4), (14, 1), (15, 2)]
+"""After how many steps four ranks stop, and how many go on."""
+
+
+@pytest.mark.parametrize(("after", "ranks"), RESUMED)
+def test_a_run_goes_on_after_any_step_on_any_number_of_ranks(tmp_path, undisturbed, after, ranks):
+    workers = 2 * (after % 2)
+    assert run_ranks(train, Started(4), str(tmp_path), after, workers) == ["stopped" if after < 15 else undisturbed] * 4
+    same(run_ranks(train, Started(ranks), str(tmp_path), None, 2 - workers), undisturbed, after)
+    names = sorted(path.name for path in (tmp_path / "lockstep-runs" / "exp1" / "states").iterdir())
+    assert names == ["step-00000014", "step-00000015"]
+
+
+@pytest.mark.parametrize("strategies", [("zero1", "ddp"), ("ddp", "zero1"), ("model_parallel", "ddp")])
+def test_it_goes_on_under_another_strategy(tmp_path, undisturbed, strategies):
+    first, then = strategies
+    assert run_ranks(train, Started(2), str(tmp_path), 8, 0, first) == ["stopped"] * 2
+    same(run_ranks(train, Started(2), str(tmp_path), None, 0, then), undisturbed, 8)
+
+
+@pytest.mark.parametrize("zero_first", [False, True])
+def test_gradients_that_are_added_up_over_steps_are_part_of_it(tmp_path, zero_first):
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "stopped").mkdir()
+    options = (0, None, 3, zero_first)
+    [straight] = run_ranks(train, Started(1), str(tmp_path / "straight"), None, *options)
+    assert run_ranks(train, Started(2), str(tmp_path / "stopped"), 7, *options) == ["stopped"] * 2
+    same(run_ranks(train, Started(2), str(tmp_path / "stopped"), None, *options), straight, 7)
+
+
+def test_a_loop_over_a_range_goes_on_too(tmp_path, undisturbed):
+    options = (0, None, 1, False, True)
+    assert run_ranks(train, Started(2), str(tmp_path), 8, *options) == ["stopped"] * 2
+    same(run_ranks(train, Started(2), str(tmp_path), None, *options), undisturbed, 8)
+
+
+def test_a_run_goes_on_from_the_state_before_a_damaged_one(tmp_path, undisturbed):
+    run_ranks(train, Started(2), str(tmp_path), 8)
+    file = tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000008" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    same(run_ranks(train, Started(2), str(tmp_path)), undisturbed, 7)

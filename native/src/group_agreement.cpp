@@ -103,8 +103,7 @@ std::string Group::sentence_of_swap(const Operation& operation) const {
   }
   return "The ranks make the same calls in different orders, so each of these operations put unlike tensors "
          "together: " +
-         parts.text() + " (the last one is " + text_of(row(rank_, operation.number).description) +
-         ").";
+         parts.text() + " (the last one is " + text_of(row(rank_, operation.number).description) + ").";
 }
 
 // The source line of a rank's call, as far as it is known.

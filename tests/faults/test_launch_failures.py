@@ -133,7 +133,7 @@ def test_the_step_and_line_of_a_killed_rank_come_from_its_journal(tmp_path: Path
     block = ended.err[ended.err.index("FAILED") :]
     assert block.startswith("FAILED    rank 0, step 12, exchange all_reduce: killed by signal 9 (SIGKILL)")
     assert f"last at {tmp_path / 'script.py'}:11" in block
-    assert "why: sent by somebody else; the kernel reports no lack of memory" in block
+    assert "why: sent by another process; the kernel reports no shortage of memory" in block
 
 
 def test_torch_that_cannot_be_imported_is_one_error(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _check_steps(trial: Trial, first: Round | None, bench: Bench) -> None:
     made = json.loads(trial.folder.result.read_text())["steps"] if trial.folder.result.exists() else 0
     fewer = f", or use --steps {made - amount.warm_up}" if made > amount.warm_up else ""
     raise UsageError(
-        f"The script makes {made} steps, but {amount.steps_needed} are needed: {amount.warm_up} to warm up and "
+        f"The script runs {made} steps, but {amount.steps_needed} are needed: {amount.warm_up} to warm up and "
         f"{amount.steps} to measure.",
         f"Train for more epochs{fewer}.",
     )
@@ -125,7 +125,7 @@ def _measure_once(one: Measured, bench: Bench, runners: Runners) -> float:
         return trial.seconds
     found = read_round(trial.folder, trial.num_processes)
     if found is None or len(found.steps) < bench.amount.steps:
-        one.failed = f"It made {len(found.steps) if found else 0} of {bench.amount.steps} measured steps."
+        one.failed = f"It finished {len(found.steps) if found else 0} of {bench.amount.steps} measured steps."
     else:
         one.rounds.append(found)
     return trial.seconds

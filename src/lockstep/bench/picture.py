@@ -101,7 +101,7 @@ def draw_steps(axes: Axes, whole: Sequence[Measured]) -> None:
             axes.text(limit, row, text, ha="right", va="center", fontsize=7, color="white", bbox=SAID)
     axes.set_yticks(range(len(rows)), [_row_label(one, rank) for one, rank, _ in rows], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel("ms since the step began (the step of median length)", fontsize=8)
+    axes.set_xlabel("ms since the step began (the median step)", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     kinds = [kind for kind in COLOURS if kind in used]

@@ -54,8 +54,8 @@ def _fastest(results: Results) -> Iterator[str]:
         return
     if base.speed.relative > BUSY:
         yield (
-            f"One rank alone varied by ±{base.speed.relative:.0%}: something else uses this machine, and differences of "
-            f"that size say nothing."
+            f"One rank alone varied by ±{base.speed.relative:.0%}: something else is using this machine, and "
+            f"differences of that size mean nothing."
         )
     times = {id(one): up.median for one in results.whole() if (up := results.speed_up(one)) is not None}
     best = max(results.whole(), key=lambda one: times[id(one)])
@@ -63,13 +63,13 @@ def _fastest(results: Results) -> Iterator[str]:
         yield f"Nothing is faster than one rank with {base.threads} thread{'s' * (base.threads != 1)}."
     elif not is_faster(best, base):
         yield (
-            f"Nothing can be told to be faster than one rank: {_name(best, results)} took {1 / times[id(best)]:.2f} times as long, "
-            f"which is within what the rounds wander."
+            f"Nothing is clearly faster than one rank: {_name(best, results)} took {1 / times[id(best)]:.2f} times as "
+            f"long, and the rounds vary by as much."
         )
     else:
         equal = [one for one in results.whole() if one is not best and not is_faster(best, one)]
-        beside = f"; {', '.join(_name(one, results) for one in equal)} cannot be told from it" if equal else ""
-        yield f"Fastest: {_name(best, results)}, {times[id(best)]:.2f} times one rank{beside}."
+        beside = f"; not clearly slower: {', '.join(_name(one, results) for one in equal)}" if equal else ""
+        yield f"Fastest: {_name(best, results)}, {times[id(best)]:.2f} times as fast as one rank{beside}."
     yield from _all_cores(results, base)
 
 
@@ -83,7 +83,7 @@ def _all_cores(results: Results, base: Measured) -> Iterator[str]:
     if is_faster(all_cores, ranks) and is_faster(all_cores, base):
         yield (
             f"One process with all {results.cores} cores is {ratio(all_cores, ranks).median - 1:.0%} faster than "
-            f"{_name(ranks, results)}: for speed alone start it with -n 1 --threads {results.cores}. Its bits differ, "
+            f"{_name(ranks, results)}: for speed alone, start it with -n 1 --threads {results.cores}. Its bits differ, "
             f"because the number of threads changes them."
         )
 
@@ -118,12 +118,15 @@ def _staged(results: Results, one: Measured) -> Iterator[str]:
     if speed_up is None:
         return
     ranks, name = one.configuration.ranks, _name(one, results)
-    gain = f"{name} is {speed_up.median:.2f} times one rank"
+    gain = f"{name} is {speed_up.median:.2f} times as fast as one rank"
     if results.base is not None and not is_faster(one, results.base):
-        slower = "slower than one rank" if is_faster(results.base, one) else "not to be told from one rank"
+        slower = "slower than one rank" if is_faster(results.base, one) else "about as fast as one rank"
         gain = f"{name} is {slower} ({speed_up.median:.2f} times its speed)"
     if one.configuration.strategy == "model_parallel":
-        yield f"{gain}: one of its {ranks} ranks works at a time. It makes room for a larger model; pipeline is for speed."
+        yield (
+            f"{gain}: only one of its {ranks} ranks works at a time. It makes room for a larger model; pipeline is for "
+            f"speed."
+        )
         return
     ideal = ideal_speed_up(ranks, one.lanes) if ranks > 1 else 1.0
     yield f"{gain}; {ranks} equal stages with {one.lanes} micro-batches could reach {ideal:.2f} times."
@@ -149,8 +152,8 @@ def _cut(results: Results, one: Measured) -> Iterator[str]:
             cost = other.step_s / base.step_s - 1
             if is_faster(base, other):
                 yield (
-                    f"  Cut into {one.lanes} micro-batches the same step takes one rank {cost:.0%} longer: small "
-                    f"batches use a core less well."
+                    f"  Cut into {one.lanes} micro-batches, the same step takes one rank {cost:.0%} longer: small "
+                    f"batches use a core less efficiently."
                 )
             return
 
@@ -162,9 +165,12 @@ def _bits(results: Results) -> Iterator[str]:
             if not one.bits:
                 yield f"{_name(one, results)} differs from itself: its rounds gave different bits."
             else:
-                yield f"{_name(one, results)} differs from one rank with the same lanes: lockstep verify says where."
+                yield f"{_name(one, results)} differs from one rank with the same lanes: lockstep verify shows where."
         elif found == REFERENCE and not one.bits:
-            yield f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify says where."
+            yield (
+                f"{_name(one, results)} differs from itself: its rounds gave different bits. lockstep verify "
+                f"shows where."
+            )
         elif found in (AS_TORCH, NOT_BY_DESIGN):
             yield f"{why_not_exact(strategy).rstrip('.')}."
     if any(results.exactness(one) == OTHER_THREADS for one in results.whole()):

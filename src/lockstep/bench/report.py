@@ -62,10 +62,11 @@ def conditions(results: Results) -> str:
     )
     threads = results.base.threads if results.base is not None else 0
     return (
-        f"Measured on {results.cores} cores, {results.device}: {counted} in turn, {amount.steps} step{'s' * (amount.steps != 1)} each after "
-        f"{amount.warm_up} to warm up, {threads} thread{'s' * (threads != 1)} per rank; the slowest rank's time. "
-        f"±: half the distance between the quartiles of all steps. Speed-up: median of the rounds' ratios. MiB: the largest rank's peak; all "
-        f"ranks at the end, shared memory once."
+        f"Measured on {results.cores} cores, {results.device}: {counted} in turn, {amount.steps} "
+        f"step{'s' * (amount.steps != 1)} each after {amount.warm_up} of warm-up, {threads} "
+        f"thread{'s' * (threads != 1)} per rank; the slowest rank's time. ±: half the distance between the quartiles "
+        f"of all steps. Speed-up: median of the rounds' ratios. MiB: the largest rank's peak; all ranks at the end, "
+        f"shared memory once."
     )
 
 

@@ -86,7 +86,7 @@ def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
         ),
         (
             found.unequal,
-            f"to unequal stages (rank {found.slowest} computes {found.ratio:.2f} times as long as the quickest)",
+            f"to unequal stages (rank {found.slowest} computes {found.ratio:.2f} times as long as the fastest)",
         ),
         (
             found.other,
@@ -95,4 +95,4 @@ def explain_losses(found: Losses, num_stages: int, micro_batches: int) -> str:
     ]
     listed = [f"{part:.0%} {what}" for part, what in sorted(causes, reverse=True) if part >= 0.005]
     lost = f"; it loses {', '.join(listed)}" if listed else ""
-    return f"Of its step {found.useful:.0%} is work, divided evenly{lost}."
+    return f"Of its step, {found.useful:.0%} is work, evenly divided{lost}."

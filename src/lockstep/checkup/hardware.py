@@ -30,13 +30,13 @@ def _default(machine: Machine) -> Row:
     try:
         sized = size(Wish(), machine)
     except UsageError as error:
-        return problem("ranks", str(error), "Name them: lockstep run -n 1 --device cpu.")
+        return problem("ranks", str(error), "Set them: lockstep run -n 1 --device cpu.")
     ranks = f"{sized.ranks} rank{'s' if sized.ranks != 1 else ''} on {sized.device}"
     threads = f"{sized.threads} thread{'s' if sized.threads != 1 else ''} each"
     text = f"`lockstep run` would start {ranks}, {threads}"
     if machine.omp_threads is not None and sized.threads * sized.ranks > machine.cores.count:
         return note(
-            "ranks", f"{text}, by OMP_NUM_THREADS={machine.omp_threads}: more than there are cores",
+            "ranks", f"{text}, by OMP_NUM_THREADS={machine.omp_threads}: more threads than cores",
             "Unset OMP_NUM_THREADS, or give --threads.",
         )  # fmt: skip
     return ok("ranks", text)
@@ -114,7 +114,7 @@ def _with_wheel(name: str, driver: str, facts: TorchFacts) -> Row:
             f"Update it to {oldest[0]}.{oldest[1]} or newer, or install a torch for an older CUDA.",
         )
     if facts.cuda_error:
-        return problem("driver", f"{text}, but: {facts.cuda_error}", "Until then start with --device cpu.")
+        return problem("driver", f"{text}, but: {facts.cuda_error}", "Until then, start with --device cpu.")
     return ok("driver", text)
 
 
@@ -132,7 +132,7 @@ def open_files_row(soft: int, hard: int) -> Row:
     if soft < 0 or soft >= COMFORTABLE:
         return ok("open files", "no limit" if soft < 0 else str(soft))
     wanted = COMFORTABLE if hard < 0 else min(hard, COMFORTABLE)
-    fix = f"ulimit -n {wanted}" if wanted > soft else "Ask who runs this machine to raise the hard limit."
+    fix = f"ulimit -n {wanted}" if wanted > soft else "Ask an administrator to raise the hard limit."
     if soft < LEAST:
         return problem("open files", f"{soft} per process: too few for ranks and loader workers", fix)
     return note("open files", f"{soft} per process: many loader workers need more", fix)

@@ -27,8 +27,8 @@ def names_row(facts: TorchFacts) -> Row:
     if facts.error:
         return problem("torch's names", "unknown without torch", "See torch.")
     if facts.missing:
-        return note("torch's names", f"missing: {', '.join(facts.missing)}", f"Where that is needed: {TESTED_ONE}")
-    return ok("torch's names", f"all {torch_private.count()} private ones that lockstep uses are there")
+        return note("torch's names", f"missing: {', '.join(facts.missing)}", f"If they are needed: {TESTED_ONE}")
+    return ok("torch's names", f"all {torch_private.count()} private names that lockstep uses are present")
 
 
 def _python(version: tuple[int, int, int]) -> Row:
@@ -48,14 +48,14 @@ def _torch(facts: TorchFacts) -> Row:
     if torch_versions.is_untested(facts.version):
         return note(
             "torch",
-            f"{text}; newer than all that lockstep was tested with ({torch_versions.tested_range()})",
-            f"A tested one: {TESTED_ONE}. What was tried here stands below.",
+            f"{text}; newer than any tested with lockstep ({torch_versions.tested_range()})",
+            f"A tested one: {TESTED_ONE}. The rows below show what was tried here.",
         )
     if facts.tasks > 1:
         return note(
             "torch",
             f"{text}; importing it starts {facts.tasks - 1} threads",
-            "Ranks start as new interpreters (--fresh), seconds later; find the import that starts threads.",
+            "Ranks start as new interpreters (--fresh), which takes seconds; find the import that starts threads.",
         )
     return ok("torch", text)
 
@@ -70,7 +70,7 @@ def backend_row(facts: TorchFacts) -> Row:
     if "gloo" not in facts.backends:
         return problem(
             "backends", "this torch has no gloo, so CPU ranks cannot meet",
-            "Install a torch that was built with torch.distributed; the wheels of pytorch.org are.",
+            "Install a torch built with torch.distributed, such as the wheels of pytorch.org.",
         )  # fmt: skip
     has = [f"nccl {facts.nccl}" if name == "nccl" and facts.nccl else name for name in KNOWN if name in facts.backends]
     lacks = [name for name in KNOWN if name not in facts.backends]

@@ -65,11 +65,11 @@ def folder_row(folder: Path, writable: bool, free: int) -> Row:
     """
     if not writable:
         return problem(
-            "run folders", f"{folder} cannot be written to", "Set LOCKSTEP_RUNS or --log-dir to a folder of yours."
+            "run folders", f"{folder} cannot be written to", "Set LOCKSTEP_RUNS or --log-dir to a writable folder."
         )
     text = f"{folder}, {size_text(free)} free"
     if free < LITTLE_BYTES:
-        return note("run folders", text, "Logs and weights need room: clear the disk, or use another --log-dir.")
+        return note("run folders", text, "Logs and weights need room: free disk space, or use another --log-dir.")
     return ok("run folders", text)
 
 
@@ -88,7 +88,7 @@ def read_folder(folder: Path) -> tuple[bool, int]:
 def loopback_row(error: str) -> Row:
     """Whether ranks of this machine can connect to each other; `error` is empty when they can."""
     if error:
-        return problem("loopback", f"127.0.0.1 cannot be connected to: {error}", "ip link set lo up")
+        return problem("loopback", f"cannot connect to 127.0.0.1: {error}", "ip link set lo up")
     return ok("loopback", "127.0.0.1 answers")
 
 
@@ -144,8 +144,8 @@ def private_files_row(report: ViewReport) -> Row:
     if report.problem:
         return note(
             "private files",
-            f"verify and bench can give their runs no private view of files: {report.problem}",
-            "they run in copies of the folder; as root, or where users may make user namespaces, they keep all files apart",
+            f"verify and bench cannot give their runs a private view of files: {report.problem}",
+            "they run in copies of the folder; as root, or with user namespaces allowed, they keep all files apart",
         )
     if report.real:
         return note("private files", f"kept apart by verify and bench, but not {', '.join(report.real[:4])}", "")

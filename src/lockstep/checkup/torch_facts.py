@@ -99,7 +99,7 @@ def _gather() -> TorchFacts:
         not_compiled=native.why_not(),
         instructions=native.compiled.variant() if native.available() else "",
         missing=tuple(map(str, torch_private.missing())),
-        misfit="Trying it ended the process.",
+        misfit="Trying it crashed the process.",
     )
 
 

@@ -43,12 +43,12 @@ Examples:
 
 \b
 One rank and one process with all cores are always measured. Options go
-before SCRIPT or right after it; the first word that is none of them, or --,
-begins the script's own.
+before SCRIPT or right after it; the first word that is not one of them, or
+--, begins the script's own.
 
 \b
 Exit code: 0 when everything was measured; 1 when a configuration failed;
-2 for a mistake in the options; 130 for Ctrl-C, after what was measured."""
+2 for a mistake in the options; 130 for Ctrl-C, after showing what was measured."""
 
 
 @click.command(
@@ -67,8 +67,8 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
     "--strategies", default="ddp", metavar="A,B,...", help=f"Of {', '.join(STRATEGIES)}. [default: single,ddp]"
 )
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
-@click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Measured steps of a run. [default: {DEFAULT_STEPS}]")
-@click.option("--rounds", type=int, default=DEFAULT_ROUNDS, help=f"Runs of each. [default: {DEFAULT_ROUNDS}]")
+@click.option("--steps", type=int, default=DEFAULT_STEPS, help=f"Measured steps per run. [default: {DEFAULT_STEPS}]")
+@click.option("--rounds", type=int, default=DEFAULT_ROUNDS, help=f"Runs per configuration. [default: {DEFAULT_ROUNDS}]")
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @accept_arithmetic_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
@@ -83,10 +83,10 @@ def bench(**options: Any) -> None:
     plot = check_plot(options["plot"])
     wanted = bench_from(options)
     if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
-        _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will wander")
+        _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will vary")
     results = _measure(wanted, options["in_place"])
     if results.interrupted_by:
-        _say("stopped; this is what was measured")
+        _say("stopped; here are the results so far")
     if options["as_json"]:
         click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
@@ -147,7 +147,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) >= 1 for word in words):
         raise UsageError(
-            f"--ranks must be numbers of at least 1, with commas between, but is {text!r}.", "Try --ranks 1,2."
+            f"--ranks must be numbers of at least 1, separated by commas, but is {text!r}.", "Try --ranks 1,2."
         )
     return tuple(dict.fromkeys(map(int, words)))
 
@@ -169,11 +169,9 @@ def check_plot(text: str | None) -> Path | None:
             "Install it: pip install 'lockstep-train[plot]'.",
         ) from None
     if path.suffix not in FORMATS:
-        raise UsageError(
-            f"--plot {text} has a name that matplotlib cannot draw to.", f"Let it end in {', '.join(FORMATS)}."
-        )
+        raise UsageError(f"--plot {text} has an ending that is not supported.", f"Let it end in {', '.join(FORMATS)}.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
-        raise UsageError(f"--plot {text} cannot be written.", "Choose a file in a folder that exists and is yours.")
+        raise UsageError(f"--plot {text} cannot be written.", "Choose a file in a folder that exists and is writable.")
     return path
 
 

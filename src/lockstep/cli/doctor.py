@@ -14,8 +14,8 @@ from lockstep.cli.screen import screen
 from lockstep.cli.version import version
 
 EPILOG = """\b
-ok: nothing to do; note: works, and could be better; problem: would keep a run
-from working. Below a row stands the fix.
+ok: nothing to do; note: works, but could be better; problem: would keep a run
+from working. The fix is below the row.
 
 \b
 Exit code: 0; 1 when there is a problem."""
@@ -24,7 +24,7 @@ Exit code: 0; 1 when there is a problem."""
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def doctor(as_json: bool) -> None:
-    """Look at this machine: versions, driver, devices, cores, backends, limits, leftovers."""
+    """Check this machine: versions, driver, devices, cores, backends, limits, leftovers."""
     report = examine(os.environ, version())
     if as_json:
         click.echo(json.dumps(report.as_json()))

@@ -18,7 +18,7 @@ COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
     "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
-    "doctor": ("lockstep.cli.doctor", "Look at this machine, and say what would keep a run from working."),
+    "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""
 EXAMPLES = """\b
@@ -109,7 +109,7 @@ def _text(error: click.ClickException | LockstepError | OSError) -> str:
         return f"error: {hung(error)}"
     if isinstance(error, OSError):
         if error.errno == errno.EMFILE:
-            problem = "This takes more open files than a process may have here."
+            problem = "This needs more open files than a process may have here."
             return mistake_text(problem, "Raise the limit with `ulimit -n 1024`.")
         what = repr(error.filename) if error.filename else "the output"
         return f"error: {hung(f'{what} cannot be used: {error.strerror}.')}"

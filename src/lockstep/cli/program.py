@@ -36,7 +36,7 @@ def _check_script(script: str, command: str) -> None:
     if kind == "a folder":
         raise UsageError(f"{name} is a folder.", "Give the script in it, or -m for a package.")
     if kind:
-        raise UsageError(f"{name} is {kind} and no script, which every rank reads.", "Write it to a file.")
+        raise UsageError(f"{name} is {kind}, not a script that every rank can read.", "Write it to a file.")
     if not path.is_file():
         fix = f"Put -m before a module: lockstep {command} -m {name}." if _is_module(script) else "Check the path."
         raise UsageError(f"There is no script {name}.", fix)
@@ -46,7 +46,7 @@ def _check_script(script: str, command: str) -> None:
 
 def _check_module(module: str) -> None:
     if module.endswith(".py") and Path(module).is_file():
-        raise UsageError(f"{module} is a script, but -m wants a module.", "Give one of them: leave out -m.")
+        raise UsageError(f"{module} is a script, but -m takes a module.", "Give one of them: leave out -m.")
     if not _is_module(module):
         raise UsageError(f"There is no module {module} here.", "Check the name, or the working directory.")
 

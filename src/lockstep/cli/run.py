@@ -43,7 +43,7 @@ Examples:
 
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted
-in both spellings. Without --lanes and lanes= there are as many as ranks.
+in both spellings. Without --lanes and lanes= there is one lane per rank.
 A script whose argparse declares --local_rank or --local-rank gets it, as from
 torch.distributed.launch (--use-env: never; --no-use-env: always).
 
@@ -70,7 +70,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
     help="The same, as torchrun calls it.",
 )
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
-@click.option("--lanes", type=int, default=None, help="Lanes per step: equal lanes and threads, equal bits.")
+@click.option("--lanes", type=int, default=None, help="Lanes per step: same lanes and threads, same bits.")
 @accept_form_options
 @accept_arithmetic_options
 @click.option(
@@ -83,8 +83,8 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but failures.")
-@click.option("-v", "--verbose", is_flag=True, help="Also say each rank's process and log.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option("--nnodes", envvar=variable("--nnodes"), default=None, hidden=True)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
@@ -92,14 +92,14 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
-    """Start SCRIPT on several ranks of this machine, show how it goes, and stop all ranks when one fails."""
+    """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
     request, ignored, crowded = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
     for sentence in strays(request.args, MISPLACED, source):
         Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
-        Saying(terminal).line(Line("note", f"without meaning on one node: {', '.join(ignored)}"))
+        Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
     if crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", crowded))
     sys.exit(launch(request, terminal).exit_code)

@@ -18,7 +18,7 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
             "--precision",
             default=None,
             metavar="|".join(PRECISIONS),
-            help="In which dtype forward passes compute. [default: the script's, else 32]",
+            help="Dtype of forward passes. [default: the script's, else 32]",
         ),
         click.option(
             "--numerics",
@@ -48,7 +48,7 @@ def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--strategy", default=None, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}."),
         click.option(
-            "--mesh", default=None, metavar="NAME=N,...", help="Such as pipeline=2,ddp=2: 2 replicas of 2 stages."
+            "--mesh", default=None, metavar="NAME=N,...", help="For example pipeline=2,ddp=2: 2 replicas of 2 stages."
         ),
         click.option("--schedule", default=None, metavar="|".join(SCHEDULES), help="Order of a pipeline's work."),
     )

@@ -41,7 +41,7 @@ SWITCHES = ("--standalone", "--run-path", "--virtual-local-rank")
 SHORT = {"--redirects": "-r", "--tee": "-t"}
 REFUSED = {
     "--no_python": (
-        "--no-python starts programs that are not Python, which this version cannot.",
+        "--no-python starts programs that are not Python, which this version cannot do.",
         "Give the Python script.",
     ),
     "--virtual_local_rank": (
@@ -81,7 +81,7 @@ def check_nodes(nnodes: str | None) -> None:
     """
     if nnodes not in (None, "1", "1:1"):
         raise UsageError(
-            f"--nnodes {nnodes} asks for several nodes, which this version does not have.", "Leave it out."
+            f"--nnodes {nnodes} asks for several nodes, which this version does not support.", "Leave it out."
         )
 
 
@@ -97,8 +97,7 @@ def without_meaning(given: Mapping[str, Any]) -> list[str]:
             raise UsageError(*REFUSED[f"--{name}"])
     if (specs := given.get("logs_specs")) not in (None, "", "default"):
         raise UsageError(
-            f"--logs-specs {specs} asks for a plugin of torchrun that decides about its logs, which this version does "
-            "not load.",
+            f"--logs-specs {specs} asks for a torchrun log plugin, which this version does not load.",
             "Leave it out: each rank's log is in the run folder, under logs/.",
         )
     return [f"--{name.replace('_', '-')}" for name in names]

@@ -39,13 +39,13 @@ Examples:
   lockstep verify --ranks 1 --against bits.json train.py   are they still the same?
 
 \b
-Options go before SCRIPT or right after it; the first word that is none of
+Options go before SCRIPT or right after it; the first word that is not one of
 them, or --, begins the script's own.
 
 \b
 Exit code: 0 when every bit is the same and the lanes give the gradient of the
-whole batch; 1 when not, or when a run fails; 2 for a mistake in the options, a
-file that cannot be trusted, or in the use of lockstep; 130 for Ctrl-C."""
+whole batch; 1 when not, or when a run fails; 2 for a mistake in the options or
+in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 
 
 @click.command(
@@ -63,7 +63,7 @@ file that cannot be trusted, or in the use of lockstep; 130 for Ctrl-C."""
 @accept_arithmetic_options
 @click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {DEFAULT_STEPS}, or the file's]")
 @click.option("--save", default=None, metavar="FILE.json", help="Write the bits, if all ranks have the same.")
-@click.option("--against", default=None, metavar="FILE.json", help="Compare with bits that --save wrote.")
+@click.option("--against", default=None, metavar="FILE.json", help="Compare with bits written by --save.")
 @click.option(
     "--accept",
     multiple=True,
@@ -78,7 +78,7 @@ file that cannot be trusted, or in the use of lockstep; 130 for Ctrl-C."""
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def verify(**options: Any) -> None:
-    """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else say where they part."""
+    """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
     proof = proof_from(options)
     progress = Progress()
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
@@ -119,7 +119,7 @@ def proof_from(options: dict[str, Any]) -> Proof:
     steps = options["steps"] or (against[1].steps if against is not None else DEFAULT_STEPS)
     accepted = accepted_from(options["accept"])
     if SCRIPT in accepted and against is None:
-        raise UsageError(f"--accept {SCRIPT} is about the file of --against.", "Give one, or leave it out.")
+        raise UsageError(f"--accept {SCRIPT} needs --against.", "Give both, or leave it out.")
     proof = Proof(program, ranks, options["lanes"], steps, accepted, save, against)
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
@@ -136,9 +136,7 @@ def accepted_from(words: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for word in words for name in word.split(",")))
     for name in names:
         if name not in ACCEPTABLE:
-            raise UsageError(
-                f"--accept {name}: there is nothing of this name to accept.", f"Try --accept {' or '.join(ACCEPTABLE)}."
-            )
+            raise UsageError(f"--accept {name}: there is no such finding.", f"Try --accept {' or '.join(ACCEPTABLE)}.")
     return names
 
 
@@ -151,7 +149,9 @@ def bits_files(save: str | None, against: str | None) -> tuple[Path | None, tupl
     if save is not None:
         path = Path(save)
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or other_kind(path):
-            raise UsageError(f"--save {save} cannot be written.", "Choose a file in a folder that exists and is yours.")
+            raise UsageError(
+                f"--save {save} cannot be written.", "Choose a file in a folder that exists and is writable."
+            )
         if against is not None and path.resolve() == Path(against).resolve():
             raise UsageError(
                 f"--save and --against name the same file {save}, which would hide a difference.", "Name two."
@@ -169,9 +169,7 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
     try:
         ranks = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(
-            f"--ranks must be numbers with commas between them, but is {text!r}.", "Try --ranks 1,2."
-        ) from None
+        raise UsageError(f"--ranks must be numbers separated by commas, but is {text!r}.", "Try --ranks 1,2.") from None
     if min(ranks) < 1:
         raise UsageError(f"--ranks must be numbers of at least 1, but is {text!r}.", "Try --ranks 1,2.")
     if len(set(ranks)) == 1 and not alone:

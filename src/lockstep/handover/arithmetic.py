@@ -104,8 +104,8 @@ def arithmetic_text(decided: Mapping[str, Any]) -> str:
 
 REASONS = {
     "hogwild": (
-        "hogwild is not exact by design: ranks update shared parameters without waiting for each other, so the order of "
-        "updates is another one in every run."
+        "hogwild is not exact by design: ranks update shared parameters without waiting for each other, so the order "
+        "of updates differs in every run."
     ),
     "dp": (
         "dp gives the bits that torch's DataParallel gives: a batch is cut by the number of replicas, and replicas on "

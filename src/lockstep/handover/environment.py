@@ -150,7 +150,7 @@ def _position(variables: Mapping[str, str]) -> Position:
     for present, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if missing not in variables:
             raise UsageError(
-                f"{present}={variables[present]} is set but {missing} is not, so this process does not know whether it "
+                f"{present}={variables[present]} is set but {missing} is not, so it is unclear whether this process "
                 "is one of several.",
                 "Set both, unset both, or start with `lockstep run -n N SCRIPT`.",
             )

@@ -45,9 +45,9 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
                 return path
     except OSError as error:
         raise UsageError(
-            f"No run folder can be made in {base}: {error.strerror}.", "Choose another --log-dir."
+            f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
-    raise UsageError(f"There is a run named {name} already ({base / str(name)}).", "Choose another --name.")
+    raise UsageError(f"A run named {name} already exists ({base / str(name)}).", "Choose another --name.")
 
 
 def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:
@@ -75,7 +75,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             write_private(folder.log(rank), "")
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
-        raise WorldError(f"The run folder {request.run_folder} cannot be made: {error.strerror}.") from None
+        raise WorldError(f"The run folder {request.run_folder} cannot be created: {error.strerror}.") from None
     return folder
 
 

@@ -52,7 +52,8 @@ def launch(
     _open_standard_streams()
     if nursery is not None and nursery.threads != request.threads:
         raise UsageError(
-            f"The nursery was started for {nursery.threads} thread per rank, not {request.threads}.",
+            f"The nursery was started for {nursery.threads} thread{'s' * (nursery.threads != 1)} per rank, not "
+            f"{request.threads}.",
             "Start a nursery for each number of threads.",
         )
     saying = Saying(terminal)

@@ -99,7 +99,7 @@ def _crowded(ranks: int, threads: int, machine: Machine) -> str:
 
 def _check_room(ranks: int, machine: Machine) -> None:
     if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks are too many: one node takes {MOST_RANKS}.", "Start with -n auto.")
+        raise UsageError(f"{ranks} ranks are too many: one node takes at most {MOST_RANKS}.", "Start with -n auto.")
     files = OWN_FILES + ranks * FILES_PER_RANK
     if 0 <= machine.open_files < files:
         raise UsageError(

@@ -36,7 +36,7 @@ def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:
     free = f"the host has {now.available_bytes / 1e9:.1f} GB free"
     if now.kills > before.kills:
         return f"the kernel killed a process for lack of memory ({free}): use a smaller batch, fewer ranks or workers"
-    return f"sent by somebody else; the kernel reports no lack of memory ({free})"
+    return f"sent by another process; the kernel reports no shortage of memory ({free})"
 
 
 def _group_files(groups: str, root: Path) -> list[Path]:

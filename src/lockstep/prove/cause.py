@@ -13,42 +13,42 @@ from lockstep.handover.recording import AT_END
 from lockstep.prove.evidence import Kind, Place
 
 NOT_REPEATABLE = (
-    "the script is not repeatable even with itself: run again with the same ranks it gave other bits. It uses "
-    "the time, an unseeded generator, the order of files or of a set, or several threads of its own."
+    "the script is not repeatable: run again with the same ranks, it gave different bits. It uses "
+    "the time, an unseeded generator, the order of files or of a set, or threads of its own."
 )
 ONE_SIDED = "the script makes or skips it depending on the number of ranks; look for `world_size`, `rank`, `is_main`."
 SAMPLES = (
-    "the data set, or its random numbers, depend on the rank: a generator or seed of its own, a data set that remembers "
-    "what it gave before (a cache of augmented samples, writes in place), or one that looks at the rank, the time or its "
-    "worker. Draw from the global streams, and give the same sample for the same index."
+    "the data set or its random numbers depend on the rank: a generator or seed of its own, earlier samples that it "
+    "remembers (a cache of augmented samples, in-place writes), or code that uses the rank, the time or the worker. "
+    "Draw from the global streams, and return the same sample for the same index."
 )
 REMEMBERS = (
-    "the data set remembers what it gave before: asked again for the same samples it gives others, depending on what was "
-    "fetched in the same process. It keeps augmented samples, writes to them in place, mixes them with the one before, or "
-    "has a generator or a counter of its own. From the second epoch on the bits depend on the ranks. Give a new sample for "
-    "each index, drawn from the global streams."
+    "the data set remembers earlier samples: asked for the same ones again, it returns others, depending on what the "
+    "process fetched before. It keeps augmented samples, writes to them in place, mixes each with the one before, "
+    "or has its own generator or counter. From the second epoch on, the bits depend on the ranks. Return a new sample "
+    "for each index, drawn from the global streams."
 )
 RANDOM = (
-    "random numbers depend on the rank (the lanes' samples are the same): a seed or generator made from the rank, or code "
-    "that looks at run.rank or the time. Or a lane uses what the lane before it left in a variable of Python or NumPy. Draw "
-    "from the global streams, or seed with run.seed(...)."
+    "random numbers depend on the rank (the lanes' samples are the same): a seed or generator made from the rank, or "
+    "code that uses run.rank or the time. Or a lane uses what the lane before it left in a Python or NumPy variable. "
+    "Draw from the global streams, or seed with run.seed(...)."
 )
 LATER = (
-    "nothing that was compared differed in the steps before, and the lanes' samples are the same; so it comes from what has "
-    "no state_dict: random numbers that depend on the rank from here on, or values that the script keeps between steps or "
-    "lanes."
+    "nothing compared in earlier steps differed, and the lanes' samples are the same, so it comes from what "
+    "has no state_dict: random numbers that depend on the rank from here on, or values that the script keeps "
+    "between steps or lanes."
 )
 INITIAL = (
-    "the models are made in another way: after random numbers that depend on the number of ranks, or with a seed, a width or "
-    "a file that does. Build them right after lockstep.init(), without looking at `world_size`."
+    "the models are built differently: after random numbers that depend on the number of ranks, or with a seed, a "
+    "width or a file that does. Build them right after lockstep.init(), without using `world_size`."
 )
 CARRIED = (
-    "{what}. Which lane comes before depends on the number of ranks. Begin each lane without it; what is to live from step "
-    "to step belongs into a parameter or a buffer, or must come from all lanes."
+    "{what}. Which lane comes before depends on the number of ranks. Begin each lane without it; what must last from "
+    "step to step belongs in a parameter or a buffer, or must come from all lanes."
 )
 ONLY_NAN = (
-    "both are NaN, and only the bits of NaN differ: its sign and payload depend on which operand stood first, and mean "
-    "nothing. The first NaN is in {first}. Look for what makes it (torch.autograd.set_detect_anomaly(True)); nothing after "
+    "both are NaN, and only the NaN's bits differ: its sign and payload depend on which operand comes first, and mean "
+    "nothing. The first NaN is at {first}. Find what makes it (torch.autograd.set_detect_anomaly(True)); nothing after "
     "it can be proved."
 )
 MULTIPLIED = (
@@ -119,38 +119,38 @@ def usual_cause(symptoms: Symptoms) -> str:
     return _BEHIND + found if symptoms.place.step == AT_END else found
 
 
-_BEHIND = "the code after the last step does it: "
+_BEHIND = "the code after the last step is to blame: "
 
 
 def _since(symptoms: Symptoms) -> str:
     """What changed since a file was written."""
     if symptoms.facts:
         return (
-            f"the conditions are others: {'; '.join(symptoms.facts)}. Other libraries, CPUs, threads and lanes round in another "
-            f"way; the size of the difference says whether that is all."
+            f"the conditions differ: {'; '.join(symptoms.facts)}. Other libraries, CPUs, threads and lanes round "
+            f"differently; the size of the difference shows whether that is all."
         )
     if symptoms.only_one_side:
-        return "the model, its optimizer or what the script logs has other parts or other names than then."
+        return "the model, its optimizer or what the script logs has different parts or names now."
     if symptoms.place.step == AT_END and symptoms.kind is not Kind.AGAIN:
-        return "the code after the last step does something else than then."
+        return "the code after the last step does something different now."
     return _SINCE[symptoms.kind]
 
 
 _SINCE = {
     Kind.INITIAL: (
-        "the models are made in another way than then: other layers, another order of layers (each draws random numbers in "
-        "turn), another seed, other weights in a file."
+        "the models are built differently now: other layers, another order of layers (each draws random numbers in "
+        "turn), another seed, or other weights in a file."
     ),
-    Kind.SAMPLES: "the data, its order or its augmentation is another one than then.",
-    Kind.AGAIN: "the data, its order or its augmentation is another one than then.",
-    Kind.LOSS: "the weights and samples are the same, so the forward or the loss computes something else than then.",
-    Kind.GRADIENT: "the losses are the same, so the backward computes something else than then.",
-    Kind.NORM: "the losses are the same, so the backward computes something else than then.",
-    Kind.BUFFER: "the gradients are the same, so a layer updates its buffers in another way than then.",
-    Kind.PARAMETER: "the gradients are the same, so the update is another one: optimizer, its settings, clipping.",
-    Kind.OPTIMIZER: "the gradients are the same, so the optimizer or its settings are others than then.",
-    Kind.SCRIPT: "training is the same, but this object of the script is updated in another way than then.",
-    Kind.VALUE: "training is the same, but what the script logs is another number than then.",
+    Kind.SAMPLES: "the data, its order or its augmentation has changed.",
+    Kind.AGAIN: "the data, its order or its augmentation has changed.",
+    Kind.LOSS: "the weights and samples are the same, so the forward or the loss computes something different now.",
+    Kind.GRADIENT: "the losses are the same, so the backward computes something different now.",
+    Kind.NORM: "the losses are the same, so the backward computes something different now.",
+    Kind.BUFFER: "the gradients are the same, so a layer updates its buffers differently now.",
+    Kind.PARAMETER: "the gradients are the same, so the update has changed: the optimizer, its settings or clipping.",
+    Kind.OPTIMIZER: "the gradients are the same, so the optimizer or its settings have changed.",
+    Kind.SCRIPT: "training is the same, but this object of the script is updated differently now.",
+    Kind.VALUE: "training is the same, but what the script logs has changed.",
 }
 
 
@@ -170,7 +170,7 @@ _AMONG_REPLICAS = {
     ),
     Kind.OPTIMIZER: "the optimizer's settings or state depend on the rank.",
     Kind.SCRIPT: (
-        "this object is updated from a rank's own samples, or on some ranks only. Update it from global values "
+        "this object is updated from a rank's own samples, or only on some ranks. Update it from global values "
         "(step.loss, run.tally()), on every rank."
     ),
     Kind.VALUE: "each rank logged a value of its own samples. Use run.tally(), or log inside the lanes.",
@@ -182,7 +182,7 @@ def _between_runs(symptoms: Symptoms) -> str:
         return _scaled("loss", symptoms) or (RANDOM if symptoms.place.step == 1 else LATER)
     if symptoms.kind in (Kind.GRADIENT, Kind.NORM):
         return _scaled("gradient", symptoms) or (
-            "losses are equal but gradients are not: a hook on gradients, or a backward of your own, that uses random "
+            "losses are equal but gradients are not: a hook on gradients, or a custom backward, that uses random "
             "numbers or the rank."
         )
     if symptoms.kind is Kind.BUFFER:
@@ -220,7 +220,7 @@ def _value(symptoms: Symptoms) -> str:
     if _scaled("value", symptoms):
         return "the value is a sum over ranks, not a mean: divide by what it counts, or use run.tally()."
     return (
-        "a metric is averaged over shares of different size (run.mean counts every rank the same, whatever its number "
+        "a metric is averaged over shares of different sizes (run.mean counts every rank the same, whatever its number "
         "of samples). Use run.tally(), which weights by samples."
     )
 

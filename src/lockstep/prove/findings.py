@@ -14,7 +14,7 @@ from lockstep.prove.rows import END, Row
 from lockstep.prove.values import Deviation
 
 PLAIN, SCRIPT = "plain", "script"
-ACCEPTABLE = {PLAIN: "a row `plain` that does not agree", SCRIPT: "a file of --against that another script wrote"}
+ACCEPTABLE = {PLAIN: "a `plain` row that does not agree", SCRIPT: "an --against file from another script"}
 """What `--accept` can name, and what that means."""
 
 
@@ -177,7 +177,7 @@ class Findings:
             *missing,
             *self._not_reached(),
             *([] if self.exact else ["that another run has these bits: numerics is fast"]),
-            f"other lanes than {self.lanes}, other threads than {self.threads}, another batch size",
+            f"lanes other than {self.lanes}, threads other than {self.threads}, another batch size",
             "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
             "code that was not reached in these steps" + (" and after them" if self.reached_end else ""),
             "what has no state_dict: printed text, files, counters of the script",
@@ -188,9 +188,8 @@ class Findings:
         missed = [run for run in self.runs if not run.reached_end]
         if not missed:
             return []
-        return [
-            f"the end of the script, to which it did not come when its loops ended after step {self.num_steps}: {missed[0].why_not}"
-        ]
+        when = f"when its loops ended after step {self.num_steps}"
+        return [f"the end of the script, which it did not reach {when}: {missed[0].why_not}"]
 
     def as_json(self) -> dict[str, Any]:
         """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""

@@ -187,9 +187,9 @@ _NOTHING_COMPARED = {
         "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
     ),
     Finding.SAME_LANES: (
-        "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and it seems "
-        "that the lanes' samples are drawn by them (get_batch or an environment inside a lane). Let a data set give the "
-        "samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
+        "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and the "
+        "lanes' samples seem to be drawn from them (get_batch or an environment inside a lane). Let a data set give "
+        "the samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
     ),
 }
 
@@ -205,17 +205,18 @@ def sentence(plain: Plain) -> str:
     if plain.finding is Finding.SUM:
         return (
             f"{lanes} do not give the gradient of the whole batch ({apart}): the loss grows with the number of samples "
-            f"or with the lanes, as a sum does. Use the mean over the lane's samples (reduction='mean'), and do not "
-            f"divide by the number of lanes. To train with the sum of the batch, multiply that mean by step.num_samples."
+            f"or lanes, as a sum does. Use the mean over the lane's samples (reduction='mean'), and do not "
+            f"divide by the number of lanes. To train with the sum over the batch, multiply that mean by "
+            f"step.num_samples."
         )
     if plain.finding is Finding.WEIGHTS:
         return _weights(plain, f"{lanes} do not give the gradient of the whole batch ({apart})")
-    norms = " A batch norm of your own may do it." if not plain.batch_norms else ""
+    norms = " A custom batch norm may be the cause." if not plain.batch_norms else ""
     return (
-        f"{lanes} do not give the gradient of the whole batch ({apart}), and no weights of the lanes would: the loss "
-        f"compares samples of a batch with each other (as a contrastive loss does), normalises over the batch, or "
-        f"draws random numbers that are not one for each sample, or by NumPy or `random`.{norms} A lane sees its own samples only: "
-        f"see step.backward(..., over_batch=), or accept what is meant so with --accept plain."
+        f"{lanes} do not give the gradient of the whole batch ({apart}), and no lane weights would: the loss "
+        f"compares samples of a batch with each other (as a contrastive loss does), normalizes over the batch, or "
+        f"draws random numbers that are not one per sample, or from NumPy or `random`.{norms} A lane sees only its own "
+        f"samples: see step.backward(..., over_batch=), or accept what is intended with --accept plain."
     )
 
 
@@ -227,6 +228,6 @@ def _weights(plain: Plain, begin: str) -> str:
         else "pass that number: run.backward(loss, weight=number)"
     )
     return (
-        f"{begin}: the loss is a mean over something other than samples (tokens that are not padding?). The lanes should "
-        f"count {found}, but count {used}; {fix}."
+        f"{begin}: the loss is a mean over something other than samples (tokens that are not padding?). The lanes "
+        f"should count {found}, but count {used}; {fix}."
     )

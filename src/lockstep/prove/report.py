@@ -94,12 +94,12 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
         yield f"plain{', accepted' if findings.accepts_plain else ''}: {sentence(plain)}", style
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
-            yield f"{layers}: each lane normalises its own samples, as a rank of data parallelism does.", ""
+            yield f"{layers}: each lane normalizes its own samples, as a data-parallel rank does.", ""
     if not findings.lanes_named:
         yield (
             (
-                f"The script names no lanes, so `lockstep run` would use as many as ranks, and other bits with each number. "
-                f"These bits need lanes={findings.lanes} in lockstep.init, or --lanes {findings.lanes}."
+                f"The script sets no lanes, so `lockstep run` would use one per rank, and the bits would change with "
+                f"the ranks. These bits need lanes={findings.lanes} in lockstep.init, or --lanes {findings.lanes}."
             ),
             BAD,
         )
@@ -129,7 +129,7 @@ def _against(findings: Findings, against: Against) -> Iterator[tuple[str, str]]:
     if against.same:
         yield f"The same bits as in {against.path}, over {against.steps} steps.", GOOD
     elif findings.same_on_all_ranks:
-        yield f"Not the bits of {against.path}.", BAD
+        yield f"The bits differ from {against.path}.", BAD
     if against.facts:
         yield f"Conditions: {'; '.join(against.facts)}.", EXPECTED
 
@@ -140,11 +140,11 @@ def _not_exact(findings: Findings) -> Iterator[str]:
     if findings.difference is not None:
         place = findings.difference.difference.place
         yield (
-            f"So the bits differ, from {place.when} on ({place.item}); that is no fault of the script. Equal bits can "
+            f"So the bits differ (first: {place}); this is not the script's fault. Equal bits can "
             f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact."
         )
     elif findings.same_bits:
-        yield "They were equal here; another run may give others."
+        yield "They were equal here; another run may differ."
 
 
 def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
@@ -163,13 +163,13 @@ def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
         yield f"  {explained.left}: {explained.values[0]}; {explained.right}: {explained.values[1]}{times}", ""
     for who, value in ((explained.left, difference.left_value), (explained.right, difference.right_value)):
         if value is None:
-            yield f"  With {who} there is no such item.", ""
+            yield f"  {who}: no such item.", ""
     if explained.deviation is not None:
         yield f"  {_deviation(explained.deviation)}", ""
     if explained.norms is not None:
         yield f"  {_norms(*explained.norms)}", ""
     if not explained.repeatable:
-        yield "  Run again, the same configuration gave other bits.", ""
+        yield "  Run again, the same configuration gave different bits.", ""
     yield f"Usual cause: {explained.cause}", ""
 
 
@@ -192,5 +192,5 @@ def _deviation(deviation: Deviation) -> str:
     )
     if deviation.num_elements == 1:
         return apart
-    ratio = f"; all in the ratio {deviation.ratio:.6g}" if deviation.ratio is not None else ""
+    ratio = f"; all by a factor of {deviation.ratio:.6g}" if deviation.ratio is not None else ""
     return f"{deviation.num_differing} of {deviation.num_elements}{sampled} elements differ; {apart}{ratio}"

@@ -73,7 +73,7 @@ def decode(text: bytes, path: str) -> SavedBits:
         UsageError: when the text is damaged, something else, or of a newer version.
     """
     damaged = UsageError(
-        f"{path} is damaged, or no file that `lockstep verify --save` wrote.", f"Write it again with --save {path}."
+        f"{path} is damaged, or was not written by `lockstep verify --save`.", f"Write it again with --save {path}."
     )
     try:
         body = json.loads(text)
@@ -126,7 +126,8 @@ def write_saved(path: Path, saved: SavedBits) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise UsageError(
-            f"--save {path} cannot be written: {error.strerror}.", "Choose a file in a folder that exists and is yours."
+            f"--save {path} cannot be written: {error.strerror}.",
+            "Choose a file in a folder that exists and is writable.",
         ) from None
 
 

@@ -61,7 +61,7 @@ class Proof:
         if saved.script != name_of(self.program) and SCRIPT not in self.accepted:
             raise UsageError(
                 f"{path} has the bits of {saved.script}, not of {name_of(self.program)}.",
-                f"Add --accept {SCRIPT} if the one is to do what the other does.",
+                f"Add --accept {SCRIPT} if both should do the same.",
             )
 
     @property
@@ -182,7 +182,7 @@ def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
     for one, run in zip(compared, runs, strict=True):
         trial = one.trial
         if came and not run.reached_end and not one.evidence.end.why and trial is not None and trial.outcome.block:
-            text = f"After step {run.steps} it came to its end with {_ranks(came[0].ranks)}, but not here:"
+            text = f"After step {run.steps} it reached the end with {_ranks(came[0].ranks)}, but not here:"
             raise _RunError(Failed(one.label, f"{text}\n{trial.outcome.block}", 1))
 
 

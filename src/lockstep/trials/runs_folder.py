@@ -81,5 +81,5 @@ def kept_sentence(path: Path) -> str:
     others = [other for other in kept_in(path.parent) if other != path]
     if not others:
         return f"The runs are kept in {path}"
-    more = f"{len(others)} of earlier commands {'are' if len(others) > 1 else 'is'} still beside it"
-    return f"The runs are kept in {path} ({more}; remove them when you have seen enough)"
+    more = f"{len(others)} from earlier commands {'are' if len(others) > 1 else 'is'} next to it"
+    return f"The runs are kept in {path} ({more}; remove them when done)"

@@ -91,7 +91,7 @@ class Workplaces:
         report = self._nursery.make_view(self._layers)
         if not report.problem and self._viewed is None and report.real:
             self._note(
-                f"The runs write to copies of all files, but not of these, where they really write: {_listed(report.real)}."
+                f"The runs write to copies of all files except these, which they really change: {_listed(report.real)}."
             )
         self._viewed = self._viewed or (None if report.problem else True)
         return report.problem
@@ -101,11 +101,11 @@ class Workplaces:
         extents = extents_of(here)
         self._selection = select(extents)
         large = [f"{name} ({size_text(extents[name])})" for name in self._selection.linked]
-        linked = f" Too large for that, and only linked: {_listed(large)}." if large else ""
+        linked = f" Too large to copy, only linked: {_listed(large)}." if large else ""
         self._note(
-            f"This system gives no private view of files ({problem}), so each run works in a copy of this folder.{linked} What "
-            f"the script writes {'there, or ' * bool(large)}outside this folder, it really writes. To run it where it is, add "
-            f"--in-place."
+            f"This system has no private views of files ({problem}), so each run works in a copy of this "
+            f"folder.{linked} Writes {'there or ' * bool(large)}outside this folder are real. To run the script in "
+            f"place, add --in-place."
         )
 
 

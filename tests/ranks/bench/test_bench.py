@@ -132,7 +132,9 @@ def test_stages_are_measured_with_their_work_and_their_waits(measured: Bencher) 
 
 @pytest.mark.thorough
 def test_a_script_with_too_few_steps_is_told_how_many_it_makes(measured: Bencher) -> None:
-    with pytest.raises(UsageError, match=r"makes 4 steps, but 6 are needed: 2 to warm up.*Use --steps 2, or train"):
+    with pytest.raises(
+        UsageError, match=r"runs 4 steps, but 6 are needed: 2 to warm up.*Train for more epochs, or use --steps 2"
+    ):
         measured(epochs=2)
 
 

@@ -23,7 +23,7 @@ def test_a_torchrun_script_trains_one_job_over_all_ranks(tmp_path: Path, trainer
     assert all(rank["last"] < rank["first"] for rank in told)
     assert told[0]["first"] != told[1]["first"], "each rank has samples of its own"
     assert "never joined" not in ended.err
-    assert ended.err.count("without meaning on one node: ") == 1
+    assert ended.err.count("without effect on one node: ") == 1
 
 
 def test_ranks_that_never_meet_are_named_loudly(tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_an_unnamed_run_leaves_private_files(tmp_path: Path) -> None:
     assert others_may(ended) == []
     again = start(tmp_path, "--name", "mine", "script.py").finish()
     assert (again.code, again.err.count("\n")) == (2, 2)
-    assert again.err.startswith("error: There is a run named mine already")
+    assert again.err.startswith("error: A run named mine already exists")

@@ -148,9 +148,9 @@ def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart
     assert home.outside.read_text() == "changed"
     home.close()
     first = ended.stderr.splitlines()[0]
-    assert first.startswith("note: This system gives no private view of files (")
-    assert "Too large for that, and only linked: large.bin (more than 256 MiB)." in first
-    assert "What the script writes there, or outside this folder, it really writes." in first
+    assert first.startswith("note: This system has no private views of files (")
+    assert "Too large to copy, only linked: large.bin (more than 256 MiB)." in first
+    assert "Writes there or outside this folder are real." in first
     assert list(home.temporary.glob("lockstep-*")) == []
 
 

@@ -57,7 +57,7 @@ def test_the_bits_of_a_commit_are_saved_and_a_change_is_named(verified: Verifier
     text = text_of(changed)
     assert "First difference: step 2, parameter 4.bias (layer 4): 1 rank against bits.json." in text
     assert "relative difference" in text
-    assert "the gradients are the same, so the update is another one" in text
+    assert "the gradients are the same, so the update has changed" in text
 
 
 def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifier, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifi
     assert "Conditions: torch 2.0.0 there, " in text_of(same)
     changed = verified(ranks=(1,), steps=2, against=older, lr="2e-2")
     assert changed.difference is not None
-    assert changed.difference.cause.startswith("the conditions are others: torch 2.0.0 there")
+    assert changed.difference.cause.startswith("the conditions differ: torch 2.0.0 there")
     batch = verified(ranks=(1,), steps=2, against=bits, lanes=4)
     assert "lanes 2 there, 4 here" in text_of(batch)
     assert batch.exit_code == 1

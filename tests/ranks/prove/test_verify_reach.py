@@ -44,7 +44,7 @@ def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier)
     findings = verified(before=AVERAGE, end="torch.optim.swa_utils.update_bn(loader, average)", steps=3)
     item, cause = at_end(findings)
     assert item == "script average.module.1.running_mean"
-    assert "the code after the last step does it: this object is updated from a rank's own samples" in cause
+    assert "the code after the last step is to blame: this object is updated from a rank's own samples" in cause
     assert findings.reached_end
     assert verified(
         before=AVERAGE, end="torch.optim.swa_utils.update_bn(DataLoader(TensorDataset(inputs), 11), average)"
@@ -111,7 +111,7 @@ def test_an_end_that_only_some_numbers_of_ranks_come_to_is_a_failure(verified: V
     assert findings.exit_code == 1
     assert findings.failed is not None
     assert findings.failed.label == "2 ranks"
-    assert "After step 2 it came to its end with 1 rank, but here not" in findings.failed.text
+    assert "After step 2 it reached the end with 1 rank, but not here" in findings.failed.text
     assert "AssertionError: too many" in findings.failed.text
 
 
@@ -130,14 +130,14 @@ def test_a_data_set_that_remembers_is_named_although_its_first_epoch_is_right(ve
     findings = verified(before_loader=dataset, dataset="Remembers()", steps=2)
     item, cause = at_end(findings)
     assert item == "again training samples of loader 1, step 1, lane 0"
-    assert "the data set remembers what it gave before" in cause
+    assert "the data set remembers earlier samples" in cause
     assert {row.title: row.cells[1].differs_at for row in findings.rows}["losses"] is None
 
 
 def test_a_data_set_that_mixes_samples_with_the_ones_before_is_named_in_the_first_step(verified: Verifier) -> None:
     item, step, cause = named(verified(before_loader=MIXES, dataset="Remembers()", steps=2))
     assert (item, step) == ("samples of lane 1", 1)
-    assert "the data set, or its random numbers, depend on the rank" in cause
+    assert "the data set or its random numbers depend on the rank" in cause
 
 
 def test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest(verified: Verifier) -> None:
@@ -155,7 +155,7 @@ def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_
     findings = verified(before_loader="torch.manual_seed(run.world_size)")
     item, step, cause = named(findings)
     assert (item, step) == ("initial 0.weight", 0)
-    assert "the models are made in another way" in cause
+    assert "the models are built differently" in cause
 
 
 def test_a_state_that_lanes_hand_on_is_named_with_its_shape_and_line(verified: Verifier) -> None:
@@ -188,8 +188,8 @@ def test_nan_of_other_bits_is_told_as_nan_with_its_first_place(verified: Verifie
     findings = verified(after=after, norm="nn.Identity()", order="shuffle=False")
     item, step, cause = named(findings)
     assert (item, step) == ("parameter 0.bias", 2)
-    assert cause.startswith("both are NaN, and only the bits of NaN differ")
-    assert "The first NaN is in step 2, parameter 0.bias" in cause
+    assert cause.startswith("both are NaN, and only the NaN's bits differ")
+    assert "The first NaN is at step 2, parameter 0.bias" in cause
     assert str(findings.first_nan) == "step 2, parameter 0.bias"
     same = verified(after="\n        if step.number == 2: model[0].bias.data[:1] = float('nan')", norm="nn.Identity()")
     assert same.exit_code == 0

@@ -66,7 +66,7 @@ def test_the_slowest_stage_is_named_with_its_ratio() -> None:
     assert found is not None
     assert (found.slowest, found.ratio) == (1, pytest.approx(2))
     said = explain_losses(found, 2, 8)
-    assert said.startswith("Of its step 67% is work")
+    assert said.startswith("Of its step, 67% is work")
     assert said.index("unequal stages (rank 1 computes 2.00 times") < said.index("the bubble (1 of 8 micro-batches")
 
 

@@ -60,7 +60,7 @@ def said(row: Row) -> tuple[str, str]:
 def test_a_torch_newer_than_all_tested_ones_is_a_note_and_nothing_is_concluded_from_it() -> None:
     newer = version_rows((3, 11, 7), "0.1.0", replace(CPU, version="9.0.1.dev20300101+cpu"))[1]
     assert newer.state is State.NOTE
-    assert f"newer than all that lockstep was tested with ({torch_versions.tested_range()})" in newer.text
+    assert f"newer than any tested with lockstep ({torch_versions.tested_range()})" in newer.text
     assert newer.fix.startswith(f"A tested one: pip install torch=={torch_versions.TESTED[-1]}.")
     assert "shared memory is used" in backend_row(replace(CPU, version="9.0.1")).text
 

@@ -50,11 +50,11 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "missing.py"), "There is no script missing.py. Check the path."),
         (("run", "json"), "There is no script json. Put -m before a module: lockstep run -m json."),
         (("run", "."), ". is a folder. Give the script in it, or -m for a package."),
-        (("run", "/dev/null"), "/dev/null is a device and no script, which every rank reads. Write it to a file."),
+        (("run", "/dev/null"), "/dev/null is a device, not a script that every rank can read. Write it to a file."),
         (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
-        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be made in x.py: File exists."),
+        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be created in x.py: File exists."),
         (("run", "-m", "no_such_module"), "There is no module no_such_module here."),
         (("run", "-n", "0", "x.py"), "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
         (("run", "-n", "many", "x.py"), "-n must be a number of ranks or `auto`, but is 'many'."),
@@ -65,13 +65,13 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--threads", "0", "x.py"), "--threads must be at least 1, but is 0."),
         (("run", "--threads", "x", "x.py"), "Invalid value for '--threads'"),
         (("run", "-n", "2", "--nproc-per-node", "2", "x.py"), "-n and --nproc-per-node are the same option."),
-        (("run", "--nnodes", "2", "x.py"), "--nnodes 2 asks for several nodes, which this version does not have."),
+        (("run", "--nnodes", "2", "x.py"), "--nnodes 2 asks for several nodes, which this version does not support."),
         (("run", "--nnodes=1:4", "x.py"), "--nnodes 1:4 asks for several nodes"),
         (("run", "--no-python", "x.py"), "--no-python starts programs that are not Python"),
         (("PET_NO_PYTHON=1", "run", "x.py"), "--no-python starts programs that are not Python"),
         (("PET_NNODES=2", "run", "x.py"), "--nnodes 2 asks for several nodes"),
         (("PET_NPROC_PER_NODE=0", "run", "x.py"), "-n must be at least 1, but is 0."),
-        (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a plugin of torchrun"),
+        (("run", "--logs-specs", "mine", "x.py"), "--logs-specs mine asks for a torchrun log plugin"),
         (("run", "--virtual_local_rank", "x.py"), "--virtual-local-rank hides the other GPUs"),
         (("run", "-q", "-v", "x.py"), "-q and -v contradict each other."),
         (("run", "--name", "a/b", "x.py"), "--name must be a folder's name without a slash"),
@@ -110,7 +110,7 @@ def test_torchruns_options_are_accepted_and_named_once(tmp_path: Path, separator
     ended = start(tmp_path, *options, "--fresh", "x.py", "-n", "5", "--lanes", "script's own").finish()
     assert ended.code == 0, ended.err
     assert ended.out == "['-n', '5', '--lanes', \"script's own\"]\n"
-    named = next(line for line in ended.err.splitlines() if line.startswith("note      without meaning on one node: "))
+    named = next(line for line in ended.err.splitlines() if line.startswith("note      without effect on one node: "))
     assert named.count("--") == 24
     assert len(list((tmp_path / "logs").iterdir())) == 1
 

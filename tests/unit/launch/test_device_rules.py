@@ -15,8 +15,8 @@ from lockstep.launch.guards.device_rules import check_device_index, crowded_devi
 @pytest.mark.parametrize(
     ("index", "position", "gpus", "sentence"),
     [
-        (5, Position(5, 1, 8, 4), 4, 'torch.cuda.set_device(5) got the rank, but devices are counted anew on each node, and this one has 4. Use int(os.environ["LOCAL_RANK"]), which is 1 here.'),
-        (3, Position(3, 3, 4, 4), 2, "torch.cuda.set_device(3): 4 ranks were started, but torch sees 2 GPUs here. Start 2, or let ranks share with index % 2."),
+        (5, Position(5, 1, 8, 4), 4, 'torch.cuda.set_device(5) got the global rank, but devices are numbered per node, and this one has 4. Use int(os.environ["LOCAL_RANK"]), which is 1 here.'),
+        (3, Position(3, 3, 4, 4), 2, "torch.cuda.set_device(3): 4 ranks were started, but torch sees 2 GPUs here. Start 2, or let ranks share GPUs with index % 2."),
         (2, Position(0, 0, 2, 2), 2, "torch.cuda.set_device(2): torch sees 2 GPUs here, counted from 0."),
     ],
 )  # fmt: skip
@@ -34,7 +34,7 @@ def test_a_device_that_is_there_passes(index: int) -> None:
 def test_a_model_on_device_0_in_another_rank_is_noted() -> None:
     note = crowded_device(0, Position(1, 1, 2, 2), 2)
     assert note is not None
-    assert note.startswith("rank 1: the model is on cuda:0, which local rank 0 has too, while cuda:1 is free.")
+    assert note.startswith("rank 1: the model is on cuda:0, which local rank 0 uses too, while cuda:1 is free.")
 
 
 @pytest.mark.parametrize(

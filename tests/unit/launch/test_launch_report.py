@@ -170,7 +170,7 @@ def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() ->
 def test_a_kill_for_lack_of_memory_is_told_from_another() -> None:
     before = MemoryPressure(4, 10**9)
     assert "lack of memory (the host has 0.4 GB free)" in explain_kill(before, MemoryPressure(5, 400_000_000))
-    assert explain_kill(before, before).startswith("sent by somebody else")
+    assert explain_kill(before, before).startswith("sent by another process")
 
 
 def test_only_the_last_crash_in_a_log_counts() -> None:
@@ -197,5 +197,5 @@ def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_place_where_no_folder_can_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"No run folder can be made in .*/file: .* Choose another --log-dir."):
+    with pytest.raises(UsageError, match=r"No run folder can be created in .*/file: .* Choose another --log-dir."):
         reserve_run_folder(tmp_path / "file", None, "train.py", datetime(2026, 1, 1, tzinfo=UTC))

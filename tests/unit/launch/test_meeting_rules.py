@@ -45,7 +45,7 @@ def test_what_can_work_works(asked: Asked, now: Surroundings, way: Way) -> None:
         (Asked(world_size=4), replace(LAUNCHED, rank=0, world_size=1), "init_process_group(world_size=4) waits for 4 ranks, but 1 was"),
         (Asked(init_method="tcp://h:1", rank=1, world_size=1), LAUNCHED, "init_process_group(world_size=1) waits for 1 rank"),
         (Asked(rank=0), LAUNCHED, "init_process_group(rank=0) was called in rank 1, so the ranks would wait"),
-        (Asked(rank=1, world_size=8), SECOND_NODE, "init_process_group(rank=1) got LOCAL_RANK, which counts anew on each node; this is rank 5."),
+        (Asked(rank=1, world_size=8), SECOND_NODE, "init_process_group(rank=1) got LOCAL_RANK, which is numbered per node; this is rank 5."),
         (Asked(init_method="tcp://h:1", rank=1), LAUNCHED, "init_method tcp://h:1 needs world_size= too. Pass rank=int("),
         (Asked(init_method="file:///x"), LAUNCHED, "init_method file:///x needs rank= and world_size= too."),
         (Asked(init_method="tcp://h", rank=1, world_size=2), LAUNCHED, "init_method tcp://h has no port. Write tcp://127.0.0.1:29500"),

@@ -97,7 +97,9 @@ def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
 
 
 def test_more_ranks_than_a_node_can_have_are_refused_before_anything_is_made():
-    with pytest.raises(UsageError, match=r"100000 ranks are too many: one node takes 1024\. Start with -n auto\."):
+    with pytest.raises(
+        UsageError, match=r"100000 ranks are too many: one node takes at most 1024\. Start with -n auto\."
+    ):
         size(Wish("100000"), LAPTOP)
 
 

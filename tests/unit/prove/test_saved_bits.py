@@ -51,7 +51,7 @@ def test_a_byte_that_is_another_one_is_noticed(position: int, byte: bytes) -> No
 def test_something_else_is_one_sentence(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "bits.json"
     file.write_bytes(text)
-    with pytest.raises(UsageError, match=r"is damaged, or no file that `lockstep verify --save` wrote"):
+    with pytest.raises(UsageError, match=r"is damaged, or was not written by `lockstep verify --save`"):
         read_saved(file)
     with pytest.raises(UsageError, match="it is a folder, no regular file"):
         read_saved(tmp_path)

@@ -77,7 +77,7 @@ def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
     assert "rank 1 differs" in said
     assert "First difference: step 3, parameter fc.weight (layer fc): 1 rank against 2 ranks." in " ".join(said.split())
     assert (
-        "7 of 48 elements differ; largest difference 0.342 (0.5 of the largest value); all in the ratio 2"
+        "7 of 48 elements differ; largest difference 0.342 (0.5 of the largest value); all by a factor of 2"
         in " ".join(said.split())
     )
     assert "1 other item of this step differs too" in said
@@ -136,14 +136,12 @@ def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
 
 
 def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> None:
-    assert "to which it did not come" not in text(findings())
+    assert "which it did not reach" not in text(findings())
     missed = Run(2, 20, 1.0, reached_end=False, why_not="AssertionError: 20 of 460 steps at train.py:70")
     found = findings(runs=[*findings().runs[:1], missed, *findings().runs[2:]])
     assert found.exit_code == 0
     said = " ".join(text(found).split())
-    assert (
-        "Not proved: steps after step 20; the end of the script, to which it did not come when its loops ended" in said
-    )
+    assert "Not proved: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
     assert "AssertionError: 20 of 460 steps at train.py:70" in said
     assert found.as_json()["reached_end"] is False
 
@@ -185,7 +183,7 @@ def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
     said = text(other)
     assert other.exit_code == 1
     assert "same bits on 1, 2, 4 ranks" in said
-    assert "Not the bits of bits.json." in said
+    assert "The bits differ from bits.json." in said
     assert "norm 1 here, 1.25 there (relative difference 0.2)" in said
     assert other.as_json()["against"]["same"] is False
 

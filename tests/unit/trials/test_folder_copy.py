@@ -69,8 +69,8 @@ def test_what_a_killed_command_left_is_removed_and_what_was_kept_is_counted(tmp_
     )
     assert set(kept_in(tmp_path)) == {kept.path, tmp_path / "lockstep-verify-being-made"}
     present.keep()
-    assert kept_sentence(present.path).startswith(f"The runs are kept in {present.path} (2 of earlier commands are")
-    assert kept_sentence(kept.path).startswith(f"The runs are kept in {kept.path} (2 of")
+    assert kept_sentence(present.path).startswith(f"The runs are kept in {present.path} (2 from earlier commands are")
+    assert kept_sentence(kept.path).startswith(f"The runs are kept in {kept.path} (2 from")
     present.remove()
     present.close()
     assert not present.path.exists()

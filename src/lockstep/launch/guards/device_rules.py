@@ -21,15 +21,15 @@ def check_device_index(index: int, position: Position, gpus: int) -> None:
         return
     if index == position.rank != position.local_rank:
         raise UsageError(
-            f"torch.cuda.set_device({index}) got the rank, but devices are counted anew on each node, and this one has "
-            f"{gpus}.",
+            f"torch.cuda.set_device({index}) got the global rank, but devices are numbered per node, and this one "
+            f"has {gpus}.",
             f'Use int(os.environ["LOCAL_RANK"]), which is {position.local_rank} here.',
         )
     if position.local_world_size > gpus:
         raise UsageError(
             f"torch.cuda.set_device({index}): {position.local_world_size} ranks were started, but torch sees {gpus} "
             f"GPU{'s' if gpus != 1 else ''} here.",
-            f"Start {max(gpus, 1)}, or let ranks share with index % {max(gpus, 1)}.",
+            f"Start {max(gpus, 1)}, or let ranks share GPUs with index % {max(gpus, 1)}.",
         )
     raise UsageError(
         f"torch.cuda.set_device({index}): torch sees {gpus} GPU{'s' if gpus != 1 else ''} here, counted from 0.",
@@ -42,6 +42,6 @@ def crowded_device(index: int | None, position: Position, gpus: int) -> str | No
     if index != 0 or position.local_rank == 0 or gpus < position.local_world_size:
         return None
     return (
-        f"rank {position.rank}: the model is on cuda:0, which local rank 0 has too, while cuda:{position.local_rank} is "
-        f"free. Use .cuda() without an index, or .to(f\"cuda:{{os.environ['LOCAL_RANK']}}\")."
+        f"rank {position.rank}: the model is on cuda:0, which local rank 0 uses too, while cuda:{position.local_rank} "
+        f"is free. Use .cuda() without an index, or .to(f\"cuda:{{os.environ['LOCAL_RANK']}}\")."
     )

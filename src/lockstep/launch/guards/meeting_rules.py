@@ -157,7 +157,7 @@ def _check_numbers(asked: Asked, launched: Launched, shared: bool) -> None:
         return
     if asked.rank == launched.local_rank:
         raise UsageError(
-            f"init_process_group(rank={asked.rank}) got LOCAL_RANK, which counts anew on each node; this is rank "
+            f"init_process_group(rank={asked.rank}) got LOCAL_RANK, which is numbered per node; this is rank "
             f"{launched.rank}.",
             'Pass rank=int(os.environ["RANK"]), or leave rank out.',
         )

@@ -49,8 +49,8 @@ def guard_nested_ranks(variables: Mapping[str, str], position: Position) -> None
 def sentence(world_size: int) -> str:
     """What the user should know."""
     return (
-        f"each of {world_size} ranks starts processes of its own by torch.multiprocessing.spawn. If they are meant to be "
-        "the ranks, start this script with `lockstep run -n 1` or `python`."
+        f"each of {world_size} ranks starts its own processes with torch.multiprocessing.spawn. If they are meant to "
+        "be the ranks, start this script with `lockstep run -n 1` or `python`."
     )
 
 

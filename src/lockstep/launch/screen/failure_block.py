@@ -68,7 +68,7 @@ def lost_block(lost: Sequence[str]) -> str:
     """The same for a run whose script ended well but lost something that could not be written; empty if nothing."""
     if not lost:
         return ""
-    lines = ["FAILED    the script ended well, but not all that it gave could be written:"]
+    lines = ["FAILED    the script ended well, but some of its output could not be written:"]
     return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
 
 
@@ -90,7 +90,7 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
 def _left_behind(verdict: Verdict, end: RankEnd) -> str:
     """The text for culprits that ended without an error while others still needed them."""
     who = ranks_text(verdict.left_early)
-    return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing in its next exchange"
+    return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing from its next exchange"
 
 
 def _what(end: RankEnd) -> str:

@@ -67,12 +67,12 @@ class RankStreams:
     def _take(self, stream: _Stream, data: bytes) -> None:
         if reason := self._logs[stream.rank].write(data):
             log = self._paths[stream.rank]
-            self._losses.add(f"{log} cannot be written ({reason}): what rank {stream.rank} says from here is not in it")
+            self._losses.add(f"{log} cannot be written ({reason}): later output of rank {stream.rank} is not in it")
         if self._terminal is None:
             return
         if stream.rank == 0 and (reason := self._terminal.pass_through(stream.target, data)):
             name, log = _NAMES[stream.target], self._paths[0]
-            self._losses.add(f"{name} cannot be written ({reason}): what rank 0 says there from here is only in {log}")
+            self._losses.add(f"{name} cannot be written ({reason}): later output of rank 0 there is only in {log}")
         self._sort(stream.rank, stream.cutter.feed(data))
 
     def _sort(self, rank: int, lines: list[str]) -> None:

@@ -88,6 +88,10 @@ def init(
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
         numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
+        name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
+        save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
+            on from the newest state when it starts again, on any number of ranks.
+        keep: how many states stay on the disk.
 
     Raises:
         UsageError: when options and environment contradict each other.
@@ -99,26 +103,26 @@ def init(
     saving = _saving(name, save_every, keep)
     if _present:
         finish()
-    settings, position = environment.settings, environment.position
     said = Arithmetic(None if precision is None else str(precision), numerics)
-    arithmetic = (settings.arithmetic.over(said) if settings else said).decided()
-    form = Form(strategy, mesh, schedule)
-    arranged = choose_mesh(settings.form.over(form) if settings else form, position.world_size)
-    num_lanes = (settings.lanes if settings else None) or lanes or arranged.default_lanes()
-    arranged.check_lanes(num_lanes)
-    if settings is not None and (settings.threads_given or threads is None):
-        threads = settings.threads
-    threads = threads or _default_threads(position.local_world_size)
-    _say_late_settings(position.rank)
-    pinned = pin_device(settings.device if settings else device, position.local_rank, position.local_world_size)
-    arranged.check_device(pinned.type)
-    lanes_named = lanes is not None or (settings is not None and settings.lanes is not None)
-    run = _assemble(environment, _Decided(arranged, num_lanes, pinned, threads, seed, arithmetic, lanes_named))
+    wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, said)
+    run = _assemble(environment, _decide(environment, wanted))
     if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
         Automatic(run, saving.schedule, Ring(Path(RUNS).absolute() / saving.name / "states", saving.keep))
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The script's arguments."""
+
+    form: Form
+    lanes: int | None
+    device: str | None
+    threads: int | None
+    seed: int
+    said: Arithmetic
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,24 @@ class _Decided:
     arithmetic: Arithmetic
     lanes_named: bool
     """Whether somebody named the number of lanes."""
+
+
+def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
+    """Put the command line over the script's arguments, and these over the defaults; pin the device."""
+    settings, position = environment.settings, environment.position
+    arithmetic = (settings.arithmetic.over(wanted.said) if settings else wanted.said).decided()
+    arranged = choose_mesh(settings.form.over(wanted.form) if settings else wanted.form, position.world_size)
+    num_lanes = (settings.lanes if settings else None) or wanted.lanes or arranged.default_lanes()
+    arranged.check_lanes(num_lanes)
+    threads = wanted.threads
+    if settings is not None and (settings.threads_given or wanted.threads is None):
+        threads = settings.threads
+    threads = threads or _default_threads(position.local_world_size)
+    _say_late_settings(position.rank)
+    pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
+    arranged.check_device(pinned.type)
+    lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
+    return _Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
 
 
 def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:

@@ -127,7 +127,7 @@ def _steps_done(progress: Progress, which: int, plan: EpochPlan) -> int:
     if before.loader != which:
         raise UsageError(
             f"The state was saved inside an epoch of loader {before.loader + 1}, but run.steps got loader {which + 1}.",
-            "Go on with the same loop, and prepare the loaders in the same order.",
+            "Keep the loop as it was, and prepare the loaders in the same order.",
         )
     if before.order != plan.digest or before.done > len(plan.steps):
         raise UsageError(

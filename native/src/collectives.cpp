@@ -473,7 +473,7 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     if (request.leaves.size() != world_size) throw BadCall("the number of partial sums is needed for each rank");
     num_leaves = 0;
     for (const std::uint8_t count : request.leaves) num_leaves += count;
-    if (request.inputs.size() != request.leaves[rank]) throw BadCall("this rank has another number of partial sums");
+    if (request.inputs.size() != request.leaves[rank]) throw BadCall("this rank has the wrong number of partial sums");
   }
   if (!is_valid(request.program, num_leaves)) throw BadCall("the order of the sum does not fit its terms");
 }

@@ -26,7 +26,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
       settings_(std::move(settings)),
       owner_(num_forks()) {
   if (memory_ != nullptr && memory_->size() < layout_.total()) {
-    throw BadCall("this is no control block for " + std::to_string(world_size) + " ranks of this version");
+    throw BadCall("this is not a control block for " + std::to_string(world_size) + " ranks of this version");
   }
   if (rank >= world_size) throw BadCall("the rank must be below the number of ranks");
   header_ = reinterpret_cast<Header*>(control);

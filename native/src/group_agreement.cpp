@@ -101,8 +101,8 @@ std::string Group::sentence_of_swap(const Operation& operation) const {
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     parts.add(peer, settings_.name_of(peer), row(peer, operation.number).where);
   }
-  return "The ranks make the same calls in different orders, so each of these operations put unlike tensors "
-         "together: " +
+  return "The ranks make the same calls in different orders, so each of these operations combined unlike "
+         "tensors: " +
          parts.text() + " (the last one is " + text_of(row(rank_, operation.number).description) + ").";
 }
 
@@ -144,8 +144,8 @@ std::string Group::sentence_of_disagreement(const Operation& operation) {
     // The same kind with other arguments, or added up in another order: that alone would not show. Nor would a long
     // shape.
     if (theirs.kind == first.kind && theirs.program_hash != first.program_hash)
-      place += " with other arguments than on rank 0";
-    if (theirs.shape != first.shape && place == text_of(first)) place += " in another shape than on rank 0";
+      place += " with different arguments than on rank 0";
+    if (theirs.shape != first.shape && place == text_of(first)) place += " in a different shape than on rank 0";
     parts.add(peer, settings_.name_of(peer), place + line);
   }
   return "The ranks call different operations. " + parts.text() + ".";

@@ -117,9 +117,9 @@ std::string Group::sentence_of_loss(std::size_t peer, const Pending& pending) co
   std::string sentence =
       "Rank " + name + (has_left ? " left the group" : " ended") + " while rank " + settings_.name_of(rank_);
   if (const auto* message = dynamic_cast<const Message*>(&pending)) {
-    sentence += (message->incoming ? " waits for " : " sends ") + text_of(*message);
+    sentence += (message->incoming ? " was waiting for " : " was sending ") + text_of(*message);
   } else {
-    sentence += " waits for it in " + text_of(static_cast<const Operation&>(pending));
+    sentence += " was waiting for it in " + text_of(static_cast<const Operation&>(pending));
   }
   return sentence + ". If rank " + name + " failed, its own error says why.";
 }

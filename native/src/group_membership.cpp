@@ -19,7 +19,7 @@ std::size_t checked_size(std::size_t world_size) {
 
 void Group::announce(const Memory& control, std::size_t rank, std::size_t world_size) {
   const Layout layout = Layout::for_ranks(checked_size(world_size));
-  if (rank >= world_size || control.size() < layout.total()) throw BadCall("this is no control block for this rank");
+  if (rank >= world_size || control.size() < layout.total()) throw BadCall("this is not a control block for this rank");
   RankBlock& mine = reinterpret_cast<RankBlock*>(control.data() + layout.ranks())[rank];
   mine.is_marking.store(control.mark(rank) ? 1 : 0, std::memory_order_relaxed);
   mine.process.store(static_cast<std::int32_t>(::getpid()), std::memory_order_release);

@@ -36,7 +36,7 @@ class Descriptor {
 
 void set_size(int descriptor, std::size_t bytes, bool reserve) {
   if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be made");
+    fail(errno, mebibytes(bytes) + " of shared memory cannot be created");
   }
   if (!reserve || bytes == 0) return;
   int error = 0;
@@ -92,7 +92,7 @@ std::size_t page_size() {
 
 Memory Memory::map(int descriptor, std::size_t bytes) {
   void* data = map_past(0, bytes, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (data == MAP_FAILED) fail(errno, "shared memory of " + mebibytes(bytes) + " cannot be mapped");
+  if (data == MAP_FAILED) fail(errno, mebibytes(bytes) + " of shared memory cannot be mapped");
   return Memory(descriptor, static_cast<std::byte*>(data), bytes);
 }
 

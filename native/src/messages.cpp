@@ -180,7 +180,7 @@ void Messages::accept(Message& message, std::size_t peer, const Envelope& envelo
   throw GroupError(Trouble::disagreement, "Rank " + name_of(peer) + " sends " + theirs + " with tag " +
                                               std::to_string(envelope.tag) + at(envelope.where) + ", but rank " +
                                               name_of(rank_) + " receives " + mine +
-                                              (mine == theirs ? " in another shape" : "") +
+                                              (mine == theirs ? " in a different shape" : "") +
                                               at(message.about.site == nullptr ? "" : message.about.site->where) + ".");
 }
 

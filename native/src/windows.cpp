@@ -70,8 +70,7 @@ std::shared_ptr<Window> Group::allocate(std::size_t bytes, bool once) {
   run(agreement);
 
   if (bytes > largest_window / world_size()) {
-    throw GroupError(Trouble::no_memory,
-                     "A window of " + mebibytes(bytes) + " for each rank is more than there can be.");
+    throw GroupError(Trouble::no_memory, "A window of " + mebibytes(bytes) + " for each rank is too large.");
   }
   const std::size_t region = (std::max<std::size_t>(bytes, 1) + page_size() - 1) / page_size() * page_size();
   const std::size_t total = once ? region : region * world_size();

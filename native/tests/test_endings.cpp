@@ -82,8 +82,8 @@ void an_almost_full_ring_does_not_hide_that_its_reader_is_dead() {
     scene.stage = 1;
   });
   CHECK(error ==
-        "Rank 1 ended while rank 0 sends a message of 10 uint8 with tag 0 to rank 1 (train.py:5). If rank 1 failed, "
-        "its own error says why.");
+        "Rank 1 ended while rank 0 was sending a message of 10 uint8 with tag 0 to rank 1 (train.py:5). If rank 1 "
+        "failed, its own error says why.");
 }
 
 void who_only_asks_is_told_of_a_dead_rank_too() {
@@ -139,7 +139,7 @@ void a_process_that_was_killed_is_noticed_without_its_number() {
   group.run(Request{});
   const std::string error = error_of([&] { group.run(Request{}); });
   ::waitpid(child, nullptr, 0);
-  CHECK(error.find("Rank 1 ended while rank 0 waits for it") != std::string::npos);
+  CHECK(error.find("Rank 1 ended while rank 0 was waiting for it") != std::string::npos);
 }
 
 // Rank 1 has sent its message and is done, which is no reason not to wait for rank 2.
@@ -174,9 +174,8 @@ void a_receive_from_anybody_ends_when_everybody_has_left() {
     int number = 0;
     error = error_of([&] { group.wait(*group.receive(&number, sizeof number, Dtype::int32, 3, 0)); });
   });
-  CHECK(
-      error.find("left the group while rank 0 waits for a message of 1 int32 with tag 0 from any rank (train.py:5).") !=
-      std::string::npos);
+  CHECK(error.find("left the group while rank 0 was waiting for a message of 1 int32 with tag 0 from any rank "
+                   "(train.py:5).") != std::string::npos);
 }
 
 void a_late_message_is_named_with_its_tag_and_peer() {

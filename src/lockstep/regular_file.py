@@ -68,7 +68,7 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, no regular file", os.fspath(Path(path)))
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a regular file", os.fspath(Path(path)))
 
 
 def _kind(mode: int) -> str:

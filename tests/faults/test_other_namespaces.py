@@ -74,7 +74,7 @@ def test_ranks_in_namespaces_of_their_own_share_memory_and_notice_a_death(tmp_pa
     assert codes == [0, 3]
     when, _, text = (tmp_path / "told").read_text().partition(" ")
     assert re.fullmatch(
-        r"The default group: Rank 1 ended while rank 0 waits for it in barrier \(test_other_namespaces\.py:\d+\)\. "
+        r"The default group: Rank 1 ended while rank 0 was waiting for it in barrier \(test_other_namespaces\.py:\d+\)\. "
         r"If rank 1 failed, its own error says why\.",
         text,
     )

@@ -191,8 +191,8 @@ def keeps_a_state_without_a_gradient():
 
 
 MISTAKES = {
-    closure_in_the_step: "which zero1 has to prepare before",
-    needs_every_gradient: "must leave a parameter whose grad is None alone",
+    closure_in_the_step: "but zero1 must prepare them before",
+    needs_every_gradient: "must skip parameters whose grad is None",
     keeps_a_state_without_a_gradient: "made a state for a parameter",
     state_on_one_rank: "The ranks are not at the same place",
     state_in_a_lane: "optimizer.state_dict() was called inside the lane loop",

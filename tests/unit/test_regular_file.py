@@ -30,12 +30,12 @@ def test_a_regular_file_is_read(things):
 )
 def test_what_is_none_is_named(things, name, kind):
     assert other_kind(things / name) == kind
-    with pytest.raises(OSError, match=f"it is {kind}, no regular file"):
+    with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):
         open_regular(things / name)
 
 
 def test_links_are_followed_only_where_they_may_be(things):
-    with pytest.raises(OSError, match="it is a link, no regular file"):
+    with pytest.raises(OSError, match="it is a link, not a regular file"):
         open_regular(things / "link", follow=False)
     with pytest.raises(FileNotFoundError):
         open_regular(things / "dangling")

@@ -56,7 +56,7 @@ _DTYPES: dict[str, torch.dtype] = {
 
 def _number_type(name: str) -> np.dtype[Any]:
     if not re.fullmatch(r"[<>=|][biufc]\d+", name):
-        raise ValueError(f"{name!r} is not a type of numbers")
+        raise ValueError(f"{name!r} is not a number type")
     return np.dtype(name)
 
 
@@ -179,7 +179,7 @@ def decode(value: Any, take: Take) -> Any:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error, RuntimeError) as error:
         raise UsageError(
             f"The saved state holds {_beginning(value)!r}, which lockstep does not write ({error}).",
-            "Load a state that run.save_state wrote, and that nothing has changed since.",
+            "Load a state that run.save_state wrote and that has not been changed since.",
         ) from None
 
 

@@ -30,7 +30,7 @@ TRIES = 20
 class Move(Enum):
     """One step of putting a new folder in place."""
 
-    EXCHANGE = "let .PATH.saving and PATH change places"
+    EXCHANGE = "swap .PATH.saving and PATH"
     REMOVE_PREVIOUS = "remove .PATH.previous"
     RETIRE = "rename PATH to .PATH.previous"
     INSTALL = "rename .PATH.saving to PATH"
@@ -100,8 +100,8 @@ class StateFolder:
             return UsageError(problem, "Save the state to a folder of its own below it.")
         if os.path.lexists(self.stage) and not is_ours(self.stage):
             return UsageError(
-                f"{self.stage}, where a state is written before it becomes {self.target}, is there and was not made by "
-                "lockstep.",
+                f"{self.stage}, where a state is written before it becomes {self.target}, already exists and was not "
+                "made by lockstep.",
                 "Move it away, or save under another name.",
             )
         return None

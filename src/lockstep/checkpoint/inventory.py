@@ -53,7 +53,7 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
         described = {Described(code, tuple(shape)) for code, shape, _, _ in having.values()}
         if len(described) > 1:
             raise UsageError(
-                f"{name} has another shape or dtype on other ranks, so the ranks hold different models.",
+                f"{name} has different shapes or dtypes on different ranks, so the ranks hold different models.",
                 "Build the same model on every rank.",
             )
         holders = {holder for _, _, _, holder in having.values() if holder is not None}

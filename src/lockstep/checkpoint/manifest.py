@@ -85,7 +85,7 @@ class Manifest:
         if strange := [name for name in files if not _PLAIN_NAME.fullmatch(name)]:
             raise UsageError(
                 f"{folder / NAME} names the file {strange[0]!r}, which lockstep does not write.",
-                "Use a state that nothing has changed since run.save_state wrote it.",
+                "Use a state that has not been changed since run.save_state wrote it.",
             )
         return cls(files, body)
 

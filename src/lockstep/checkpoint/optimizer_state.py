@@ -82,8 +82,8 @@ def _entry(name: str, state: Mapping[str, Any], tensors: TensorSet, holder: int 
 def _name(parameter: Tensor, names: Mapping[int, str], optimizer: Optimizer) -> str:
     if id(parameter) not in names:
         raise UsageError(
-            f"{type(optimizer).__name__} updates a parameter that no prepared model has any more, so its state has no "
-            "name.",
+            f"{type(optimizer).__name__} updates a parameter that is no longer in a prepared model, so its state has "
+            "no name.",
             "Give the optimizer the parameters of the prepared model.",
         )
     return names[id(parameter)]
@@ -128,9 +128,9 @@ class OptimizerPlan:
         if not same:
             saved = {name for group in self._document["groups"] for name in group["params"]}
             strange = [name for name in mine if name not in saved]
-            what = f"{strange[0]} is not in the state" if strange else "the groups are cut in another way"
+            what = f"{strange[0]} is not in the state" if strange else "the groups are divided differently"
             raise UsageError(
-                f"Group {number} of {type(self._optimizer).__name__} holds other parameters: {what}.",
+                f"Group {number} of {type(self._optimizer).__name__} holds different parameters: {what}.",
                 "Put the same parameters into the same groups.",
             )
         group: Mapping[str, Any] = same[0]
@@ -199,7 +199,7 @@ def _wrong_states(
     """What an element-wise optimizer does not keep for the parameters of a group, in words; empty when all is well."""
     keys = {frozenset(state) for state in states if state}
     if len(keys) > 1:
-        return f"the parameters of a group have states of different kinds: {kind} keeps the same of each"
+        return f"the parameters of a group have different kinds of state: {kind} keeps the same for each"
     for name, parameter, state in zip(names, parameters, states, strict=True):
         for key, value in state.items():
             if not _belongs_to(key, value, parameter):

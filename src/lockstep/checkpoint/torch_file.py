@@ -33,7 +33,7 @@ class Kind(Enum):
     PICKLE = "a pickle", ""
     EMPTY = "empty", "Copy it again."
     HTML = (
-        "a web page and no weight file: the download was answered with an error or a login page",
+        "a web page, not a weight file: the download returned an error or a login page",
         "Download it again.",
     )
     LFS = "the pointer of a Git LFS file, not the file itself", "Fetch it with `git lfs pull`."
@@ -43,7 +43,7 @@ class Kind(Enum):
     GGUF = "a GGUF file (llama.cpp)", "Load the safetensors that it was made from."
     NUMPY = "a NumPy file", "Convert it: save_file({name: torch.from_numpy(array)}, path) of safetensors.torch."
     JSON = "a JSON file; for a sharded model it lists the files", "Load the weight files that it names."
-    UNKNOWN = "no weight file that lockstep knows", "Give it a file of safetensors or of torch.save."
+    UNKNOWN = "not a weight file that lockstep knows", "Use a file written by safetensors or torch.save."
 
 
 _MAGIC = (

@@ -63,7 +63,7 @@ def load_weights(
     if problems := differences(fit, wanted, strict=strict):
         under = f" (under {fit.key!r})" if fit.key else ""
         raise UsageError(
-            f"{file}{under} holds the weights of another model: {problems}.",
+            f"{file}{under} holds the weights of a different model: {problems}.",
             "Load it into the model that it was saved from, or name the part to load with key=.",
         )
     values = {name: fit.values[name] for name in wanted.tensors if name in fit.values}
@@ -78,7 +78,7 @@ def _check_values(values: Mapping[str, Any], wanted: Wanted, file: str) -> list[
         for name in group[1:]:
             if name in values and not _same(values[name], values[group[0]]):
                 raise UsageError(
-                    f"{file} has other values for {name} than for {group[0]}, which are one tensor in this model.",
+                    f"{file} has different values for {name} and {group[0]}, which are one tensor in this model.",
                     "Load a file of a model in which they are tied too, or untie them here.",
                 )
     cast = []

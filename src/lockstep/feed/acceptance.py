@@ -42,6 +42,6 @@ def leftover_of(loader: DataLoader[Any]) -> str | None:
     if not isinstance(sampler, DistributedSampler):
         return None
     return (
-        f"DistributedSampler is not needed and was taken out: lockstep cuts each global batch itself, so "
+        f"DistributedSampler is not needed and was removed: lockstep cuts each global batch itself, so "
         f"batch_size={loader.batch_size} is now the global batch, and set_epoch does nothing."
     )

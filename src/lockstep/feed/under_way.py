@@ -14,8 +14,8 @@ from lockstep.errors import SAMPLE_NOTE
 ROW = 64
 MAX_INDEX = ROW - 2
 NOTHING, ONE, SEVERAL = 0, 1, 2
-_ROUND_IT = "lockstep: the data set fetches a lane at once, so which of its samples it was cannot be said: {index} and those behind it"
-_UNKNOWN = "lockstep: which sample it was cannot be said"
+_ROUND_IT = "lockstep: while fetching a whole lane of the data set at once: sample {index} or a later one of the lane"
+_UNKNOWN = "lockstep: while fetching an unknown sample of the data set"
 
 
 class UnderWay:

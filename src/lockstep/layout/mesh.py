@@ -99,7 +99,7 @@ class Mesh:
             raise UsageError(
                 f"A pipeline of {self.stages} stages needs at least as many lanes (micro-batches) as stages in each "
                 f"replica, but there are {num_lanes} lanes for {self.replicas} replica{'s' * (self.replicas > 1)}.",
-                f"Set --lanes {4 * needed} (four for each stage keep it busy), or use --strategy model_parallel.",
+                f"Set --lanes {4 * needed} (four per stage keep it busy), or use --strategy model_parallel.",
             )
 
     def check_device(self, kind: str) -> None:
@@ -206,7 +206,7 @@ def is_data_parallel(form: Form) -> bool:
 def _data_parallel(sizes: Mapping[str, int], mesh: str | None, world_size: int) -> Mesh:
     if world_size > 1:
         raise UsageError(
-            f"The strategy `dp` is one process with a replica for each device, but there are {world_size} ranks.",
+            f"The strategy `dp` is one process with one replica per device, but there are {world_size} ranks.",
             f"Start with `lockstep run -n {world_size} --strategy dp` (one rank, {world_size} replicas), or use ddp.",
         )
     if sizes.keys() - {"dp"}:
@@ -226,7 +226,7 @@ def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: 
     if stages == 1 < world_size and strategy not in sizes:
         raise UsageError(
             f"mesh ddp={replicas} leaves one stage on {world_size} ranks, so {strategy} has nothing to cut.",
-            f"Say {strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp.",
+            f"Write {strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp.",
         )
     return Mesh(strategy, replicas, stages, schedule)
 
@@ -241,13 +241,13 @@ def _parse(text: str) -> dict[str, int]:
         known = strategy_named(name.strip())
         if known not in ("ddp", "dp", *STAGED) or known in sizes:
             raise UsageError(
-                f"mesh {text!r} cannot be: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
+                f"mesh {text!r} is not valid: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
                 "Write model_parallel=2,ddp=2.",
             )
         sizes[known] = int(number)
     if len(sizes.keys() - {"ddp"}) > 1:
         raise UsageError(
-            f"mesh {text!r} cannot be: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
+            f"mesh {text!r} is not valid: a mesh has ddp and one of {', '.join(STAGED)}, each once.",
             "Write model_parallel=2,ddp=2.",
         )
     return sizes

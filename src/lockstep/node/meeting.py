@@ -51,7 +51,7 @@ class Store(Protocol):
 def disagreement(name: int, theirs: Sequence[int], mine: Sequence[int]) -> UsageError:
     """The error when rank `name` means a group of different ranks than this one does."""
     return UsageError(
-        f"Rank {name} makes a group of the ranks {theirs}, but this rank one of the ranks {mine}.",
+        f"Rank {name} makes a group of ranks {theirs}, but this rank makes one of ranks {mine}.",
         "Call new_group for the same ranks in the same order on every rank.",
     )
 
@@ -184,7 +184,7 @@ def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProc
             raise DistStoreError(f"nothing after {patience_s:g} s")
         if place.has_ended(here) and not store.check([key]):  # it may have written the key just before it ended
             raise PeerLost(
-                f"Rank {name} ended while this rank waits for it to make the group. "
+                f"Rank {name} ended while this rank was waiting for it to make the group. "
                 f"If rank {name} failed, its own error says why."
             )
         time.sleep(pause_s)

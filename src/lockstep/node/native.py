@@ -13,7 +13,7 @@ __all__ = ["available", "compiled", "reason", "why_not"]
 _NAME = "lockstep._native"
 _NOT_BUILT = (
     "lockstep was installed without its compiled part, because no C++20 compiler was found or it failed; "
-    "install g++ 11 or newer, and lockstep again with `pip install --force-reinstall --no-deps -v`, which says what happens"
+    "install g++ 11 or newer, then lockstep again with `pip install --force-reinstall --no-deps -v`, which says why"
 )
 
 

@@ -66,7 +66,7 @@ def all_of(tensors: Any) -> list[Tensor]:
     for tensor in tensors[1:]:
         if tensor.dtype is not tensors[0].dtype or tensor.shape != tensors[0].shape:
             raise CollectiveMisused(
-                "The tensors of one call need one dtype and one shape.", "Make a call for each dtype and shape."
+                "The tensors of one call must have the same dtype and shape.", "Make a call for each dtype and shape."
             )
     return list(tensors)
 

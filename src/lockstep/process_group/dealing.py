@@ -65,8 +65,8 @@ class Dealing(Membership):
             return [tensor.numel() // size] * size
         if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise CollectiveMisused(
-                f"all_to_all needs {size} {name} split sizes with the sum {rows}, but they are {list(splits)}.",
-                "Give a size for each rank of the group, together as many as there are rows.",
+                f"all_to_all needs {size} {name} split sizes that sum to {rows}, but they are {list(splits)}.",
+                "Give one size for each rank of the group, adding up to the number of rows.",
             )
         row = tensor.numel() // rows if rows else 0
         return [count * row for count in splits]

@@ -22,7 +22,7 @@ class NoNumbers(CollectiveMisused):
     def __init__(self, tensor: Tensor) -> None:
         super().__init__(
             f"This tensor is a {type(tensor).__name__}, which has no numbers of its own to exchange.",
-            "Pass the tensor inside; of a DTensor that is .to_local().",
+            "Pass the tensor inside; for a DTensor, use .to_local().",
         )
         self.stands_for_others = not isinstance(tensor, FakeTensor) and not _is_dtensor(tensor)
         """Whether it may hand on the tensors inside when torch's dispatcher asks it."""

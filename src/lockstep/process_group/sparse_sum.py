@@ -33,7 +33,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         shapes = ", ".join(f"{tuple(other[2:].tolist())} on rank {rank}" for rank, other in enumerate(abouts))
         raise CollectiveMisused(
             f"The sum of sparse tensors needs one shape, but it is {shapes}.",
-            "Make the tensors of one shape on every rank.",
+            "Give the tensors the same shape on every rank.",
         )
     counts = [int(other[0]) for other in abouts]
     all_indices = [indices.new_empty((count, indices.shape[0])) for count in counts]

@@ -86,13 +86,13 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
     except UsageError:  # of a backend that the command line names
         raise
     except (RuntimeError, ValueError) as error:
-        raise WorldError(f"rank {position.rank} could not meet the other ranks: {error}") from error
+        raise WorldError(f"rank {position.rank} could not join the other ranks: {error}") from error
 
 
 def _make_own_group(environment: RankEnvironment) -> bool:
     """Make the default group in shared memory; False if that is impossible, which is the same on every rank."""
     if problem := group_problem():
-        _say_once(environment.position, f"torch.distributed goes over Gloo here. {problem}")
+        _say_once(environment.position, f"torch.distributed uses Gloo here. {problem}")
         return False
     try:
         _make_default_group(environment, NAME)

@@ -193,7 +193,7 @@ class Run:
             raise UsageError("run.backward was called outside a step's lanes.", f"Call it inside them:\n{RIGHT_FORM}")
         if self._run.progress.lane is None:
             raise UsageError(
-                "run.backward was called inside the function that step.backward was given.",
+                "run.backward was called inside the function passed to step.backward.",
                 f"Return the loss instead:\n{ORDERED_FORM}",
             )
         self._run.progress.lane.backward(loss, weight, retain_graph=retain_graph)

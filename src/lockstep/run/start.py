@@ -296,7 +296,7 @@ def _agree(told: list[list[Any]]) -> None:
         if len(set(values)) > 1:
             raise UsageError(
                 f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
-                "Give every rank the same.",
+                "Give every rank the same value.",
             )
 
 

@@ -53,7 +53,7 @@ def _refuse_overlaps(models: Sequence[tuple[str, nn.Module]]) -> None:
     for (_, end, name), (start, _, other) in pairwise(sorted(spans.values())):
         if start < end:
             raise UsageError(
-                f"{name} and {other} are different tensors over the same memory, which lockstep would take apart.",
+                f"{name} and {other} are different tensors in the same memory, which lockstep would separate.",
                 "Use the same object to tie them (`b.weight = a.weight`), and a property for a view of a buffer.",
             )
 
@@ -103,7 +103,7 @@ def _mistake(rank: int, name: str, other_name: str, digest: str, other_digest: s
     if shape != other_shape:
         return UsageError(f"{name!r} is {shape} on rank 0 but {other_shape} on rank {rank}.", SAME_MODEL)
     return UsageError(
-        f"{name!r} has other values on rank {rank} than on rank 0.",
+        f"{name!r} has different values on rank {rank} than on rank 0.",
         "Build the model after lockstep.init(), which gives every rank the same random numbers, and do not seed from "
         "the rank or the time.",
     )

@@ -102,7 +102,7 @@ class LossScale:
             ) from None
         if not SMALLEST <= value <= LARGEST or good < 0 or skipped < 0:
             raise UsageError(
-                f"A loss scale lies between {SMALLEST} and {LARGEST}, but the state says {dict(state)}.",
+                f"A loss scale must be between {SMALLEST} and {LARGEST}, but the state is {dict(state)}.",
                 "Load the state that lockstep wrote.",
             )
         self._scaling = Scaling(value, good, skipped)

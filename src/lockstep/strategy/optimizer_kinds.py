@@ -68,11 +68,11 @@ def updates_by(optimizer: Optimizer, said: str | None, strategy: str = "zero1") 
             return kind
     if said is None:
         raise UsageError(
-            f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, by itself: "
-            f"each rank updates a part of the parameters and sees no others.",
-            'Say run.prepare(..., updates_by="element") or '
-            'updates_by="parameter" (statistics over a tensor). One that looks at several parameters at once needs --strategy '
-            "ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that clips by the norm of all gradients.",
+            f"{strategy} does not know whether {type(optimizer).__name__} updates each element, or each parameter, "
+            f"independently: each rank updates and sees only its part of the parameters.",
+            'Call run.prepare(..., updates_by="element") or updates_by="parameter" (statistics over a tensor). '
+            "Optimizers that combine parameters need --strategy ddp: LBFGS, Prodigy, D-Adaptation, SAM, a LAMB that "
+            "clips by the norm of all gradients.",
         )
     return UpdatesBy.ITSELF
 
@@ -95,6 +95,6 @@ def _refuse_form(optimizer: Optimizer, group: dict[str, Any]) -> None:
     half = any(parameter.dtype not in CUTTABLE for parameter in group["params"])
     if isinstance(optimizer, optim.SGD) and group.get("fused") and group.get("momentum") and half:
         raise UsageError(
-            "SGD(fused=True) with momentum gives other bits each time for half-precision parameters.",
+            "SGD(fused=True) with momentum gives different bits each time for half-precision parameters.",
             "Use fused=False.",
         )

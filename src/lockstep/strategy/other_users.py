@@ -51,7 +51,7 @@ def agree_who_stays(
         owners = Counter(filter(None, files))
         if owners and max(owners.values()) > 1:
             raise UsageError(
-                f"{name} lies in memory that several ranks share, as after mp.spawn(train, args=(model,)), so each "
+                f"{name} is in memory that several ranks share, as after mp.spawn(train, args=(model,)), so each "
                 "rank's update would change all of them.",
                 "Build the model inside the function that the ranks run.",
             )
@@ -117,7 +117,7 @@ def refuse_named(names: Iterable[str], used: Container[str], fix: str) -> None:
     for name in names:
         if name in used:
             raise UsageError(
-                f"{name} lies in memory that something else uses too: a view that was taken before (p.data, p.detach(), "
+                f"{name} is in memory that something else uses too: a view that was taken before (p.data, p.detach(), "
                 f".numpy(), from_numpy()), a graph that is still alive, or another process (share_memory()).",
                 fix,
             )

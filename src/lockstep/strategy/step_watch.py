@@ -62,7 +62,7 @@ class StepWatch:
         if not torch.equal(self._streams.pop(), torch.default_generator.get_state()):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
-                "updates a part of the parameters, and would draw other ones for it than one rank does.",
+                "updates a part of the parameters, and would draw different ones for it than a single rank does.",
                 "Use --strategy ddp.",
             )
         after()
@@ -85,9 +85,9 @@ class StepWatch:
                 if "NoneType" not in str(error):
                     raise
                 raise UsageError(
-                    f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it finds the "
-                    "gradients of this rank's part only, and must leave a parameter whose grad is None alone, as "
-                    "torch's own do.",
+                    f"{type(optimizer).__name__}.step() failed ({error}). Under {self._strategy} it sees the "
+                    "gradients of this rank's part only, and must skip parameters whose grad is None, as torch's "
+                    "optimizers do.",
                     "Use --strategy ddp.",
                 ) from error
             finally:

@@ -91,7 +91,7 @@ class Transport(ABC):
 
         It has at least one element; only where `shares_memory`. `free` the master in the same way.
         """
-        raise PromiseBroken(f"{type(self).__name__} shares no memory for {size} of {dtype} on {device}.")
+        raise PromiseBroken(f"{type(self).__name__} cannot share memory for {size} of {dtype} on {device}.")
 
     def free(self, tensor: Tensor) -> None:  # noqa: B027 - most have nothing to do
         """Make `tensor`, which `allocate` made, an ordinary tensor; its memory is freed when nothing holds it."""

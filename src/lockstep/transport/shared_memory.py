@@ -104,9 +104,9 @@ def program_of(placement: Placement) -> tuple[bytes, bytes]:
     subtrees = [placement.subtrees(rank) for rank in range(placement.num_ranks)]
     if (num_parts := sum(map(len, subtrees))) > MOST_PARTS:
         raise UsageError(
-            f"{placement.num_lanes} lanes on {placement.num_ranks} ranks are {num_parts} partial sums, and shared "
-            f"memory adds up {MOST_PARTS} at most.",
-            "Use a number of lanes that the ranks divide, or fewer ranks.",
+            f"{placement.num_lanes} lanes on {placement.num_ranks} ranks make {num_parts} partial sums, but shared "
+            f"memory can add up at most {MOST_PARTS}.",
+            "Use a multiple of the number of ranks as lanes, or fewer ranks.",
         )
     return tree_program(subtrees), bytes(map(len, subtrees))
 

@@ -264,7 +264,7 @@ def sub_group_that_breaks(folder, how):
             os.kill(os.getpid(), signal.SIGKILL)
         text = raised(CollectivePeerLost, lambda: dist.broadcast(tensor, 2, group=pair))
         expected = (
-            "Rank 2 ended while rank 1 waits for it in broadcast of 4 float32 from rank 2 (test_torch_backend.py:LINE). "
+            "Rank 2 ended while rank 1 was waiting for it in broadcast of 4 float32 from rank 2 (test_torch_backend.py:LINE). "
             "If rank 2 failed, its own error says why."
         )
     elif how == "deals":
@@ -327,7 +327,9 @@ def dies_before_it_comes(folder):
     began = time.monotonic()
     ranks = [0, 2] if rank == 0 else [1, 2]
     text = raised(CollectivePeerLost, lambda: dist.new_group(ranks, use_local_synchronization=True))
-    assert text.startswith("Rank 2 ended while this rank waits for it to make the group. If rank 2 failed, its own ")
+    assert text.startswith(
+        "Rank 2 ended while this rank was waiting for it to make the group. If rank 2 failed, its own "
+    )
     Path(folder, f"noticed-{rank}").write_text(f"{time.monotonic() - began}")
 
 

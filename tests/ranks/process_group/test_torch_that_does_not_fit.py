@@ -60,7 +60,7 @@ def in_folder(folder: Path, script: str, *options: str) -> Finished:
 def test_a_run_goes_on_over_gloo_with_the_same_bits_and_says_so_once(tmp_path: Path) -> None:
     fits, broken = (in_folder(tmp_path / name, begin + TRAIN, "-n", "2") for name, begin in (("a", ""), ("b", BREAK)))
     assert (fits.code, broken.code) == (0, 0), broken.err
-    assert "torch.distributed goes over Gloo" not in fits.err
+    assert "torch.distributed uses Gloo" not in fits.err
     assert broken.err.count(f"does not work with torch {torch.__version__} (RuntimeError: {BROKEN[:-1]})") == 1
     backend, _, bits = json.loads(fits.out)
     assert backend == "lockstep"

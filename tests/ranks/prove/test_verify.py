@@ -89,7 +89,7 @@ def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verif
     )
     assert findings.exit_code == 1
     assert findings.failed.label == "2 ranks"
-    assert "order of the samples is not the same on every rank" in findings.failed.text
+    assert "samples or their order are not the same on every rank" in findings.failed.text
 
 
 def test_a_metric_averaged_over_unequal_shares_is_named(verified: Verifier) -> None:

@@ -106,10 +106,10 @@ def test_every_rank_says_what_is_wrong(state, tmp_path):
     shutil.copytree(state, tmp_path / "state")
     variations = {
         "its counter step is -3.": (("documents", "the run", "step"), -3),
-        "its random numbers of NumPy are not a state.": (("documents", "random numbers", "numpy", "state", "pos"), 10**9),
+        "its random state of NumPy is not valid.": (("documents", "random numbers", "numpy", "state", "pos"), 10**9),
         "AdamW refuses the options of a group (Invalid epsilon value: -1).": (("documents", "optimizer", "groups", 0, "options", "eps"), -1),
         "scheduler.step is not part of the state of a OneCycleLR.": (("documents", "scheduler", "state", "step"), 3),
-        "the average does not take its state": (("documents", "average=", "value", "items", 0, 1), [1]),
+        "the average does not accept its state": (("documents", "average=", "value", "items", 0, 1), [1]),
         "it is not what lockstep writes (KeyError('documents')).": ((), {}),
         "it is not what lockstep writes (RecursionError": (("documents", "best=", "value"), "DEEP"),
     }  # fmt: skip
@@ -147,7 +147,7 @@ def test_what_is_no_regular_file_is_one_sentence_at_once(state, tmp_path):
             shutil.copytree(state, place)
             (place / name).unlink()
             make(place / name)
-            made[place] = f"{place / name} cannot be read (it is {what}, no regular file)."
+            made[place] = f"{place / name} cannot be read (it is {what}, not a regular file)."
     [said] = run_ranks(sentences_of, Started(1), [str(place) for place in made])
     for sentence, expected in zip(said, made.values(), strict=True):
         assert sentence.startswith(expected)

@@ -45,7 +45,7 @@ REFUSED = {
     ("ranks", "lanes"), [(2, 4), *(pytest.param(1, lanes, marks=pytest.mark.thorough) for lanes in (1, 4))]
 )
 def test_a_tensor_that_nobody_prepared_is_not_stepped(scenario, ranks, lanes):
-    with pytest.raises(RankFailed, match="belongs to nothing that run") as failed:
+    with pytest.raises(RankFailed, match="was not passed to run") as failed:
         run_ranks(scenario, Started(ranks, lanes=lanes), *REFUSED[scenario], lanes)
     assert failed.value.error_type == "UsageError"
 

@@ -238,7 +238,7 @@ def test_calls_are_scattered_and_outputs_gathered_by_torchs_rules():
     for wrong in ([1.0, 2.0], [{"a": rows}, {"b": rows}], [[rows], [rows, rows]]):
         with pytest.raises(UsageError, match=r"joined|Return tensors"):
             gather_outputs(wrong)
-    with pytest.raises(UsageError, match="one of them has no dimension"):
+    with pytest.raises(UsageError, match="one of them has no dimensions"):
         scatter_call((torch.tensor(1.0),), {}, 2)
 
 

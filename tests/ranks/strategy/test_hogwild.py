@@ -286,7 +286,7 @@ def without_memory():
 
 
 def test_memory_that_the_system_refuses_is_one_sentence():
-    with pytest.raises(RankFailed, match=r"The ranks need [\d,]+ bytes of memory that they share, but the system refu"):
+    with pytest.raises(RankFailed, match=r"The ranks need [\d,]+ bytes of shared memory, but the system refu"):
         run_ranks(without_memory, Started(2, form=HOGWILD, timeout_s=30))
 
 

@@ -137,7 +137,7 @@ def test_weights_of_another_model_are_listed_and_change_nothing(tmp_path):
     assert "and 2 more" in said(Net(5).state_dict())
     renamed = {name.replace("head", "heads"): value for name, value in Net().state_dict().items()}
     message = said({"model": renamed})
-    assert "(under 'model') holds the weights of another model" in message
+    assert "(under 'model') holds the weights of a different model" in message
     assert "missing: head.weight, head.bias; unexpected: heads.weight, heads.bias" in message
     assert "head.weight may be heads.weight there" in message
     assert "missing: body.0.weight" in said({"other": torch.ones(1)}, strict=False)
@@ -284,14 +284,14 @@ def lying_old_file():
 
 FILES = {
     "empty": (lambda: b"", "is empty"),
-    "html": (lambda: b"\n<!DOCTYPE html><html>404", "is a web page and no weight file"),
+    "html": (lambda: b"\n<!DOCTYPE html><html>404", "is a web page, not a weight file"),
     "lfs": (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "git lfs pull"),
     "gzip": (lambda: gzip.compress(b"x"), "compressed with gzip"),
     "tar": (tar_bytes, "is a tar archive"),
     "hdf5": (lambda: b"\x89HDF\r\n\x1a\n", "HDF5"),
     "gguf": (lambda: b"GGUF\3\0\0\0", "GGUF"),
     "index": (lambda: b'{"weight_map": {}}', "is a JSON file"),
-    "noise": (lambda: b"\xff" * 100, "no weight file that lockstep knows"),
+    "noise": (lambda: b"\xff" * 100, "not a weight file that lockstep knows"),
     "lying header": (lying_header, "not a readable safetensors file"),
     "huge header": (lambda: struct.pack("<Q", 2**62) + b"{" * 64, "not a readable safetensors file"),
     "cut archive": (lambda: saved(Net().state_dict())[:-100], "is damaged or incomplete"),
@@ -383,7 +383,7 @@ def test_what_is_no_regular_file_in_a_state_is_one_sentence_at_once(tmp_path):
         for make, what in ((os.mkfifo, "a FIFO"), (to_zeros, "a link"), (to_whole, "a link"), (os.mkdir, "a folder")):
             path.unlink()
             make(path)
-            with pytest.raises((lockstep.UsageError, WorldError), match=f"it is {what}, no regular file"):
+            with pytest.raises((lockstep.UsageError, WorldError), match=f"it is {what}, not a regular file"):
                 lockstep.load_weights(target, tmp_path / "state")
             path.rmdir() if path.is_dir() else path.unlink()
             path.write_bytes(whole)

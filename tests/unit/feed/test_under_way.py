@@ -57,13 +57,13 @@ def test_it_names_the_sample(how):
 
 
 def test_a_data_set_that_fetches_several_at_once_names_where_they_begin():
-    assert "which of its samples it was cannot be said: 4 and" in failure(Together(signal.SIGKILL)).__notes__[0]
+    assert "sample 4 or a later one of the lane" in failure(Together(signal.SIGKILL)).__notes__[0]
 
 
 @pytest.mark.thorough
 def test_a_spawned_worker_says_that_it_cannot():
     error = failure(Deadly(signal.SIGKILL), multiprocessing_context="spawn")
-    assert error.__notes__ == ["lockstep: which sample it was cannot be said"]
+    assert error.__notes__ == ["lockstep: while fetching an unknown sample of the data set"]
 
 
 def test_a_note_costs_little_and_any_index_fits():
@@ -72,7 +72,7 @@ def test_a_note_costs_little_and_any_index_fits():
     board.begin("é" * 99)
     assert len(board.told([0, 1]).encode()) < MAX_INDEX + 60
     board.end()
-    assert board.told([0, 1]) == "lockstep: which sample it was cannot be said"
+    assert board.told([0, 1]) == "lockstep: while fetching an unknown sample of the data set"
     began = time.perf_counter()
     for index in range(10_000):
         board.begin(index)

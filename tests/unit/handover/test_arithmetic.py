@@ -86,7 +86,7 @@ def test_a_step_moves_the_scale_once_and_a_state_is_what_the_next_step_begins_wi
 def test_a_state_of_something_else_is_refused(state):
     with pytest.raises(UsageError, match="needs scale, good_steps and skipped_in_a_row"):
         LossScale().load_state_dict(state)
-    with pytest.raises(UsageError, match="A loss scale lies between"):
+    with pytest.raises(UsageError, match="A loss scale must be between"):
         LossScale().load_state_dict({"scale": float("nan"), "good_steps": 0, "skipped_in_a_row": 0})
 
 

@@ -53,13 +53,13 @@ def test_something_else_is_one_sentence(tmp_path: Path, text: bytes) -> None:
     file.write_bytes(text)
     with pytest.raises(UsageError, match=r"is damaged, or was not written by `lockstep verify --save`"):
         read_saved(file)
-    with pytest.raises(UsageError, match="it is a folder, no regular file"):
+    with pytest.raises(UsageError, match="it is a folder, not a regular file"):
         read_saved(tmp_path)
 
 
 def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "bits.json")
-    with pytest.raises(UsageError, match="it is a FIFO, no regular file"):
+    with pytest.raises(UsageError, match="it is a FIFO, not a regular file"):
         read_saved(tmp_path / "bits.json")
     with pytest.raises(UsageError, match=r"--save .* cannot be written"):
         bits_files(str(tmp_path / "bits.json"), None)

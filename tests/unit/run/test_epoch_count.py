@@ -48,5 +48,5 @@ def test_a_loop_that_was_left_counts_the_epoch_that_was_trained():
 def test_a_state_of_another_loop_is_not_loaded_inside_one():
     count = EpochCount()
     for _ in count.epochs(1):
-        with pytest.raises(UsageError, match=r"run\.epochs number 2, but this is number 1"):
+        with pytest.raises(UsageError, match=r"run\.epochs loop 2, but this is loop 1"):
             count.restore({"loop": 2, "next": 0})

@@ -14,7 +14,7 @@ from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection
     [
         (Form(), 4, 4, "cuda", ""),
         (Form(), 1, 1, "cpu", ""),
-        (Form(), 1, 4, "cpu", "one lane per rank only, but there are 4 lanes on 1 ranks."),
+        (Form(), 1, 4, "cpu", "only with one lane per rank, but there are 4 lanes on 1 ranks."),
         (Form(), 2, 4, "cuda", "4 lanes on 2 ranks."),
         (Form(), 2, 2, "cpu", "needs GPUs, but the ranks are on the CPU. Use BatchNorm"),
         (Form("model_parallel"), 2, 2, "cuda", "2 lanes on 2 ranks of 2 stages each."),

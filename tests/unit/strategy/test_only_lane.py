@@ -89,7 +89,7 @@ def test_a_gradient_that_a_hook_takes_away_is_found():
     lane = lane_of(parameter)
     parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
     square(parameter).backward()
-    with pytest.raises(UsageError, match="took a parameter's gradient away"):
+    with pytest.raises(UsageError, match="removed a parameter's gradient"):
         lane.backward_finished()
 
 

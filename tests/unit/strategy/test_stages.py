@@ -184,7 +184,7 @@ def test_parameters_of_several_stages_belong_to_the_first_and_are_lent_to_the_ot
         ("layer", 2),
         ("layer", 4),
     ]
-    with pytest.raises(UsageError, match="called several times, so say which call, as layer:2"):
+    with pytest.raises(UsageError, match="called several times, so say which call, such as layer:2"):
         cut_of(Reused(), torch.randint(0, 7, (8, 3)), 2, ["layer"])
 
 

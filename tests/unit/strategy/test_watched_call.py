@@ -168,7 +168,7 @@ def test_ranks_that_made_the_same_lane_differently_are_named():
         torch.use_deterministic_algorithms(False)
     assert one == same != other
     refuse_different_lanes([(0, one), (0, one), (2, other), (2, other), (-1, ""), (-1, "")])
-    with pytest.raises(UsageError, match="Ranks 2 and 3 computed the same samples"):
+    with pytest.raises(UsageError, match="Ranks 2 and 3 ran the whole model on the same samples"):
         refuse_different_lanes([(0, one), (0, one), (2, one), (2, other)])
     assert digest_of_lane([], [torch.ones(3)]) == ""  # fast numerics promise no bits
 
@@ -182,6 +182,6 @@ def test_reentrant_checkpoints_are_seen():
 
     lane = FirstLane(model, True, CPU)
     lane.call(forward)
-    assert "Pass use_reentrant=False" in lane.decide(2, ["b"])[1]
+    assert "pass use_reentrant=False" in lane.decide(2, ["b"])[1]
     cut = ModelCut.decode(lane.decide(2, ()))
     assert cut.stages[1].layers == ("c",)

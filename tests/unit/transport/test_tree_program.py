@@ -38,5 +38,5 @@ def test_a_program_adds_up_in_the_order_of_the_tree(shares):
 def test_more_partials_than_a_program_can_name_are_one_sentence():
     assert program_of(place(200, 200))[1] == bytes([1] * 200)
     shares = [3, 4, 5] * 40
-    with pytest.raises(UsageError, match=f"adds up {MOST_PARTS} at most"):
+    with pytest.raises(UsageError, match=f"can add up at most {MOST_PARTS}"):
         program_of(place_shares(sum(shares), shares))

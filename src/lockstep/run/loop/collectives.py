@@ -29,7 +29,7 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
         if any(other != shape for other in run.machinery.transport.all_gather_object(shape, call, where())):
             raise UsageError(
                 f"{call} needs tensors of the same shape and dtype on every rank.",
-                "Reduce what every rank has in one form: a sum, a count.",
+                "Reduce something that has the same form on every rank: a sum, a count.",
             )
         total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
         return total if scale == 1.0 else total * scale

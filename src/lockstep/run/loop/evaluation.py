@@ -26,7 +26,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     line = where()
     if run.progress.position.in_lane:
         raise UsageError(
-            "A prepared loader was iterated inside another loop over batches, where each rank would see other samples.",
+            "A prepared loader was iterated inside another loop over batches, where ranks would see different samples.",
             "Evaluate between steps or after the epoch; to train, use run.steps(loader).",
         )
     if not any(loader is own for own in run.progress.loaders):

@@ -13,9 +13,9 @@ def say_apart(run: RunState, apart: Sequence[int], step: int) -> None:
     if run.machinery.transport.rank == 0 and not run.progress.said_apart:
         ranks = f"rank {apart[0]}" if len(apart) == 1 else f"ranks {', '.join(map(str, apart))}"
         say(
-            f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (behind "
-            f"`if run.is_main:`, or in a loop of a different length), so what ranks draw there together differs. Draw the same "
-            f"numbers on every rank, or draw from a generator of your own: torch.Generator().manual_seed(run.seed(...))."
+            f"{ranks} drew different random numbers than rank 0 outside lanes before step {step} (under "
+            f"`if run.is_main:`, or in a loop of a different length), so later draws there differ too. Draw the same "
+            f"numbers on every rank, or use your own generator: torch.Generator().manual_seed(run.seed(...))."
         )
     run.progress.said_apart = True
 
@@ -24,7 +24,7 @@ def say_seeded_lane(run: RunState, line: str) -> None:
     """Say that a lane seeded torch itself; `line` is that of the loop over the lanes."""
     if not run.progress.said_seeded_lane and run.machinery.transport.rank == 0:
         say(
-            f"{line}: torch.manual_seed was called inside a lane, in place of the lane's own stream. A seed that counts "
-            f"calls, or looks at the rank, depends on the number of ranks: use run.seed(..., step.number, lane)."
+            f"{line}: torch.manual_seed was called inside a lane and replaced the lane's own stream. A seed made from "
+            f"a call count or the rank depends on the number of ranks: use run.seed(..., step.number, lane)."
         )
     run.progress.said_seeded_lane = True

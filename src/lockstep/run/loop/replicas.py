@@ -21,5 +21,5 @@ def check_replicas(run: RunState, told: list[list[int]]) -> None:
     raise UsageError(
         f"The ranks no longer hold the same model ({name} differs).",
         "Look for what depends on the rank outside the lanes: an optimizer.step() on some ranks only, a learning rate "
-        "or a write that looks at the rank. `lockstep verify` names the first step and tensor.",
+        "or a write that differs between ranks. `lockstep verify` names the first step and tensor.",
     )

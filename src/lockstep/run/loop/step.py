@@ -111,7 +111,7 @@ class Step:
         if run.setup.mesh.stages > 1 or run.setup.mesh.asynchronous:
             raise UsageError(
                 f"over_batch= needs the whole model and all lanes of the batch, which {run.machinery.strategy.name} "
-                "does not have on a rank.",
+                "does not have on any one rank.",
                 "Use --strategy ddp or zero1.",
             )
         if run.setup.placement.num_lanes == 1:
@@ -157,9 +157,9 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self._run.machinery.strategy.is_ordered:
             raise UsageError(
-                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so the loop `for batch in "
-                "step` has no place for it.",
-                f"Hand over a function that calls the model once and returns the loss:\n{ORDERED_FORM}",
+                f"A {self._run.machinery.strategy.name} works on several lanes at a time, so it cannot use the loop "
+                "`for batch in step`.",
+                f"Pass a function that calls the model once and returns the loss:\n{ORDERED_FORM}",
             )
         with self._pass() as current:
             for _, batch in self._batches_of(current):

@@ -23,7 +23,7 @@ def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> UsageErr
     if num_lanes != mesh.num_ranks or mesh.stages > 1:
         stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
         return UsageError(
-            "SyncBatchNorm exchanges inside lanes, which works with one lane per rank only, but there are "
+            "SyncBatchNorm communicates inside lanes, which works only with one lane per rank, but there are "
             f"{num_lanes} lanes on {mesh.num_ranks} ranks{stages}.",
             "Use BatchNorm, or as many lanes as ranks under ddp.",
         )
@@ -42,7 +42,7 @@ def objection_to_steps(steps: Sequence[Sequence[int]]) -> UsageError | None:
     for number, sizes in enumerate(steps, 1):
         if 0 in sizes:
             return UsageError(
-                f"SyncBatchNorm exchanges in every lane, but step {number} has {sum(sizes)} samples, so "
+                f"SyncBatchNorm communicates in every lane, but step {number} has {sum(sizes)} samples, so "
                 f"{sizes.count(0)} of {len(sizes)} lanes are empty and the others would wait forever.",
                 "Use drop_last=True.",
             )

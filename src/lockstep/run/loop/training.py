@@ -49,8 +49,8 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
         return
     if run.progress.position.region is not Region.SCRIPT:
         raise UsageError(
-            "run.steps was begun inside another step.",
-            "Take one step at a time, from one loader; to draw from two data sets together, load a "
+            "run.steps was started inside another step.",
+            "Take one step at a time, from one loader; to draw from two data sets together, use a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
     run.progress.begins()
@@ -151,8 +151,8 @@ def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(
-                f"The order of the samples is not the same on every rank: rank 0 has {told[0][1]} samples in "
-                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}, or in another order.",
+                f"The samples or their order are not the same on every rank: rank 0 has {told[0][1]} samples in "
+                f"{told[0][2]} steps, rank {rank} has {other[1]} in {other[2]}.",
                 "Do not shuffle, seed or split by rank in the sampler or the data set: lockstep shuffles and cuts for "
                 "all ranks.",
             )

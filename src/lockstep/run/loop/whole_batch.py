@@ -44,14 +44,14 @@ class LaneFeatures:
         if not leaves or any(not isinstance(leaf, Tensor) or not leaf.dim() for leaf in leaves):
             shown = ", ".join(_shown(leaf) for leaf in leaves) or "nothing"
             raise UsageError(
-                f"With over_batch= the first function returns the features of a lane, but it returned {shown}.",
-                "Return tensors with a row for each sample, alone or in a tuple, list or dict.",
+                f"With over_batch= the first function must return the features of a lane, but it returned {shown}.",
+                "Return tensors with one row per sample, alone or in a tuple, list or dict.",
             )
         try:
             return cls(leaves, pytree.treespec_dumps(form))
         except (TypeError, NotImplementedError) as error:
             raise UsageError(
-                f"The features of a lane may stand in a tuple, list or dict only ({error}).",
+                f"The features of a lane may only be in a tuple, list or dict ({error}).",
                 "Return tensors in one of these.",
             ) from None
 

@@ -57,7 +57,7 @@ class EpochCount:
             raise UsageError(
                 "run.save_state was called before the last run.steps of this epoch, so a resumed run would skip the "
                 "rest of it.",
-                "Save at the end of the epoch's body, or at its beginning.",
+                "Save at the end of the epoch loop's body, or at its beginning.",
             )
 
     def end_steps(self) -> None:
@@ -88,6 +88,6 @@ class EpochCount:
         loop = position["loop"]
         if self.in_body and loop != self.loop:
             raise UsageError(
-                f"The state was saved in the script's run.epochs number {loop}, but this is number {self.loop}.",
+                f"The state was saved in the script's run.epochs loop {loop}, but this is loop {self.loop}.",
                 "Load it before the first run.epochs.",
             )

@@ -20,7 +20,7 @@ class LoneParameter(nn.Module):
     def __init__(self, tensor: Tensor) -> None:
         super().__init__()
         if not tensor.is_leaf or not tensor.requires_grad:
-            why = "was computed from others" if not tensor.is_leaf else "requires no gradient"
+            why = "was computed from others" if not tensor.is_leaf else "does not require grad"
             raise UsageError(
                 f"run.prepare got a tensor of shape {tuple(tensor.shape)} that {why}, so no optimizer can train it.",
                 "Pass nn.Parameter(...), or leave it out: constants and batches need no preparation.",

@@ -25,12 +25,12 @@ def make_precision(name: str, device: torch.device, environment: RankEnvironment
     plain = bool(environment.settings and environment.settings.evidence.get("plain"))
     if name == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise UsageError(
-            f"{torch.cuda.get_device_name(device)} has no bfloat16, which precision bf16-mixed needs.", "Use 16-mixed."
+            f"{torch.cuda.get_device_name(device)} has no bfloat16, which bf16-mixed needs.", "Use 16-mixed."
         )
     if name == "16-mixed" and device.type == "cpu" and environment.position.rank == 0 and not _cpu_has_fp16():
         say(
-            "this CPU has no float16 units, so 16-mixed is right but slow here (a matrix product 24 times as "
-            "slow as in float32, where it was measured). Use bf16-mixed, or a GPU."
+            "this CPU has no float16 units, so 16-mixed is correct but slow here (matrix products were measured "
+            "24 times slower than in float32). Use bf16-mixed, or a GPU."
         )
     return Precision(name, device.type, LossScale() if name == "16-mixed" and not plain else None)
 

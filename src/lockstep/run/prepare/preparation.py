@@ -73,10 +73,10 @@ def _refuse(progress: Progress, thing: Any) -> None:
             f"Pass the model without {kind}.",
         )
     if isinstance(thing, SparseAdam):
-        raise UsageError("SparseAdam needs sparse gradients, which lanes make dense to add them.", "Use Adam.")
+        raise UsageError("SparseAdam needs sparse gradients, but lanes make them dense to add them up.", "Use Adam.")
     if isinstance(thing, Tensor) and any(thing is one for model in progress.models for one in model.parameters()):
         raise UsageError(
-            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was prepared with its module already.",
+            f"run.prepare got a parameter of shape {tuple(thing.shape)} that was already prepared with its module.",
             "Leave it out.",
         )
     if not isinstance(thing, (nn.Module, Tensor, Optimizer, LRScheduler, DataLoader)):
@@ -104,7 +104,7 @@ def _move(model: nn.Module, device: torch.device) -> None:
     """Move a model to the rank's device; a view taken before stays behind, as in a plain script, but unseen here."""
     named = [*model.named_parameters(), *model.named_buffers()]
     moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
-    refuse_other_users(moving, f"Take views after `model.to(run.device)`: the model goes to {device}.")
+    refuse_other_users(moving, f"Take views after `model.to(run.device)`: the model moves to {device}.")
     model.to(device)
 
 
@@ -123,7 +123,7 @@ def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
         raise UsageError(
             f"{type(optimizer).__name__} updates {foreign} tensors that belong to no prepared model, so their "
             "gradients would not be reduced.",
-            "Pass them (or their module) to run.prepare as well.",
+            "Pass them (or their module) to run.prepare too.",
         )
     run.machinery.strangers.take(optimizer)
     run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
@@ -138,8 +138,8 @@ def _before_step(run: RunState) -> Callable[[Optimizer, tuple[Any, ...], dict[st
         if calls_back and (not run.machinery.strategy.takes_closures or run.machinery.scaler is not None):
             why = run.machinery.strategy.name if run.machinery.scaler is None else "16-mixed"
             raise UsageError(
-                f"optimizer.step(closure) asks for further gradients inside the update, which {why} has to prepare "
-                "before.",
+                f"optimizer.step(closure) computes more gradients inside the update, but {why} must prepare them "
+                "before it.",
                 "Use --strategy ddp (and precision 32 or bf16-mixed), or call optimizer.step() after the "
                 f"lanes:\n{RIGHT_FORM}",
             )

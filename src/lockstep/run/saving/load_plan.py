@@ -44,7 +44,7 @@ from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
 OWN = ("the run", "random numbers")
 
-UNCHANGED = "Use a state that nothing has changed since run.save_state wrote it."
+UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
 
 @dataclass
@@ -110,8 +110,8 @@ class LoadPlan:
             except LockstepError:
                 raise
             except Exception as error:
-                problem = f"the {step.label} does not take its state ({type(error).__name__}: {error})."
-                raise unfit(self.place, problem, "Prepare the same things: no model was changed.") from error
+                problem = f"the {step.label} does not accept its state ({type(error).__name__}: {error})."
+                raise unfit(self.place, problem, "Prepare the same things; no model was changed.") from error
 
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
@@ -176,13 +176,13 @@ class LoadPlan:
         fit = fit_of("", values, wanted)
         if problems := differences(fit, wanted, strict=True):
             raise UsageError(
-                f"{label} is another one: {problems}.",
+                f"{label} is a different one: {problems}.",
                 "Prepare the same model, or load the weights alone with lockstep.load_weights.",
             )
         for name, tensor in state.tensors.items():
             if tensor.dtype != values[name].dtype:
                 raise UsageError(
-                    f"{name} of {label} is {tensor.dtype} and was saved as {values[name].dtype}.",
+                    f"{name} of {label} is {tensor.dtype} but was saved as {values[name].dtype}.",
                     "Use the same dtypes, or lockstep.load_weights for the weights alone.",
                 )
         self._like(label, state.others, others)
@@ -216,7 +216,7 @@ class LoadPlan:
         document, mine = self._document(label), type(scheduler).__name__
         if document["class"] != mine:
             raise UsageError(
-                f"the {label} was a {document['class']}, but the run prepared a {mine}.", "Prepare the same."
+                f"the {label} was a {document['class']}, but the run prepared a {mine}.", "Prepare the same one."
             )
         state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
@@ -234,7 +234,7 @@ class LoadPlan:
         document = self._document(label_of(name))
         if not document["object"]:
             raise UsageError(
-                f"{name}= was saved as a value and not as an object.", "Leave it out: it comes back in the result."
+                f"{name}= was saved as a value, not as an object.", "Leave it out: it comes back in the result."
             )
         self._add(name, thing, self._decode(document["value"]))
 

@@ -14,7 +14,7 @@ def wrong_counters(saved: Any) -> str:
     Args:
         saved: what `lockstep.run.saving.state.counters` made once.
     """
-    return next(_problems(saved), "") if isinstance(saved, Mapping) else "its counters are no dictionary"
+    return next(_problems(saved), "") if isinstance(saved, Mapping) else "its counters are not a dictionary"
 
 
 def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
@@ -25,13 +25,13 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
         yield f"its loss is {saved.get('loss')!r}"
     seen, position, loaders = saved.get("epochs_seen"), saved.get("epochs"), saved.get("loaders")
     if not isinstance(seen, list) or not all(map(_is_count, seen)):
-        yield "its samples per epoch are no numbers"
+        yield "its samples per epoch are not numbers"
     if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
         yield f"its position in the script's epochs is {position!r}"
     if not _is_inside(saved.get("inside")):
         yield f"its place inside an epoch is {saved.get('inside')!r}"
     if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):
-        yield "its loaders are not described as lockstep does it"
+        yield "its loaders are not described the way lockstep does it"
 
 
 def _is_count(value: Any) -> bool:

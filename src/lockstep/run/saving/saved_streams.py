@@ -24,12 +24,12 @@ def wrong_streams(saved: Any) -> str:
         torch.Generator().set_state(saved["torch"])
         own = saved["numpy"]["state"]
         if not 0 <= own["pos"] <= MERSENNE_WORDS or own["key"].shape != (MERSENNE_WORDS,):
-            return "its random numbers of NumPy are not a state"
+            return "its random state of NumPy is not valid"
         np.random.RandomState().set_state(saved["numpy"])
         random.Random().setstate(saved["python"])  # noqa: S311 - no secrets
         device = saved["device"]
         if device is not None and not (isinstance(device, Tensor) and device.dtype is torch.uint8):
-            return "its random numbers of the device are not a state"
+            return "its random state of the device is not valid"
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        return f"its random numbers are not a state ({str(error).partition(chr(10))[0]})"
-    return "" if isinstance(saved, Mapping) else "its random numbers are no dictionary"
+        return f"its random state is not valid ({str(error).partition(chr(10))[0]})"
+    return "" if isinstance(saved, Mapping) else "its random states are not a dictionary"

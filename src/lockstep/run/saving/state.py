@@ -191,8 +191,8 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
     everyone = machinery.transport.all_gather_object(mine, SAVE, where())
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
-            f"{label!r} is not the same on every rank, so there is not one state to save.",
-            "Save what run.mean, run.tally or run.broadcast gave; a scheduler must be stepped on every rank.",
+            f"{label!r} is not the same on every rank, so no single state can be saved.",
+            "Save what run.mean, run.tally or run.broadcast returned; step schedulers on every rank.",
         )
     if len({one["inventory"] for one in everyone}) == 1:
         inventories = [told]

@@ -51,7 +51,9 @@ def _check_name(path: str | os.PathLike[str]) -> None:
     kind = other_kind(name)
     if "\0" in name or not Path(name).name or kind:
         what = f"is {kind}" if kind else "cannot be one"
-        raise UsageError(f"run.save_weights writes a file, but {name!r} {what}.", "Name a file, as net.safetensors.")
+        raise UsageError(
+            f"run.save_weights writes a file, but {name!r} {what}.", "Name a file, such as net.safetensors."
+        )
 
 
 def _write(machinery: Machinery, target: Path, found: dict[str, Source], tensors: TensorSet) -> str:

@@ -61,7 +61,8 @@ class Shares:
 def sentence(share: Share) -> str:
     """What to say about one."""
     return (
-        f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was put together "
-        f"with the other ranks before the next step, so numbers computed in it cover one rank's share only. Count with "
-        f"`tally = run.tally()`, `tally.add(accuracy=...)` in the loop and `tally.mean()` after it, or use run.gather or run.sum."
+        f"{share.where}: this loop saw {share.num_seen} of {share.num_samples} samples on rank 0, and nothing was "
+        f"combined with the other ranks before the next step, so numbers computed in it cover only one rank's share. "
+        f"Use `tally = run.tally()`, `tally.add(accuracy=...)` in the loop and `tally.mean()` after it, or run.gather "
+        f"or run.sum."
     )

@@ -163,7 +163,7 @@ def _not_prepared(optimizer: Optimizer, tensor: Tensor, region: Region) -> Usage
             "run.prepare.",
         )
     return UsageError(
-        f"{name} updates {what} that got a gradient inside a step's lanes and belongs to nothing that run.prepare "
-        "took, so its gradient is that of this rank's lanes only.",
+        f"{name} updates {what} that got a gradient inside a step's lanes but was not passed to run.prepare, so its "
+        "gradient covers this rank's lanes only.",
         f"Pass the tensor (or its module) and {name} to run.prepare: `run.prepare(model, centers, optimizer, ...)`.",
     )

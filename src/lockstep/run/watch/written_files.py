@@ -61,8 +61,9 @@ class WrittenFiles:
         found = [path for path, ranks in writers.items() if len(ranks) > 1 and path not in self._said]
         self._said.update(found)
         return [
-            f"ranks {', '.join(map(str, writers[path]))} each wrote {path} ({lines[path]}): what one writes replaces the other's, or is mixed with it. Write it "
-            f"on one rank (`if run.is_main:`), or use run.save_weights and run.save_state."
+            f"ranks {', '.join(map(str, writers[path]))} each wrote {path} ({lines[path]}), so the file is "
+            f"overwritten or mixed. Write it on one rank (`if run.is_main:`), or use run.save_weights and "
+            f"run.save_state."
             for path in found
         ]
 

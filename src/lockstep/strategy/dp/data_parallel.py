@@ -75,7 +75,7 @@ class _FirstPass(Pass):
         self._checked()
         if not any(forward.num_calls for forward in self._split):
             say(
-                "dp splits model(...), but the first step called other methods of the model only, which run in "
+                "dp splits model(...), but the first step called only other methods of the model, which run in "
                 "one piece. Call the model itself, or use --strategy ddp."
             )
         return self._inner.end(notes, seen)
@@ -113,8 +113,8 @@ def _refuse_what_cannot_be_replicated(model: nn.Module) -> None:
         )
     if "forward" in model.__dict__:
         raise UsageError(
-            f"{type(model).__name__}.forward was replaced on the object, so replicas of it would run the original "
-            "one's.",
+            f"{type(model).__name__}.forward was replaced on the object, so its replicas would run the original "
+            "object's.",
             "Write forward as a method of the class, or use --strategy ddp.",
         )
 

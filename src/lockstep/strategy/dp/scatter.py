@@ -40,8 +40,8 @@ def _parts(value: Any, count: int) -> Sequence[Any]:
     if isinstance(value, Tensor):
         if not value.dim():
             raise UsageError(
-                "dp cuts every tensor that the model is called with along dim 0, but one of them has no dimension.",
-                "Pass it as a number, or as a tensor with one row for each sample.",
+                "dp cuts every tensor that the model is called with along dim 0, but one of them has no dimensions.",
+                "Pass it as a number, or as a tensor with one row per sample.",
             )
         return value.chunk(count)
     if not isinstance(value, (tuple, list, dict)) or not value:

@@ -28,7 +28,7 @@ from lockstep.transport.contract import Transport
 
 HAS_TO_MOVE = (
     "Take views after run.prepare and leave out share_memory(): hogwild shares the parameters itself, in other memory. "
-    "What came from NumPy or a mapped file needs `p.data = p.data.clone()`. Or use --strategy ddp."
+    "Tensors from NumPy or a mapped file need `p.data = p.data.clone()`. Or use --strategy ddp."
 )
 
 
@@ -66,7 +66,7 @@ class Hogwild(Around):
     def begin_pass(self, cut: StepCut, where: str) -> Pass:
         if self._buffers.has_changed():
             raise UsageError(
-                "A buffer of the model came, went or changed its shape after run.prepare. Under hogwild buffers lie "
+                "A buffer of the model was added, removed or resized after run.prepare. Under hogwild, buffers are "
                 "in memory that all ranks share.",
                 "Give them their full size before run.prepare, or use --strategy ddp.",
             )

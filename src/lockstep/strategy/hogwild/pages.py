@@ -45,7 +45,7 @@ class Pages(ParameterMemory):
                 os.posix_fallocate(file, 0, size * dtype.itemsize)
             except OSError as error:
                 told["problem"] = (
-                    f"The ranks need {size * dtype.itemsize:,} bytes of memory that they share, but the system refused: "
+                    f"The ranks need {size * dtype.itemsize:,} bytes of shared memory, but the system refused: "
                     f"{error.strerror}. Free memory or raise the limit, or use --strategy ddp."
                 )
         try:

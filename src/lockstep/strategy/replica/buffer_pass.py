@@ -98,8 +98,7 @@ class BufferPass:
         lanes = [lane for lane, samples in enumerate(self._cut.samples) if samples]
         if entry.rule is Rule.SAME and (len(words) < len(lanes) or len(set(words.values())) > 1):
             raise UsageError(
-                f"The buffer {entry.name!r} came out of the lanes with different values, so it is not clear which one "
-                f"counts.",
+                f"The lanes left different values in the buffer {entry.name!r}, so it is not clear which one counts.",
                 f'Pass buffers={{"{entry.name}": "first"}} (or "mean") to run.prepare, or compute it from all '
                 f"samples after the lanes.",
             )

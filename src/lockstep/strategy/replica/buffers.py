@@ -207,7 +207,7 @@ class BufferBank:
             if buffer._version != version:  # noqa: SLF001
                 raise UsageError(
                     f"The buffer {name!r} was written to, but it is sparse, or a strided view of memory that something "
-                    "else uses too, so lanes on other ranks would not see it.",
+                    "else uses too, so lanes on other ranks would not see the change.",
                     "Register a dense tensor with memory of its own.",
                 )
         changes = Changes([], {})

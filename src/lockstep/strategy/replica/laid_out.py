@@ -100,8 +100,8 @@ class LaidOut:
             return
         if not self.memory.is_ours:
             raise UsageError(
-                "A parameter of the model was moved, replaced, resized, or a layer came or went, after run.prepare. "
-                "Under hogwild the parameters lie in memory that all ranks share.",
+                "A parameter was moved, replaced or resized, or a layer was added or removed, after run.prepare. "
+                "Under hogwild, the parameters are in memory that all ranks share.",
                 "Change the model before run.prepare and load values with load_state_dict, or use --strategy ddp.",
             )
         refuse_unsupported(self.models, self.absent)
@@ -189,7 +189,7 @@ class LaidOut:
             raise UsageError(
                 f"{type(optimizer).__name__} updates a tensor of shape {tuple(stranger.shape)} that belongs to no "
                 "prepared model, so its gradient was not reduced.",
-                "Pass its module to run.prepare as well.",
+                "Pass its module to run.prepare too.",
             )
 
     def checksums(self) -> list[int]:

@@ -80,6 +80,6 @@ def gradients_touched() -> UsageError:
 def gradient_taken_away() -> UsageError:
     """The error when a gradient that arrived is gone."""
     return UsageError(
-        "A hook of the script took a parameter's gradient away during backward, so it cannot be reduced.",
-        "Look at gradients after the step's lanes.",
+        "A hook of the script removed a parameter's gradient during backward, so it cannot be reduced.",
+        "Read gradients after the step's lanes.",
     )

@@ -159,9 +159,9 @@ class LanePass(Pass):
         if name:
             raise UsageError(
                 f"A parameter ({name}) was changed inside a step's lanes (written to, replaced, frozen or unfrozen), "
-                "so later lanes would start from other values than on other ranks.",
-                "Do it between steps, or between the passes of a step (GAN: one pass for each optimizer). A momentum "
-                "encoder is updated after optimizer.step(); nn.Embedding(max_norm=) writes in forward.",
+                "so later lanes would start from different values than on other ranks.",
+                "Do it between steps, or between the passes of a step (GAN: one pass for each optimizer). Update a "
+                "momentum encoder after optimizer.step(); nn.Embedding(max_norm=) writes in forward.",
             )
 
     def take_lane(self, lane: Lane, backwards: int) -> None:

@@ -71,9 +71,7 @@ class Replica(Strategy):
         """Add rules for buffers that differ between lanes; see `lockstep.strategy.replica.buffers`. Before `adopt`."""
         for pattern, rule in rules.items():
             if rule not in ("first", "mean"):
-                raise UsageError(
-                    f'buffers={{"{pattern}": {rule!r}}} names a rule that is not known.', 'Use "first" or "mean".'
-                )
+                raise UsageError(f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "first" or "mean".')
         self.laid.rules |= rules
 
     def adopt(self, models: Sequence[nn.Module]) -> None:

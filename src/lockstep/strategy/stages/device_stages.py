@@ -42,7 +42,7 @@ class DeviceStages(Stages):
     def install(self, model: nn.Module, cut: ModelCut, used: Collection[str], laid: LaidOut) -> None:
         named = [*model.named_parameters(), *model.named_buffers()]
         moved = [(name, tensor) for name, tensor in named if tensor.device != self._devices[cut.holders.get(name, 0)]]
-        fix = "Drop the view, for its layer goes to another device; or use --strategy ddp."
+        fix = "Drop the view, because its layer moves to another device, or use --strategy ddp."
         refuse_named([name for name, _ in moved], used, fix)
         for name, tensor in named:
             stage = cut.holders.get(name, 0)

@@ -66,7 +66,7 @@ class GradientExchange:
     def _require_backward(self) -> None:
         if not self._goes_back:
             raise UsageError(
-                f"Gradients through {self._model}, which is cut into stages, go by run.backward(loss) or "
-                "step.backward(loss_of) only, not by torch.autograd.grad or Tensor.backward.",
+                f"{self._model} is cut into stages, so its gradients come only from run.backward(loss) or "
+                "step.backward(loss_of), not from torch.autograd.grad or Tensor.backward.",
                 "Use --strategy ddp for them.",
             )

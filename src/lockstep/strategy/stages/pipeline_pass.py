@@ -130,13 +130,12 @@ def _backward_from(call: Call, opened: ReplicaLane, gradients: GradientExchange)
 def _check(calls: int, loss: Tensor | None, *, has_loss: bool) -> None:
     if calls != 1 or (loss is not None and not has_loss):
         raise UsageError(
-            f"The function that step.backward was given called the model {calls} times, but a pipeline needs exactly "
+            f"The function passed to step.backward called the model {calls} times, but a pipeline needs exactly "
             "one call, with gradients.",
-            "Put what is computed into one forward, or use --strategy model_parallel.",
+            "Put the whole computation into one forward, or use --strategy model_parallel.",
         )
     if has_loss and not isinstance(loss, Tensor):
         raise UsageError(
-            f"The function that step.backward was given returned {type(loss).__name__}, but a pipeline needs a scalar "
-            "loss.",
+            f"The function passed to step.backward returned {type(loss).__name__}, but a pipeline needs a scalar loss.",
             "Return the mean over the lane's samples.",
         )

@@ -75,7 +75,7 @@ class RankStages(Stages):
             if holder not in (None, stage):
                 laid.absent.add(id(tensor))
                 absent.append((name, tensor))
-        fix = "Drop the view, for its layer is on another rank now; or use --strategy ddp."
+        fix = "Drop the view, because its layer is now on another rank, or use --strategy ddp."
         refuse_named([name for name, _ in absent], used, fix)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
@@ -172,7 +172,7 @@ def _refuse_partial_model(module: nn.Module, _prefix: str, keep_vars: bool) -> N
         raise UsageError(
             f"state_dict() of {type(module).__name__} would have the layers of this rank only.",
             "Call run.save_weights(model, path) or run.save_state(path) on every rank; state_dict(keep_vars=True) "
-            "gives what is here.",
+            "returns what this rank has.",
         )
 
 

@@ -70,7 +70,7 @@ class Results:
         places = tensors_of(result)
         if len(places) != len(present):
             raise UsageError(
-                f"{self._model} returns {len(present)} tensors on the last stage, but {len(places)} on another one.",
+                f"{self._model} returns {len(present)} tensors on the last stage, but {len(places)} on another.",
                 "Return the same form whatever the values are, or use --strategy pipeline.",
             )
         arrived = iter(values)

@@ -195,7 +195,7 @@ class StageRunner:
         if number != self._call.number:
             raise UsageError(
                 f"The stages are at different calls of the model ({number} and {self._call.number}).",
-                "Call the model the same number of times on every rank; do not put a call behind `if run.is_main`.",
+                "Call the model the same number of times on every rank; do not put a call under `if run.is_main`.",
             )
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)
@@ -219,7 +219,7 @@ class StageRunner:
             raise _missed_value(self._stage.entry, self._links.stage)
         if self._ghosts.asked and place.dtype != value.dtype:
             raise UsageError(
-                f"The forward of {self._name} looks at the dtype of what another stage computes, which autocast made "
+                f"The forward of {self._name} depends on the dtype of a value from another stage, which autocast made "
                 f"{value.dtype} where {place.dtype} was expected.",
                 CUT_ELSEWHERE,
             )
@@ -239,7 +239,7 @@ class StageRunner:
             raise UsageError(
                 f"{self._stage.entry.layer!r}, where stage {self._links.stage} begins, is inside a checkpointed part "
                 "of the model, and an earlier layer of that part is on another stage.",
-                "Let the stage begin with that part, by run.prepare(..., cut=[...]).",
+                "Let the stage begin with that part: run.prepare(..., cut=[...]).",
             )
         if not arrived or len(arrived) < len(carried):
             return args, kwargs
@@ -257,7 +257,7 @@ class StageRunner:
         carried = [leaves[number] for number in self._next.entry.carried]
         if any(not isinstance(value, Tensor) or value.is_meta for value in carried):
             raise UsageError(
-                f"What goes into {self._next.entry.layer!r} needs a value of another stage that went around "
+                f"The input of {self._next.entry.layer!r} needs a value of another stage that went around "
                 f"{self._stage.layers[0]!r}.",
                 CUT_ELSEWHERE,
             )
@@ -277,17 +277,17 @@ class StageRunner:
 
 def _missed(name: str, entry: Entry | None, what: str) -> UsageError:
     assert entry is not None
-    which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} for the {entry.number}th time"
+    which = repr(entry.layer) if entry.number == 1 else f"{entry.layer!r} (call {entry.number})"
     return UsageError(
         f"{name} returned without calling {which}, where {what}.",
-        "Name other layers with run.prepare(..., cut=[...]) where forward takes other ways, or use --strategy ddp.",
+        "Name other layers with run.prepare(..., cut=[...]) if forward takes different paths, or use --strategy ddp.",
     )
 
 
 def _missed_value(entry: Entry | None, stage: int) -> UsageError:
     assert entry is not None
     return UsageError(
-        f"What goes into {entry.layer!r}, where stage {stage} begins, is not what went into it in the first step.",
+        f"The input of {entry.layer!r}, where stage {stage} begins, is not the one it had in the first step.",
         CUT_ELSEWHERE,
     )
 

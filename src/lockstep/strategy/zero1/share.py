@@ -45,8 +45,8 @@ class Share:
     ) -> None:
         if isinstance(optimizer.state, SpreadState) and optimizer.state.is_spread:
             raise UsageError(
-                f"The state of {type(optimizer).__name__} lies spread over the ranks of a run that has ended.",
-                "Make a new optimizer, and take the state over with run.save_state and run.load_state.",
+                f"The state of {type(optimizer).__name__} is spread over the ranks of a run that has ended.",
+                "Make a new optimizer, and carry the state over with run.save_state and run.load_state.",
             )
         self.optimizer = optimizer
         self.num_updates = 0
@@ -189,7 +189,7 @@ class Share:
             return
         if self._is_closed and self._state.is_spread:
             raise UsageError(
-                f"The run has ended, and the state of {type(self.optimizer).__name__} lies spread over its ranks.",
+                f"The run has ended, and the state of {type(self.optimizer).__name__} is spread over its ranks.",
                 "Call optimizer.state_dict() on every rank, or run.save_state(path), before the run ends.",
             )
         self._require_same("optimizer.state_dict()")

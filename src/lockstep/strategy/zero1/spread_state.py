@@ -111,8 +111,8 @@ class SpreadState(defaultdict[Any, Entry]):
         """Raise if another rank may have what is asked for, else return False."""
         if self.is_spread and id(key) in self.parameters and not self._is_lent:
             raise UsageError(
-                "Under zero1 optimizer.state[parameter] lies on the rank that updates the parameter, and may be cut.",
-                "Call optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, `del "
+                "Under zero1, optimizer.state[parameter] is on the rank that updates the parameter, and may be cut.",
+                "Call optimizer.state_dict() on every rank, or use --strategy ddp. To reset it, use `del "
                 "optimizer.state[parameter]`.",
             )
         return False

@@ -70,8 +70,8 @@ def _refuse(words: dict[str, list[Any]]) -> None:
     for key, word in words.items():
         if word[0] == "other":
             raise UsageError(
-                f"The optimizer's state {key!r} is a {word[1]}, which zero1 cannot hand from rank to rank.",
-                "Keep tensors, numbers and texts in it, or use --strategy ddp.",
+                f"The optimizer's state {key!r} is a {word[1]}, which zero1 cannot send between ranks.",
+                "Keep tensors, numbers and strings in it, or use --strategy ddp.",
             )
 
 

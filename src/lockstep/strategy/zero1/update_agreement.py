@@ -90,8 +90,8 @@ def _other_options(name: str, told: Sequence[list[list[list[Any]]]]) -> UsageErr
                 if (key, value) != (other_key, other_value):
                     return UsageError(
                         f"{name} has {key}={value} on rank 0 but {other_key}={other_value} on rank {rank} (group {number}).",
-                        "Let no option look at the rank: each rank updates a part of one model.",
+                        "Make no option depend on the rank: each rank updates a part of one model.",
                     )
     return UsageError(
-        f"{name} has other parameter groups on other ranks.", "Add and change the same groups on every rank."
+        f"{name} has different parameter groups on different ranks.", "Add and change the same groups on every rank."
     )

@@ -73,8 +73,9 @@ class Zero1(Around):
         stay = [parameter for parameter in parameters if id(parameter) in self.laid.stay]
         if stay and not self._said and self._transport.rank == 0 and self._visibility.is_shared:
             say(
-                f"{len(stay)} of {len(parameters)} parameters lie in memory that something else uses too (a view, "
-                f"a mapped file, NumPy), so each rank keeps its own. To share them, `p.data = p.data.clone()` before run.prepare."
+                f"{len(stay)} of {len(parameters)} parameters are in memory that something else uses too (a view, "
+                f"a mapped file, NumPy), so each rank keeps its own copy. To share them, run "
+                f"`p.data = p.data.clone()` before run.prepare."
             )
         self._said = self._said or bool(stay)
 

@@ -91,7 +91,7 @@ def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 _IN_REENTRANT = (
-    "it is inside a part that is checkpointed with use_reentrant=True (Pass use_reentrant=False, then that part can begin "
+    "it is inside a part that is checkpointed with use_reentrant=True (pass use_reentrant=False to let that part begin "
     "a stage)"
 )
 

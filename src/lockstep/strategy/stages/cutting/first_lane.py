@@ -103,8 +103,8 @@ def refuse_different_lanes(told: Sequence[tuple[int, str]]) -> None:
         other, known = first.setdefault(lane, (rank, digest))
         if lane >= 0 and known != digest:
             raise UsageError(
-                f"Ranks {other} and {rank} computed the same samples with the same random numbers and the whole model, "
-                "and got different losses or gradients, so they cannot make stages of one model.",
-                "Let forward look at no rank, clock or generator of its own; `lockstep verify` under --strategy ddp "
-                "names what differs.",
+                f"Ranks {other} and {rank} ran the whole model on the same samples with the same random numbers, and "
+                "got different losses or gradients, so they cannot be stages of one model.",
+                "Make forward independent of the rank, the clock and its own generators; `lockstep verify` under "
+                "--strategy ddp names what differs.",
             )

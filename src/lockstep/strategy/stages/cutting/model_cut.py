@@ -107,8 +107,8 @@ def allowed_candidates(name: str, trace: Trace, num_stages: int, wanted: Sequenc
     labels = [candidate.label for candidate in allowed]
     where = f"only before {', '.join(labels)}" if labels else "nowhere"
     raise UsageError(
-        f"{name} can be cut {where}, so it makes at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but {num_stages} are "
-        f"asked for{f' ({_few(reasons)})' if reasons else ''}.",
+        f"{name} can be cut {where}, so it has at most {len(allowed) + 1} stage{'s' * bool(allowed)}, but "
+        f"{num_stages} were requested{f' ({_few(reasons)})' if reasons else ''}.",
         f"Start with -n {len(allowed) + 1}, or a mesh with fewer stages." if allowed else f"{NEAREST}.",
     )
 
@@ -145,7 +145,7 @@ def _named(
         if label not in labels:
             several = any(other.startswith(f"{label}:") for other in [*labels, *objections])
             why = objections.get(label) or (
-                f"it is called several times, so say which call, as {label}:2" if several else "it is not called"
+                f"it is called several times, so say which call, such as {label}:2" if several else "it is not called"
             )
             raise UsageError(
                 f"No stage of {name} can start at {label!r}: {why}.", f"Choose one of: {_few(labels, 12) or 'none'}."

@@ -195,9 +195,9 @@ def _objection(call: Entered, carried: Sequence[Tensor], watch: Watch) -> str:
     if past:
         return f"a value of shape {tuple(past[0].tensor.shape)} goes around it (a skip connection)"
     if not carried:
-        return "nothing that was computed from parameters goes into it"
+        return "nothing computed from parameters goes into it"
     if len(set(map(memory_of, carried))) < len(carried):
         return "two of its arguments share memory"
     if any(tensor._is_view() and watch.written.get(memory_of(tensor), 0) > call.begin for tensor in carried):  # noqa: SLF001
-        return "what goes into it is a view that is written to later, whose gradients autograd adds in another order"
+        return "its input is a view that is written to later, whose gradients autograd adds in a different order"
     return ""

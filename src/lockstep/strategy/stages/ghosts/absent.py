@@ -85,8 +85,8 @@ class Absent(Tensor):
         with DisableTorchFunctionSubclass():
             if operation in _DRAW:
                 raise UsageError(
-                    f"{operation} draws random numbers for {name!r}, which another stage holds, so that the stages "
-                    "would draw other ones.",
+                    f"{operation} draws random numbers for {name!r}, which another stage holds, so the stages would "
+                    "draw different ones.",
                     "Do it before the first step, or use --strategy ddp.",
                 )
             is_alone = len(args) == 1 and not kwargs and isinstance(args[0], Tensor)
@@ -104,13 +104,13 @@ class Absent(Tensor):
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         raise UsageError(
-            f"{self.parameter_name!r} lies on another stage, so a copy would have the layers of this rank only.",
+            f"{self.parameter_name!r} is on another stage, so a copy would have the layers of this rank only.",
             "Copy the model before the first step, or load saved weights into a new one.",
         )
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         raise UsageError(
-            f"{self.parameter_name!r} lies on another stage, so a file written here would miss it.",
+            f"{self.parameter_name!r} is on another stage, so a file written here would not contain it.",
             "Call run.save_weights(model, path) or run.save_state(path) on every rank.",
         )
 
@@ -140,7 +140,7 @@ def let_go(name: str, parameter: nn.Parameter) -> None:
         if weakref.getweakrefs(parameter):
             raise UsageError(
                 f"Cannot free the memory of {name!r}: something else still holds a reference to it ({error}).",
-                "Prepare the model before anything keeps weak references of it.",
+                "Prepare the model before anything keeps weak references to it.",
             ) from error
         swap(parameter, other)  # graphs of the lane before the cut hold the parameter; they must not be used any more
         if other.requires_grad:
@@ -161,7 +161,7 @@ def swap(one: Tensor, other: Tensor) -> None:
 
 def _refuse_old_graph(_: Tensor) -> NoReturn:
     raise UsageError(
-        "A backward went through the lane in which the model was cut into stages, after that lane.",
+        "A backward ran through the lane in which the model was cut into stages, after that lane had ended.",
         "Call run.backward inside the lane, or use --strategy ddp.",
     )
 
@@ -195,13 +195,13 @@ def absent(value: Any, name: str = "", home: torch.device | None = None) -> Any:
 def _refuse(name: str, operation: str, cause: Exception | None = None) -> NoReturn:
     if not name:
         raise UsageError(
-            f"{operation} needs a value that another stage computed, and that did not go into this stage's first layer "
+            f"{operation} needs a value that another stage computed and that did not go into this stage's first layer "
             "in the first step's forward.",
-            "Let forward go the same way in every step and in evaluation, cut elsewhere with run.prepare(..., "
+            "Let forward take the same path in every step and in evaluation, cut elsewhere with run.prepare(..., "
             "cut=[...]), or use --strategy ddp.",
         ) from cause
     raise UsageError(
         f"{operation} needs the values of {name!r}, which another stage holds.",
-        "Use parameters in the model's forward only, and the same ones in every step; for averages and other uses of a "
-        "whole model take --strategy ddp.",
+        "Use parameters only in the model's forward, and the same ones in every step; for averages and other uses of "
+        "a whole model use --strategy ddp.",
     ) from cause

@@ -23,6 +23,9 @@ from lockstep.cli.shared_options import (
 )
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
 from lockstep.errors import UsageError
+from lockstep.handover.run_folder import STATES
+from lockstep.handover.schedule import Saving, Schedule
+from lockstep.launch.claim import claim
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
@@ -40,6 +43,7 @@ Examples:
   lockstep run train.py --lr 0.1         one rank per GPU, or per core (at most 4)
   lockstep run -n 4 --lanes 8 train.py   8 lanes: the bits of 1, 2, 3, ... 8 ranks
   lockstep run -n 2 -m package.train     a module
+  lockstep run --name exp1 --save-every 500steps train.py   again: goes on where it was
 
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted
@@ -81,6 +85,10 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 )
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / ranks]")
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
+@click.option(
+    "--save-every", "--save_every", default=None, metavar="500steps|10min|epoch", help="Save the state by itself."
+)
+@click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
@@ -125,10 +133,16 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
+    check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
-    folder = reserve_run_folder(base, own["name"], own["script"], datetime.now().astimezone())
+    saving = None
+    if own["save_every"] is not None:
+        base = claim(base, own["name"])
+        saving = Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3)
+    name = own["name"] if saving is None else None
+    folder = reserve_run_folder(base, name, own["script"], datetime.now().astimezone())
     return (
         LaunchRequest(
             script=None if own["module"] else Path(own["script"]),
@@ -144,6 +158,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             form=form,
             arithmetic=arithmetic,
             backend=own["backend"] or "",
+            saving=saving,
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
@@ -160,7 +175,20 @@ MISPLACED = ("-n", "--nproc-per-node", "--lanes", "--threads", "--strategy", "--
 """Options of ours that nearly always belong before the script."""
 
 OWN_OPTIONS = (
-    *("ranks", "nproc_per_node", "device", "lanes", "threads", "name", "log_dir", "fresh", "quiet", "verbose"),
+    *(
+        "ranks",
+        "nproc_per_node",
+        "device",
+        "lanes",
+        "threads",
+        "name",
+        "save_every",
+        "keep",
+        "log_dir",
+        "fresh",
+        "quiet",
+        "verbose",
+    ),
     *(
         "strategy",
         "mesh",
@@ -175,6 +203,19 @@ OWN_OPTIONS = (
         "args",
     ),
 )
+
+
+def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:
+    """Raise `UsageError` for options of automatic states that cannot be."""
+    if save_every is None:
+        if keep is not None:
+            raise UsageError("--keep is about the states of --save-every.", "Give both, or leave it out.")
+        return
+    Schedule.parse(save_every, "--save-every ")
+    if name is None:
+        raise UsageError("--save-every needs a name under which the next start finds the states.", "Add --name exp1.")
+    if keep is not None and keep < 1:
+        raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
 
 
 def _size(own: dict[str, Any], form: Form) -> Size:

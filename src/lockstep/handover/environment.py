@@ -15,6 +15,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.handover.schedule import Saving
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
@@ -64,6 +65,8 @@ class RankSettings:
     """Precision and numerics from the command line."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded (`lockstep.run.witness.witness` and `meter`); empty for a normal run."""
+    saving: Saving | None = None
+    """Where and when the state is saved by itself, from the command line."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
             "arithmetic": Arithmetic(**own["arithmetic"]),
+            "saving": Saving(**own["saving"]) if own.get("saving") else None,
         }
         settings = RankSettings(**{**own, **parsed})
     position = _position(variables)

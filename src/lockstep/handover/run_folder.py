@@ -10,6 +10,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+RUNS = "lockstep-runs"
+"""The folder of all run folders, unless another one is named."""
+STATES = "states"
+"""In the folder of a run that saves by itself: the states of all its starts."""
+
 
 @dataclass(frozen=True)
 class RunFolder:

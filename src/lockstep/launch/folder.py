@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RUNS, RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
 from lockstep.visible import visible
 
-DEFAULT_BASE = "lockstep-runs"
+DEFAULT_BASE = RUNS
 
 
 def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) -> Path:
@@ -32,11 +32,8 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
     Raises:
         UsageError: when the chosen name is taken or cannot name a folder, or nothing can be made in `base`.
     """
-    if name is not None and (name in ("", ".", "..") or "/" in name or visible(name) != name):
-        raise UsageError(
-            f"--name must be a folder's name without a slash or a control character, but is {name!r}.",
-            "Try --name first-run.",
-        )
+    if name is not None:
+        check_name(name)
     try:
         base.mkdir(parents=True, exist_ok=True)
         for path in [base / name] if name is not None else _names(base, title, now):
@@ -48,6 +45,15 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
             f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
     raise UsageError(f"A run named {name} already exists ({base / str(name)}).", "Choose another --name.")
+
+
+def check_name(name: str) -> None:
+    """Raise `UsageError` for what cannot name a folder."""
+    if name in ("", ".", "..") or "/" in name or visible(name) != name:
+        raise UsageError(
+            f"--name must be a folder's name without a slash or a control character, but is {name!r}.",
+            "Try --name first-run.",
+        )
 
 
 def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.schedule import Saving
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
 
@@ -63,6 +64,8 @@ class LaunchRequest:
     """Start each rank as a new interpreter instead of a fork of the nursery."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What `verify` or `bench` wants recorded by the ranks; empty for a normal run."""
+    saving: Saving | None = None
+    """Where and when the run saves its state by itself."""
     verbosity: Verbosity = Verbosity.NORMAL
     why: str = ""
     """Where the numbers of ranks and threads come from, for the first line."""

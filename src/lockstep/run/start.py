@@ -17,7 +17,8 @@ from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RUNS, STATES, RunFolder
+from lockstep.handover.schedule import Saving, Schedule
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, choose_mesh
 from lockstep.layout.placement import place
@@ -35,8 +36,6 @@ from lockstep.run.prepare.precision import make_precision
 from lockstep.run.run import Run
 from lockstep.run.run_state import Machinery, Progress, RunState, Setup
 from lockstep.run.saving.automatic import Automatic
-from lockstep.run.saving.ring import Ring
-from lockstep.run.saving.schedule import Schedule
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -45,9 +44,6 @@ from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
-
-RUNS = "lockstep-runs"
-"""The folder for the states of runs by name."""
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -100,14 +96,14 @@ def init(
     environment = decode(os.environ)
     seed = _whole_number(seed)
     _check_numbers(lanes, threads)
-    saving = _saving(name, save_every, keep)
+    saving = (environment.settings.saving if environment.settings else None) or _saving(name, save_every, keep)
     if _present:
         finish()
     said = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, said)
     run = _assemble(environment, _decide(environment, wanted))
     if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
-        Automatic(run, saving.schedule, Ring(Path(RUNS).absolute() / saving.name / "states", saving.keep))
+        Automatic(run, saving)
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)
@@ -267,16 +263,7 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Saving:
-    """What the script says about states that are saved by themselves."""
-
-    name: str
-    schedule: Schedule
-    keep: int
-
-
-def _saving(name: str | None, save_every: str | None, keep: int) -> _Saving | None:
+def _saving(name: str | None, save_every: str | None, keep: int) -> Saving | None:
     if save_every is None:
         return None
     if name is None:
@@ -287,7 +274,8 @@ def _saving(name: str | None, save_every: str | None, keep: int) -> _Saving | No
         )
     if type(keep) is not int or keep < 1:
         raise UsageError(f"`keep` must be a whole number of at least 1, but is {keep!r}.", "Leave it out to keep 3.")
-    return _Saving(name, Schedule.parse(save_every), keep)
+    Schedule.parse(save_every)
+    return Saving(str(Path(RUNS, name, STATES).absolute()), save_every, keep)
 
 
 def _agree(told: list[list[Any]]) -> None:

@@ -6,10 +6,10 @@ import lockstep
 from lockstep.checkpoint.folder import StateFolder, write_synced
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 from lockstep.errors import UsageError
+from lockstep.handover.schedule import Schedule
 from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.saved_counters import wrong_counters
-from lockstep.run.saving.schedule import Schedule
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_schedule_is_read(text, schedule):
 
 @pytest.mark.parametrize("text", ["0", "5", "0steps", "-3min", "1.5h", "epochs", "", "5 years"])
 def test_what_is_no_schedule_is_refused(text):
-    with pytest.raises(UsageError, match=r'cannot be read. Write "500steps", "10min" or "epoch"'):
+    with pytest.raises(UsageError, match=r"cannot be read\. Write 500steps, 10min or epoch"):
         Schedule.parse(text)
 
 

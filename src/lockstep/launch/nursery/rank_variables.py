@@ -79,6 +79,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         form=request.form,
         arithmetic=request.arithmetic,
         evidence=request.evidence,
+        saving=request.saving,
     )
     position = Position(rank, rank, request.ranks, request.ranks)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from lockstep.caller import where
 from lockstep.errors import UsageError, WorldError
+from lockstep.handover.schedule import Saving, Schedule
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
-from lockstep.run.saving.schedule import Schedule
 from lockstep.run.saving.state import save_state
 
 CALL = "automatic state"
@@ -21,12 +22,12 @@ class Automatic:
 
     Args:
         run: it calls `begins` and `after_step`.
-        schedule: when to save.
-        ring: where, and how many stay.
+        saving: when, where, and how many stay.
     """
 
-    def __init__(self, run: RunState, schedule: Schedule, ring: Ring) -> None:
-        self._run, self._schedule, self._ring = run, schedule, ring
+    def __init__(self, run: RunState, saving: Saving) -> None:
+        self._run, self._schedule = run, Schedule.parse(saving.every)
+        self._ring = Ring(Path(saving.folder), saving.keep)
         self._has_begun = False
         self._saved_at = time.monotonic()
         run.progress.begins, run.progress.after_step = self.begin, self.after_step

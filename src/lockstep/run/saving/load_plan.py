@@ -257,7 +257,9 @@ class LoadPlan:
         run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
         run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
-            say(f"the run goes on after {epochs} epoch{'s' * (epochs != 1)}, step {step}")
+            finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {step}"
+            inside = f"in epoch {ledger.epoch}, after step {step}"
+            say(f"the run goes on {inside if saved.get('inside') else finished}")
         for loader, before in zip(run.progress.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]
 

@@ -21,8 +21,8 @@ class Schedule:
     epoch: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Schedule:
-        """Read what a person wrote.
+    def parse(cls, text: str, option: str = "save_every=") -> Schedule:
+        """Read what a person wrote for `option`.
 
         Raises:
             UsageError: for anything else.
@@ -33,10 +33,22 @@ class Schedule:
             return cls(steps=int(found[1]))
         if found := _TIME.fullmatch(text):
             return cls(seconds=int(found[1]) * _SECONDS[found[2]])
-        raise UsageError(f"save_every={text!r} cannot be read.", 'Write "500steps", "10min" or "epoch".')
+        raise UsageError(f"{option}{text!r} cannot be read.", "Write 500steps, 10min or epoch.")
 
     def is_due(self, step: int, seconds: float, *, ends_epoch: bool) -> bool:
         """Whether to save after `step`, `seconds` after the last save."""
         if self.epoch:
             return ends_epoch
         return step % self.steps == 0 if self.steps else seconds >= self.seconds
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and when a run saves its state by itself."""
+
+    folder: str
+    """An absolute path: the states of all starts of the run."""
+    every: str
+    """What `Schedule.parse` reads."""
+    keep: int = 3
+    """How many states stay."""

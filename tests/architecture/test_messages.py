@@ -77,6 +77,7 @@ IMPERATIVES = frozenset(
         "Unpack",
         "Use",
         "Verify",
+        "Wait",
         "Where",
         "Write",
     ]

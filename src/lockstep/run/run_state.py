@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +119,8 @@ class Progress:
     """Whether the run is over; its loop must not go on."""
     resumed: tuple[int, int] = (0, 0)
     """Epochs and steps that earlier starts made."""
+    steps: weakref.ref[Iterator[Any]] | None = None
+    """The iterator that the last `run.steps` made."""
     inside: InsideEpoch | None = None
     """Between the steps of an epoch: how far it is."""
     goes_on: InsideEpoch | None = None

@@ -1,5 +1,6 @@
 """A run that stops after any step goes on from its own state with the bits of a run that never stopped."""
 
+import itertools
 import os
 import random
 
@@ -104,3 +105,50 @@ def test_a_run_goes_on_from_the_state_before_a_damaged_one(tmp_path, undisturbed
     data[-5] ^= 1
     file.write_bytes(data)
     same(run_ranks(train, Started(2), str(tmp_path)), undisturbed, 7)
+
+
+def count(place, stop_after, around, every):
+    """Epochs of five steps, counted from outside by `around`."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=2, name="exp1", save_every=every)
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(scenarios.digits(150), batch_size=32)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    made = []
+    for _ in run.epochs(2):
+        for item in COUNTED[around](run.steps(loader)):
+            step = item[1] if isinstance(item, tuple) else item
+            if step.number > stop_after:
+                return made
+            step.backward(lambda batch: F.cross_entropy(model(batch[0].flatten(1)), batch[1]))
+            optimizer.step()
+            made.append((step.number, step.index))
+    return made
+
+
+COUNTED = {
+    "plain": lambda steps: steps,
+    "enumerate": enumerate,
+    "islice": lambda steps: itertools.islice(steps, 4),
+    "zip": lambda steps: zip(itertools.count(), steps),
+}
+
+
+@pytest.mark.parametrize("around", COUNTED)
+def test_steps_that_are_counted_from_outside_cannot_go_on_in_the_middle_of_an_epoch(tmp_path, around):
+    [made] = run_ranks(count, Started(1), str(tmp_path), 2, around, "1steps")
+    assert made == [(1, 0), (2, 1)]
+    if around == "plain":
+        [made] = run_ranks(count, Started(1), str(tmp_path), 99, around, "1steps")
+        assert made == [(3, 2), (4, 3), (5, 4), *((6 + index, index) for index in range(5))]
+        return
+    with pytest.raises(AssertionError, match=f"but {around} around run.steps begins at its beginning. Use step.index"):
+        run_ranks(count, Started(1), str(tmp_path), 99, around, "1steps")
+
+
+def test_between_epochs_steps_may_be_counted_from_outside(tmp_path):
+    [made] = run_ranks(count, Started(1), str(tmp_path), 7, "enumerate", "epoch")
+    assert made[-1] == (7, 1)
+    [made] = run_ranks(count, Started(1), str(tmp_path), 99, "enumerate", "epoch")
+    assert made == [(6 + index, index) for index in range(5)]

@@ -34,7 +34,8 @@ class Step:
     Each iteration is a *pass* with a gradient of its own; a GAN iterates a step once for each optimizer.
     """
 
-    def __init__(self, run: RunState, plan: StepPlan, fetched: Batches) -> None:
+    def __init__(self, run: RunState, plan: StepPlan, fetched: Batches, index: int) -> None:
+        self._index = index
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
         self._passes = 0
@@ -47,6 +48,11 @@ class Step:
     def number(self) -> int:
         """The step's number since the start of the run, from 1."""
         return self._cut.step
+
+    @property
+    def index(self) -> int:
+        """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
+        return self._index
 
     @property
     def num_samples(self) -> int:

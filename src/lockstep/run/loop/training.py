@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 
 from lockstep.caller import where
@@ -21,6 +22,7 @@ from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
+from lockstep.run.watch.counted import counter_of
 from lockstep.strategy.right_form import RIGHT_FORM
 
 SETTLED_STEP = 2
@@ -32,6 +34,7 @@ class Steps(Iterator[Step]):
 
     def __init__(self, run: RunState, loader: PreparedLoader) -> None:
         self._steps, self._loader = _train(run, loader), loader
+        run.progress.steps = weakref.ref(self._steps)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -43,7 +46,7 @@ class Steps(Iterator[Step]):
         return next(self._steps)
 
 
-def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
+def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     settle(run)
     if is_over(run.machinery):
         return
@@ -69,8 +72,10 @@ def _train(run: RunState, loader: PreparedLoader) -> Iterator[Step]:
     run.machinery.ledger.step_in_epoch, run.machinery.ledger.steps_per_epoch = done, len(plan.steps)
     if run.machinery.ledger.num_epochs == 0:
         run.machinery.ledger.epoch = loader.epochs_begun
+    if 0 < done < len(steps):
+        _refuse_counters(run.progress)
     for number, mine in enumerate(steps[done:], done):
-        step = Step(run, mine, fetched)
+        step = Step(run, mine, fetched, number)
         say_shares(run.machinery)
         run.machinery.streams.look()  # at what the body of the last step drew
         run.machinery.streams.enter(Domain.STEP, step.number, 0)
@@ -135,6 +140,21 @@ def _steps_done(progress: Progress, which: int, plan: EpochPlan) -> int:
             "Use the same data set, batch size and seed, or a state from the end of an epoch.",
         )
     return before.done
+
+
+def _refuse_counters(progress: Progress) -> None:
+    """Raise `UsageError` when the loop's steps are counted from outside, where the epoch goes on in the middle."""
+    if counter := counter_of_steps(progress):
+        raise UsageError(
+            f"This run goes on in the middle of an epoch, but {counter} around run.steps begins at its beginning.",
+            "Use step.index, the step's number in the epoch, instead; or save every epoch.",
+        )
+
+
+def counter_of_steps(progress: Progress) -> str:
+    """The name of what counts or pairs the steps of the current loop from outside; empty when nothing does."""
+    steps = progress.steps() if progress.steps is not None else None
+    return counter_of(steps) if steps is not None else ""
 
 
 def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:

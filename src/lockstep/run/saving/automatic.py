@@ -9,6 +9,7 @@ from lockstep.caller import where
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.notices import say
+from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring
@@ -28,7 +29,7 @@ class Automatic:
     def __init__(self, run: RunState, saving: Saving) -> None:
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self._ring = Ring(Path(saving.folder), saving.keep)
-        self._has_begun = False
+        self._has_begun = self._has_said = False
         self._saved_at = time.monotonic()
         run.progress.begins, run.progress.after_step = self.begin, self.after_step
 
@@ -57,6 +58,7 @@ class Automatic:
         if not due:
             return
         self._saved_at = time.monotonic()
+        self._say_counters()
         try:
             save_state(self._run, self._ring.path(step), {})
         except WorldError as error:
@@ -64,6 +66,17 @@ class Automatic:
             return
         if self._run.machinery.transport.rank == 0:
             self._ring.prune()
+
+    def _say_counters(self) -> None:
+        """Say once that a run that goes on from here will be refused."""
+        if self._has_said or self._schedule.epoch:
+            return
+        self._has_said = True
+        if counter := counter_of_steps(self._run.progress):
+            self._say(
+                f"{where()}: {counter} around run.steps counts from its beginning, so a run cannot go on in the middle of "
+                f"an epoch. Use step.index instead, or save every epoch."
+            )
 
     def _agreed_names(self) -> list[str]:
         """The states that rank 0 sees, newest first."""

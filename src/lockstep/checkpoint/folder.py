@@ -151,7 +151,7 @@ class StateFolder:
             # on a file system without locks two runs that save to one place are found by the SHA-256 in the manifest
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 os.close(lock)
-                raise WorldError(_another(self.target)) from None
+                raise WorldError(" ".join(_another(self.target))) from None
         if _is_at(lock, folder):
             self._locks.append(lock)
             return True
@@ -166,13 +166,13 @@ class StateFolder:
     def install(self) -> None:
         """Put the complete stage in place. Raises `WorldError` when somebody has changed what is there."""
         if not self._is_mine(self.stage):
-            raise WorldError(_another(self.target))
+            raise WorldError(" ".join(_another(self.target)))
         self._require_own()
         self.unmark()
         # an empty folder is replaced by the rename itself: it is not worth a complete .PATH.previous
         replaced = self.target.exists() and any(self.target.iterdir())
         if replaced and not self._is_mine(self.target) and not self._lock(self.target):
-            raise WorldError(_another(self.target))
+            raise WorldError(" ".join(_another(self.target)))
         previous = self.previous is not None and self.previous.exists()
         if replaced and self.carry_out(Move.EXCHANGE):
             left = moves(replaced, previous, exchanges=True)[1:]

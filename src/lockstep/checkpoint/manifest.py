@@ -19,7 +19,10 @@ from lockstep.regular_file import open_regular
 
 NAME = "manifest.json"
 FORMAT = "lockstep-state"
-VERSION = 1
+VERSION = 2
+"""1 for a state between epochs, 2 for one inside an epoch, which older versions would take for the other."""
+GRADIENTS = "gradients.safetensors"
+"""In every state from inside an epoch, and no other."""
 OLDER = "Use an older state."
 MOST_BYTES = 1 << 28
 """A manifest of a million tensors takes a third of that."""
@@ -56,7 +59,7 @@ class Manifest:
         files = {
             name: {"size": f.size, "sha256": f.sha256, "tensors": list(f.tensors)} for name, f in self.files.items()
         }
-        body = {"format": FORMAT, "version": VERSION, **self.facts, "files": files}
+        body = {"format": FORMAT, "version": VERSION if GRADIENTS in self.files else 1, **self.facts, "files": files}
         return json.dumps({**body, _CHECKSUM: _checksum(body)}, indent=1).encode()
 
     @classmethod

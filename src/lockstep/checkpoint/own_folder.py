@@ -20,7 +20,8 @@ from lockstep.regular_file import is_regular, read_regular
 MARK = "saving.json"
 """The first file of a stage, and the last to go before it becomes a state."""
 _SUFFIXES = (".json", ".safetensors")
-_NAMES = re.compile(r"(manifest|state|saving)\.json|(state|(model|optimizer)\d*)\.safetensors")
+"""What lockstep calls the files of a state."""
+NAMES = re.compile(r"(manifest|state|saving)\.json|(state|gradients|(model|optimizer)\d*)\.safetensors")
 
 
 def is_ours(folder: Path) -> bool:
@@ -44,7 +45,7 @@ def is_ours(folder: Path) -> bool:
     try:
         return {NAME, *Manifest.decode(text, folder).files}.issuperset(names)
     except UsageError:
-        return is_manifest(text) and all(_NAMES.fullmatch(name) for name in names)
+        return is_manifest(text) and all(NAMES.fullmatch(name) for name in names)
 
 
 def mark(folder: Path) -> None:

@@ -23,9 +23,9 @@ from lockstep.cli.shared_options import (
 )
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
 from lockstep.errors import UsageError
+from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import STATES
 from lockstep.handover.schedule import Saving, Schedule
-from lockstep.launch.claim import claim
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
@@ -139,7 +139,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
     saving = None
     if own["save_every"] is not None:
-        base = claim(base, own["name"])
+        base /= own["name"]
+        claim(base)
         saving = Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3)
     name = own["name"] if saving is None else None
     folder = reserve_run_folder(base, name, own["script"], datetime.now().astimezone())
@@ -214,6 +215,7 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None) -> 
     Schedule.parse(save_every, "--save-every ")
     if name is None:
         raise UsageError("--save-every needs a name under which the next start finds the states.", "Add --name exp1.")
+    check_name(name)
     if keep is not None and keep < 1:
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError, WorldError
+from lockstep.handover.claim import check_name
 from lockstep.handover.run_folder import RUNS, RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
-from lockstep.visible import visible
 
 DEFAULT_BASE = RUNS
 
@@ -45,15 +45,6 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
             f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
     raise UsageError(f"A run named {name} already exists ({base / str(name)}).", "Choose another --name.")
-
-
-def check_name(name: str) -> None:
-    """Raise `UsageError` for what cannot name a folder."""
-    if name in ("", ".", "..") or "/" in name or visible(name) != name:
-        raise UsageError(
-            f"--name must be a folder's name without a slash or a control character, but is {name!r}.",
-            "Try --name first-run.",
-        )
 
 
 def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:

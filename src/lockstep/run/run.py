@@ -143,13 +143,17 @@ class Run:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
-        self._run.progress.begins()
+        automatic = self._run.progress.automatic
+        automatic.begin()
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
         for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
             ledger.epoch = epoch + 1
+            if automatic.is_on:
+                self._run.progress.body_streams = self._run.machinery.streams.snapshot()
             yield epoch
             settle(self._run)
+            automatic.after_body()
             if is_over(self._run.machinery):
                 return
 
@@ -358,6 +362,11 @@ class Run:
             UsageError: on every rank, before anything is changed: no state, a damaged file, or a state that does not
                 fit what the run prepared.
         """
+        if self._run.progress.automatic.is_on:
+            raise UsageError(
+                "run.load_state was called in a run that goes on from states of its own.",
+                "Leave out run.load_state, or save_every.",
+            )
         return load_state(self._run, path, objects, missing_ok=missing_ok)
 
     def seed(self, *place: int | str) -> int:

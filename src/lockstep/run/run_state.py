@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,22 @@ from lockstep.strategy.loss_scale import LossScale
 from lockstep.transport.contract import Transport
 
 
-def _nothing() -> None:
-    pass
+class NoStates:
+    """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps`."""
 
+    is_on = False
 
-def _nothing_after(ends_epoch: bool) -> None:
-    pass
+    def begin(self) -> None:
+        """Before the first epoch or step: load the newest state."""
+
+    def after_step(self, *, ends_epoch: bool) -> None:
+        """Between two steps, or after the last one of an epoch: save when it is time."""
+
+    def left_steps(self) -> None:
+        """The script left its loop over steps."""
+
+    def after_body(self) -> None:
+        """At the end of a body of `run.epochs`: save when it is time."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +135,13 @@ class Progress:
     """Between the steps of an epoch: how far it is."""
     goes_on: InsideEpoch | None = None
     """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
-    begins: Callable[[], None] = _nothing
-    """Called before the first epoch or step: loads the newest state."""
-    after_step: Callable[[bool], None] = _nothing_after
-    """Called between two steps, with whether the epoch is over: saves the state when it is time."""
+    automatic: NoStates = field(default_factory=NoStates)
+    has_begun: bool = False
+    """Whether `automatic` has looked for a state."""
+    body_streams: Mapping[str, Any] | None = None
+    """With `automatic`: the random streams as they were when the current body of `run.epochs` began."""
+    later_streams: Mapping[str, Any] | None = None
+    """Those of the loaded state, until `run.steps` goes on."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
 

@@ -15,6 +15,7 @@ import torch
 
 from lockstep.errors import LockstepError, PeerLost, UsageError
 from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.claim import check_name, let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RUNS, STATES, RunFolder
@@ -103,7 +104,7 @@ def init(
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, said)
     run = _assemble(environment, _decide(environment, wanted))
     if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
-        Automatic(run, saving)
+        Automatic(run, saving, claims=environment.settings is None or environment.settings.saving is None)
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)
@@ -268,10 +269,7 @@ def _saving(name: str | None, save_every: str | None, keep: int) -> Saving | Non
         return None
     if name is None:
         raise UsageError("save_every= needs a name under which a later start finds the states.", 'Add name="exp1".')
-    if name in ("", ".", "..") or "/" in name or not name.isprintable():
-        raise UsageError(
-            f"name={name!r} must be a folder's name without a slash or a control character.", 'Try name="exp1".'
-        )
+    check_name(name, "name=")
     if type(keep) is not int or keep < 1:
         raise UsageError(f"`keep` must be a whole number of at least 1, but is {keep!r}.", "Leave it out to keep 3.")
     Schedule.parse(save_every)
@@ -301,6 +299,7 @@ def finish() -> None:
         return
     run = _present.pop()
     run.progress.ended = True
+    let_go()
     atexit.unregister(_finish_at_exit)
     end(run)
 

@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     assert begin(tmp_path, 3, *EVERY, DIES_AT="12").finish().code == 137
     ended = begin(tmp_path, 1, *EVERY).finish()
     assert ended.code == 0, ended.err
-    assert "the run goes on in epoch 2, after step 10" in ended.err
+    assert "the run goes on after 2 epochs, step 10" in ended.err
     assert "steps 11 to 15" in ended.out
     assert digest(tmp_path) == undisturbed
     place = tmp_path / "lockstep-runs" / "exp1"

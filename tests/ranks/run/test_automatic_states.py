@@ -62,6 +62,10 @@ def same(results, undisturbed, after):
         assert result["losses"].items() <= undisturbed["losses"].items()
 
 
+def states(place):
+    return sorted(path.name for path in (place / "lockstep-runs" / "exp1" / "states").iterdir())
+
+
 RESUMED = [(1, 2), (4, 1), (5, 3), (7, 8), (9, 4), (14, 1), (15, 2)]
 """After how many steps four ranks stop, and how many go on."""
 
@@ -71,8 +75,7 @@ def test_a_run_goes_on_after_any_step_on_any_number_of_ranks(tmp_path, undisturb
     workers = 2 * (after % 2)
     assert run_ranks(train, Started(4), str(tmp_path), after, workers) == ["stopped" if after < 15 else undisturbed] * 4
     same(run_ranks(train, Started(ranks), str(tmp_path), None, 2 - workers), undisturbed, after)
-    names = sorted(path.name for path in (tmp_path / "lockstep-runs" / "exp1" / "states").iterdir())
-    assert names == ["step-00000014", "step-00000015"]
+    assert states(tmp_path) == ["step-00000014", "step-00000015"]
 
 
 @pytest.mark.parametrize("strategies", [("zero1", "ddp"), ("ddp", "zero1"), ("model_parallel", "ddp")])
@@ -92,19 +95,151 @@ def test_gradients_that_are_added_up_over_steps_are_part_of_it(tmp_path, zero_fi
     same(run_ranks(train, Started(2), str(tmp_path / "stopped"), None, *options), straight, 7)
 
 
-def test_a_loop_over_a_range_goes_on_too(tmp_path, undisturbed):
+def test_in_a_loop_over_a_range_the_first_epoch_is_saved(tmp_path, undisturbed):
+    """Later ones would need the rest of the bodies before them to be left out."""
     options = (0, None, 1, False, True)
-    assert run_ranks(train, Started(2), str(tmp_path), 8, *options) == ["stopped"] * 2
-    same(run_ranks(train, Started(2), str(tmp_path), None, *options), undisturbed, 8)
+    assert run_ranks(train, Started(2), str(tmp_path), 3, *options) == ["stopped"] * 2
+    same(run_ranks(train, Started(3), str(tmp_path), None, *options), undisturbed, 3)
+    assert states(tmp_path) == ["step-00000004", "step-00000005"]
 
 
-def test_a_run_goes_on_from_the_state_before_a_damaged_one(tmp_path, undisturbed):
-    run_ranks(train, Started(2), str(tmp_path), 8)
-    file = tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000008" / "model.safetensors"
+def flip(file):
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     file.write_bytes(data)
+
+
+DAMAGES = {
+    "bit": lambda state: flip(state / "model.safetensors"),
+    "manifest": lambda state: flip(state / "manifest.json"),
+    "empty manifest": lambda state: (state / "manifest.json").write_bytes(b""),
+    "missing file": lambda state: (state / "optimizer.safetensors").unlink(),
+    "missing manifest": lambda state: (state / "manifest.json").unlink(),
+    "cut off": lambda state: os.truncate(state / "state.safetensors", 10),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_put_aside_and_the_one_before_is_taken(tmp_path, undisturbed, damage):
+    run_ranks(train, Started(2), str(tmp_path), 8)
+    DAMAGES[damage](tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000008")
     same(run_ranks(train, Started(2), str(tmp_path)), undisturbed, 7)
+    assert states(tmp_path) == ["damaged-step-00000008", "step-00000014", "step-00000015"]
+
+
+def test_a_run_without_a_whole_state_does_not_begin_anew(tmp_path):
+    run_ranks(train, Started(1), str(tmp_path), 8)
+    for state in (tmp_path / "lockstep-runs" / "exp1" / "states").iterdir():
+        flip(state / "model.safetensors")
+    with pytest.raises(AssertionError, match=r"No state in .* is whole"):
+        run_ranks(train, Started(2), str(tmp_path))
+
+
+def odd(place, kind, stop_after=None):
+    """Loops that are not one `run.epochs` with one `run.steps`, and bodies that draw or save."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every=EVERY.get(kind, "1steps"))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True)
+    model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
+    made = []
+
+    def epoch(most=99):
+        for step in run.steps(loader):
+            if stop_after is not None and step.number > stop_after:
+                raise KeyboardInterrupt
+            for images, labels in step:
+                run.backward(F.cross_entropy(model(images), labels))
+            optimizer.step()
+            optimizer.zero_grad()
+            made.append(step.number)
+            if step.index + 1 == most:
+                break
+
+    def body():
+        for number in run.epochs(2):
+            if kind == "draws":
+                optimizer.param_groups[0]["lr"] = 0.01 * (1 + torch.rand(1).item())
+            if kind == "saves" and made == [] and number == 1:
+                run.save_state("manual")
+            epoch(3 if kind == "leaves" else 99)
+            if kind == "twice":
+                scheduler.step()
+                epoch()
+            scheduler.step()
+
+    try:
+        if kind == "before":
+            epoch()
+        if kind == "range":
+            for _ in range(3):
+                epoch()
+                scheduler.step()
+        else:
+            body()
+        if kind == "after":
+            epoch()
+    except KeyboardInterrupt:
+        return "stopped"
+    return digest_of(model, optimizer, scheduler), torch.rand(2).tolist(), made
+
+
+EVERY = {"leaves": "epoch"}
+ODD = {
+    "before": [(2, 3), (7, 6)],
+    "after": [(7, 8), (12, 11)],
+    "range": [(3, 4), (8, 6)],
+    "twice": [(3, 4), (8, 5), (12, 13)],
+    "draws": [(7, 8)],
+    "leaves": [(5, 4)],
+    "saves": [(7, 8)],
+}
+"""By kind, after which step it stops, and with which it goes on."""
+
+
+@pytest.mark.parametrize(("kind", "after", "then"), [(kind, *one) for kind, some in ODD.items() for one in some])
+def test_loops_of_any_form_go_on_with_the_same_bits(tmp_path, kind, after, then):
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "stopped").mkdir()
+    [straight] = run_ranks(odd, Started(1), str(tmp_path / "straight"), kind)
+    assert run_ranks(odd, Started(2), str(tmp_path / "stopped"), kind, after) == ["stopped"] * 2
+    for digest, drawn, made in run_ranks(odd, Started(2), str(tmp_path / "stopped"), kind):
+        assert (made[0], digest, drawn) == (then, straight[0], straight[1])
+    if kind == "saves":
+        (tmp_path / "stopped" / "lockstep-runs").rename(tmp_path / "elsewhere")
+        assert (tmp_path / "stopped" / "manual" / "gradients.safetensors").exists()
+
+
+def misuse(place, kind):
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=2, name="exp1", save_every="1steps")
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator() if kind == "generator" else None
+    loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True, generator=generator)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    if kind == "loads":
+        run.load_state("other", missing_ok=True)
+    for _ in run.epochs(2):
+        if kind == "late":
+            run.prepare(nn.Linear(1, 1))
+        for step in run.steps(loader):
+            step.skip_rest()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("generator", "comes from a generator of its own"),
+        ("loads", "run.load_state was called in a run that goes on from states of its own"),
+        ("late", "run.prepare was called after the first epoch or step"),
+    ],
+)
+def test_what_no_state_could_hold_is_refused_at_once(tmp_path, kind, words):
+    with pytest.raises(AssertionError, match=words):
+        run_ranks(misuse, Started(2), str(tmp_path), kind)
 
 
 def count(place, stop_after, around, every):

@@ -314,8 +314,8 @@ def test_a_manifest_of_a_newer_version_or_with_strange_names_is_refused(tmp_path
         return Manifest.decode(json.dumps({**body, "sha256_of_the_rest": checksum}).encode(), tmp_path)
 
     assert decode().files == {}
-    with pytest.raises(UsageError, match=r"written by a newer lockstep \(9.0, format 2"):
-        decode(version=2)
+    with pytest.raises(UsageError, match=r"written by a newer lockstep \(9.0, format 3"):
+        decode(version=3)
     with pytest.raises(UsageError, match="is damaged"):
         decode(files={"a.json": {"size": float("inf"), "sha256": "", "tensors": []}})
     with pytest.raises(UsageError, match=r"names the file '[.]{2}/[.]{2}/etc/passwd'"):

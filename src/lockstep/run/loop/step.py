@@ -35,7 +35,8 @@ class Step:
     """
 
     def __init__(self, run: RunState, plan: StepPlan, fetched: Batches, index: int) -> None:
-        self._index = index
+        self.index = index
+        """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
         self._run, self._cut, self._lanes, self._fetched = run, plan.cut, plan.parts, fetched
         self._batches: list[Any] = []
         self._passes = 0
@@ -48,11 +49,6 @@ class Step:
     def number(self) -> int:
         """The step's number since the start of the run, from 1."""
         return self._cut.step
-
-    @property
-    def index(self) -> int:
-        """The step's number in its epoch, from 0, also where a resumed run goes on in the middle of the epoch."""
-        return self._index
 
     @property
     def num_samples(self) -> int:

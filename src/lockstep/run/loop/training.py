@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
 
 from lockstep.caller import where
 from lockstep.errors import PromiseBroken, UsageError
+from lockstep.feed.batches import Batches
 from lockstep.feed.loader import PreparedLoader, StepPlan
 from lockstep.feed.order import EpochPlan
 from lockstep.journal.record import Phase
@@ -46,6 +47,21 @@ class Steps(Iterator[Step]):
         return next(self._steps)
 
 
+@dataclass(frozen=True)
+class _Epoch:
+    """One epoch of a loader, as this rank trains on it."""
+
+    plan: EpochPlan
+    loader: int
+    """Which of the prepared ones."""
+    loop: int
+    """Which `run.epochs` of the script, from 1; 0 outside of one."""
+    steps: list[StepPlan]
+    done: int
+    """How many of them a loaded state has behind it."""
+    fetched: Batches
+
+
 def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     settle(run)
     if is_over(run.machinery):
@@ -53,41 +69,24 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     if run.progress.position.region is not Region.SCRIPT:
         raise UsageError(
             "run.steps was started inside another step.",
-            "Take one step at a time, from one loader; to draw from two data sets together, use a "
+            "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
-    run.progress.begins()
-    run.progress.epochs.calls += 1
-    if run.progress.goes_on is not None and run.progress.epochs.calls < run.progress.goes_on.call:
-        return  # the loaded state has these steps behind it
-    which = next(number for number, own in enumerate(run.progress.loaders) if own is loader)
-    goes_on = run.progress.goes_on is not None  # in the streams that the state has, should no step be left
-    with run.machinery.streams.elsewhere() if goes_on else nullcontext():
-        plan = _begin_epoch(run, loader)
-        done = _steps_done(run.progress, which, plan)
-        steps = loader.cut(plan, run.machinery.ledger.step + 1 - done)
-        _check_norms(run.progress, steps)
-        testify_begin(run, loader, plan)
-        fetched = loader.fetch([part for step in steps[done:] for part in step.parts], evaluation=False)
-    run.machinery.ledger.step_in_epoch, run.machinery.ledger.steps_per_epoch = done, len(plan.steps)
-    if run.machinery.ledger.num_epochs == 0:
-        run.machinery.ledger.epoch = loader.epochs_begun
-    if 0 < done < len(steps):
-        _refuse_counters(run.progress)
-    for number, mine in enumerate(steps[done:], done):
-        step = Step(run, mine, fetched, number)
-        say_shares(run.machinery)
-        run.machinery.streams.look()  # at what the body of the last step drew
-        run.machinery.streams.enter(Domain.STEP, step.number, 0)
-        run.progress.position.region = Region.STEP
-        run.machinery.ledger.step = step.number
-        if run.machinery.meter is not None:
-            run.machinery.meter.begin_step(step.number, step.num_samples, number == done)
+    run.progress.automatic.begin()
+    epoch = _prepared(run, loader)
+    ledger = run.machinery.ledger
+    ledger.step_in_epoch, ledger.steps_per_epoch = epoch.done, len(epoch.steps)
+    if ledger.num_epochs == 0:
+        ledger.epoch = loader.epochs_begun
+    for number, mine in enumerate(epoch.steps[epoch.done :], epoch.done):
+        step = Step(run, mine, epoch.fetched, number)
+        _enter_step(run, step, is_first=number == epoch.done)
         try:
             yield step
         except GeneratorExit:
             step.close()
             run.progress.inside = None
+            run.progress.automatic.left_steps()
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             testify_left(run.machinery)
@@ -96,14 +95,44 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.progress.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
-        run.progress.inside = InsideEpoch(which, plan.digest, number + 1, run.progress.epochs.calls)
-        run.progress.after_step(number + 1 == len(steps))
+        run.progress.inside = InsideEpoch(epoch.loader, epoch.plan.digest, number + 1, epoch.loop)
+        run.progress.automatic.after_step(ends_epoch=number + 1 == len(epoch.steps))
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
             return
     run.progress.inside = None
-    _check_samples(run, plan, sum(step.num_mine for step in steps))
+    _check_samples(run, epoch.plan, sum(step.num_mine for step in epoch.steps))
     run.progress.epochs.end_steps()
+
+
+def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
+    """Plan the loader's next epoch, agree on it, and begin to fetch; after a resume from where it was."""
+    progress, machinery = run.progress, run.machinery
+    progress.epochs.count_call()
+    which = next(number for number, own in enumerate(progress.loaders) if own is loader)
+    loop = progress.epochs.loop if progress.epochs.in_body else 0
+    plan = _begin_epoch(run, loader)
+    done = _steps_done(progress, which, loop, plan)
+    steps = loader.cut(plan, machinery.ledger.step + 1 - done)
+    _check_norms(progress, steps)
+    testify_begin(run, loader, plan)
+    fetched = loader.fetch([part for step in steps[done:] for part in step.parts], evaluation=False)
+    if progress.later_streams is not None:  # those of the loaded state, should no step be left
+        machinery.streams.restore(progress.later_streams, machinery.ledger.step)
+        progress.later_streams = None
+    if 0 < done < len(steps):
+        _refuse_counters(progress)
+    return _Epoch(plan, which, loop, steps, done, fetched)
+
+
+def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
+    say_shares(run.machinery)
+    run.machinery.streams.look()  # at what the body of the last step drew
+    run.machinery.streams.enter(Domain.STEP, step.number, 0)
+    run.progress.position.region = Region.STEP
+    run.machinery.ledger.step = step.number
+    if run.machinery.meter is not None:
+        run.machinery.meter.begin_step(step.number, step.num_samples, is_first)
 
 
 def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
@@ -124,20 +153,21 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     return plan
 
 
-def _steps_done(progress: Progress, which: int, plan: EpochPlan) -> int:
+def _steps_done(progress: Progress, which: int, loop: int, plan: EpochPlan) -> int:
     """How many steps of this epoch a loaded state has behind it."""
     before, progress.goes_on = progress.goes_on, None
     if before is None:
         return 0
-    if before.loader != which:
+    if (before.loader, before.loop) != (which, loop):
         raise UsageError(
-            f"The state was saved inside an epoch of loader {before.loader + 1}, but run.steps got loader {which + 1}.",
-            "Keep the loop as it was, and prepare the loaders in the same order.",
+            f"The state was saved in the steps of loader {before.loader + 1} and of run.epochs number {before.loop}, but "
+            f"this is loader {which + 1} and number {loop}.",
+            "Keep the loops as they were, and prepare the loaders in the same order.",
         )
     if before.order != plan.digest or before.done > len(plan.steps):
         raise UsageError(
             f"The state was saved after {before.done} steps of an epoch that had other samples, or another order.",
-            "Use the same data set, batch size and seed, or a state from the end of an epoch.",
+            "Use the same data set, batch size and seed, or another name for a new run.",
         )
     return before.done
 

@@ -19,7 +19,9 @@ class EpochCount:
     """The epoch that the current loop yields next."""
     in_body: bool = False
     calls: int = 0
-    """Calls of `run.steps` in the current body, or in the script where it has no `run.epochs`."""
+    """Calls of `run.steps` in the current body."""
+    calls_outside: int = 0
+    """Calls of `run.steps` outside of `run.epochs`, in the whole script."""
     trained: bool = False
     """Whether `run.steps` was finished or left in the current body."""
     saved: bool = False
@@ -51,9 +53,23 @@ class EpochCount:
             return num_epochs
         return self.resume_next if self.loop == self.resume_loop else 0
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the current `run.steps` is the first in its body, or in a script that has no loop before it."""
+        if self.in_body:
+            return self.calls == 1 and self.calls_outside == 0
+        return self.calls_outside == 1 and self.loop == 0
+
+    def count_call(self) -> None:
+        """Count a call of `run.steps`."""
+        if self.in_body:
+            self.calls += 1
+        else:
+            self.calls_outside += 1
+
     def begin_steps(self) -> None:
         """`run.steps` begins. Raises `UsageError` when a state was saved in this body, as if the epoch were over."""
-        if self.saved:
+        if self.saved and self.in_body:
             raise UsageError(
                 "run.save_state was called before the last run.steps of this epoch, so a resumed run would skip the "
                 "rest of it.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InsideEpoch:
-    """A place between two steps of an epoch."""
+    """A place between two steps of the first `run.steps` of an epoch's body, or of a script without `run.epochs`."""
 
     loader: int
     """Which of the prepared loaders, from 0."""
@@ -15,5 +15,5 @@ class InsideEpoch:
     """The digest of the epoch's order (`EpochPlan.digest`)."""
     done: int
     """How many of the epoch's steps are finished."""
-    call: int
-    """Which call of `run.steps` it is in the body of `run.epochs`, or in the script where that has none; from 1."""
+    loop: int
+    """Which `run.epochs` of the script, from 1; 0 outside of one."""

@@ -43,6 +43,11 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         )
     if run.progress.position.region is not Region.SCRIPT:
         raise UsageError("run.prepare was called inside a step.", "Call it before the training loop.")
+    if run.progress.has_begun:
+        raise UsageError(
+            "run.prepare was called after the first epoch or step of a run that saves its states by itself.",
+            "Prepare everything before the loop.",
+        )
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
     for thing in things:

@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 
 from lockstep.checkpoint.exact_json import decode
 from lockstep.checkpoint.likeness import unlike
-from lockstep.checkpoint.manifest import Manifest
+from lockstep.checkpoint.manifest import GRADIENTS, Manifest
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
-from lockstep.checkpoint.tensor_file import TensorFile
+from lockstep.checkpoint.tensor_file import CODES, TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.notices import say
@@ -30,8 +30,8 @@ from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_counters import wrong_counters
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
+    BODY_STREAMS,
     DOCUMENTS,
-    GRADIENTS,
     OTHER_TENSORS,
     counters,
     is_stateful,
@@ -42,7 +42,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers")
+OWN = ("the run", "random numbers", BODY_STREAMS)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -79,6 +79,7 @@ class LoadPlan:
         self._rest: list[_Step] = []
         self._counters = self._decode(self._documents["the run"])
         self._streams = self._decode(self._documents["random numbers"])
+        self._body_streams = self._documents.get(BODY_STREAMS) and self._decode(self._documents[BODY_STREAMS])
         self._check_own()
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
@@ -120,7 +121,9 @@ class LoadPlan:
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
         self._restore_counters(self._counters)
-        self._run.machinery.streams.restore(self._streams, self._run.machinery.ledger.step)
+        begins = self._streams if self._body_streams is None else self._body_streams
+        self._run.machinery.streams.restore(begins, self._run.machinery.ledger.step)
+        self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
 
     def other_loaders(self) -> list[str]:
         """In words, how the run's loaders differ from those of the state."""
@@ -138,7 +141,7 @@ class LoadPlan:
         return self.place / name
 
     def _check_own(self) -> None:
-        if problem := wrong_counters(self._counters) or wrong_streams(self._streams):
+        if problem := wrong_counters(self._counters) or wrong_streams(self._streams) or self._wrong_inside():
             raise UsageError(f"{problem}.", UNCHANGED)
         saved = len(self._counters["loaders"])
         if saved != len(self._run.progress.loaders):
@@ -147,6 +150,14 @@ class LoadPlan:
                 "Prepare the same loaders.",
             )
         self._run.progress.epochs.check(self._counters["epochs"])
+
+    def _wrong_inside(self) -> str:
+        inside = self._counters.get("inside")
+        if bool(inside) != (GRADIENTS in self._manifest.files):
+            return "its place inside an epoch and its gradients do not belong together"
+        if self._body_streams is not None:
+            return wrong_streams(self._body_streams)
+        return "it has no random numbers of the epoch's beginning" if inside and inside["loop"] else ""
 
     def _document(self, label: str) -> Any:
         if label not in self._documents:
@@ -192,12 +203,12 @@ class LoadPlan:
 
     def _checked_gradients(self, names: Mapping[int, str]) -> list[tuple[Tensor, Tensor | None]]:
         """What each parameter's gradient becomes; nothing for a state between epochs, which has none."""
-        if GRADIENTS not in self._manifest.files:
+        if not self._counters.get("inside"):
             return []
         file = TensorFile(self._file(GRADIENTS))
         known = {names[id(one)]: one for model in self._run.progress.models for one in model.parameters()}
         for name, told in file.described.items():
-            if name not in known or told.shape != tuple(known[name].shape):
+            if name not in known or (told.shape, told.code) != (tuple(known[name].shape), CODES[known[name].dtype]):
                 raise UsageError(f"its gradient {name} fits no parameter.", UNCHANGED)
         return [
             (parameter, file.get(name).clone() if name in file.described else None)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from lockstep.checkpoint.manifest import NAME
-from lockstep.checkpoint.own_folder import is_ours
+from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.manifest import NAME, damage
+from lockstep.checkpoint.own_folder import NAMES, is_ours
+from lockstep.errors import LockstepError, UsageError
 
 _STATE = re.compile(r"step-(\d{8,})")
+_STAGE = re.compile(r"\.step-\d{8,}\.saving")
 
 
 class Ring:
@@ -18,7 +22,7 @@ class Ring:
 
     Args:
         place: a folder of its own, such as lockstep-runs/exp1/states.
-        keep: how many complete states stay.
+        keep: how many states stay.
     """
 
     def __init__(self, place: Path, keep: int) -> None:
@@ -29,16 +33,40 @@ class Ring:
         return self.place / f"step-{step:08d}"
 
     def newest_first(self) -> list[Path]:
-        """The complete states, as far as one can tell by their manifests."""
+        """The states, perhaps damaged ones."""
         return [path for _, path in sorted(self._states(), reverse=True)]
 
     def prune(self) -> None:
-        """Remove the states that are too old. Only what lockstep wrote is touched."""
-        for path in self.newest_first()[self.keep :]:
-            shutil.rmtree(path, ignore_errors=True)
+        """Remove the states that are too old, and what a killed save left. Only what lockstep wrote is touched."""
+        with suppress(OSError):
+            for path in self.newest_first()[self.keep :]:
+                if is_ours(path):
+                    (path / NAME).unlink(missing_ok=True)  # without it, it is no state
+                    shutil.rmtree(path, ignore_errors=True)
+            for path in self.place.iterdir():
+                if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def put_aside(self, path: Path) -> None:
+        """Keep a damaged state under a name that is none, so its step can be saved again."""
+        with suppress(OSError):
+            path.rename(path.with_name(f"damaged-{path.name}"))
 
     def _states(self) -> Iterator[tuple[int, Path]]:
         for path in self.place.iterdir() if self.place.is_dir() else ():
             found = _STATE.fullmatch(path.name)
-            if found and not path.is_symlink() and (path / NAME).is_file() and is_ours(path):
-                yield int(found[1]), path
+            if found and not path.is_symlink():
+                names = [entry.name for entry in path.iterdir()]
+                if names and all(NAMES.fullmatch(name) for name in names):
+                    yield int(found[1]), path
+
+
+def trouble_of(path: Path) -> LockstepError | None:
+    """Why a state cannot be loaded; None when it is whole. Every byte is read."""
+    try:
+        found = StateFolder(path).read_manifest()
+    except LockstepError as error:
+        return error
+    if found is None:
+        return UsageError(f"{path} has no {NAME}.", "Use an older state.")
+    return damage(*found)

@@ -45,8 +45,8 @@ def _is_inside(told: Any) -> bool:
         isinstance(told, Mapping)
         and isinstance(told.get("order"), str)
         and (
-            set(told) == {"loader", "order", "done", "call"}
-            and all(_is_count(told[name]) for name in ("loader", "done", "call"))
+            set(told) == {"loader", "order", "done", "loop"}
+            and all(_is_count(told[name]) for name in ("loader", "done", "loop"))
         )
     )
 

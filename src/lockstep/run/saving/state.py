@@ -22,7 +22,7 @@ from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.folder import StateFolder, write_synced
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
-from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
+from lockstep.checkpoint.manifest import GRADIENTS, NAME, Manifest, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
@@ -34,7 +34,7 @@ from lockstep.transport.together import Together
 
 DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
-GRADIENTS = "gradients.safetensors"
+BODY_STREAMS = "random numbers of the epoch"
 SAVE = "run.save_state"
 
 
@@ -92,7 +92,7 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
             tensors.add(name, tensor, holder(tensor))
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(run.progress.models)
-    if run.progress.inside is not None:
+    if (run.progress.inside or run.progress.goes_on) is not None:
         _add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
     for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
@@ -106,7 +106,10 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
     contents.add("the run", counters(run), OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
-    contents.add("random numbers", run.machinery.streams.snapshot(), OTHER_TENSORS, of_main=True)
+    streams = run.progress.later_streams or run.machinery.streams.snapshot()
+    contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
+    if (run.progress.inside or run.progress.goes_on) is not None and run.progress.epochs.in_body:
+        contents.add(BODY_STREAMS, run.progress.body_streams, OTHER_TENSORS, of_main=True)
     return contents
 
 
@@ -147,7 +150,7 @@ def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
 
 def counters(run: RunState) -> dict[str, Any]:
     """Where the run is; the same on every rank."""
-    ledger, inside = run.machinery.ledger, run.progress.inside
+    ledger, inside = run.machinery.ledger, run.progress.inside or run.progress.goes_on
     return {
         "step": ledger.step,
         "epoch": ledger.epoch,
@@ -158,7 +161,8 @@ def counters(run: RunState) -> dict[str, Any]:
         "inside": None if inside is None else asdict(inside),
         "loaders": [
             {
-                "epochs_begun": loader.epochs_begun - (inside is not None and inside.loader == number),
+                "epochs_begun": loader.epochs_begun
+                - (run.progress.inside is not None and run.progress.inside.loader == number),
                 "samples": len(loader.dataset),  # type: ignore[arg-type]
                 "batch_size": loader.batch_size,
             }
@@ -235,6 +239,6 @@ def _complete(run: RunState, folder: StateFolder, contents: Contents, files: dic
         files[DOCUMENTS] = SavedFile.of(text)
         write_synced(folder.stage / NAME, Manifest(files, facts_of(run)).encode())
         folder.install()
-    except OSError as error:
+    except (OSError, LockstepError) as error:
         return str(error)
     return ""

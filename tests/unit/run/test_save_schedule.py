@@ -61,8 +61,8 @@ def test_a_mistake_is_refused_before_anything_starts(tmp_path, monkeypatch, opti
 def save(path):
     folder, text = StateFolder(path), b"{}"
     folder.begin()
-    write_synced(folder.stage / "a.json", text)
-    write_synced(folder.stage / NAME, Manifest({"a.json": SavedFile.of(text)}, {}).encode())
+    write_synced(folder.stage / "state.json", text)
+    write_synced(folder.stage / NAME, Manifest({"state.json": SavedFile.of(text)}, {}).encode())
     folder.install()
 
 
@@ -87,7 +87,9 @@ def test_the_newest_states_stay_and_nothing_else_is_touched(tmp_path):
 def test_a_place_inside_an_epoch_is_that_of_the_current_body():
     count = EpochCount()
     for epoch in count.epochs(3):
+        count.count_call()
         count.begin_steps()
+        assert count.is_first
         if epoch == 1:
             assert count.position(inside=True) == {"loop": 1, "next": 1}
         count.end_steps()
@@ -95,7 +97,7 @@ def test_a_place_inside_an_epoch_is_that_of_the_current_body():
             assert count.position() == {"loop": 1, "next": 2}
 
 
-@pytest.mark.parametrize("inside", [3, {"loader": 0}, {"loader": -1, "order": "x", "done": 1, "call": 1}, "x"])
+@pytest.mark.parametrize("inside", [3, {"loader": 0}, {"loader": -1, "order": "x", "done": 1, "loop": 1}, "x"])
 def test_a_place_that_cannot_be_is_named(inside):
     counters = {
         "step": 1,
@@ -105,7 +107,7 @@ def test_a_place_that_cannot_be_is_named(inside):
         "epochs_seen": [],
         "epochs": {"loop": 0, "next": 0},
     }
-    whole = {**counters, "loaders": [], "inside": {"loader": 0, "order": "x", "done": 1, "call": 1}}
+    whole = {**counters, "loaders": [], "inside": {"loader": 0, "order": "x", "done": 1, "loop": 1}}
     assert wrong_counters(whole) == ""
     assert wrong_counters({**counters, "loaders": []}) == "", "a state that an older lockstep wrote"
     assert "its place inside an epoch" in wrong_counters({**whole, "inside": inside})

@@ -1,0 +1,52 @@
+"""The folder of a run that saves by itself, which every start of it uses: one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from lockstep.errors import UsageError
+from lockstep.handover.run_folder import STATES, RunFolder
+from lockstep.visible import visible
+
+_held: list[int] = []
+"""Descriptors of locks, open as long as this process lives; ranks do not inherit them."""
+
+
+def check_name(name: str, option: str = "--name") -> None:
+    """Raise `UsageError` for what cannot name a folder."""
+    if name in ("", ".", "..") or "/" in name or visible(name) != name:
+        raise UsageError(
+            f"{option} must be a folder's name without a slash or a control character, but is {name!r}.",
+            f"Try {option}{'' if option.endswith('=') else ' '}first-run.",
+        )
+
+
+def claim(place: Path) -> None:
+    """Make or find the folder `place`, and keep other starts of the run out of it until this process ends.
+
+    Raises:
+        UsageError: when another start of the run is under way, or the folder is something else.
+    """
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if RunFolder(place).plan.exists():
+            raise UsageError(f"{place} is the folder of a run without states of its own.", "Choose another name.")
+        (place / STATES).mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UsageError(f"The run folder {place} cannot be used: {error.strerror}.", "Choose another name.") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        problem = f"The run {place.name} is going on already."
+        raise UsageError(problem, "Wait for it, stop it, or choose another name.") from None
+    _held.append(lock)
+
+
+def let_go() -> None:
+    """Give up the places that this process has claimed."""
+    while _held:
+        os.close(_held.pop())

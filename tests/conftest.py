@@ -53,9 +53,9 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _time_limit() -> Iterator[None]:
+def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, _too_late)
-    signal.alarm(LIMIT_S)
+    signal.alarm(LIMIT_S * (5 if request.node.get_closest_marker("compiles") else 1))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -22,6 +22,8 @@ LIMIT_S = int(os.environ.get("LOCKSTEP_TEST_LIMIT_S", "120"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell sets it for background jobs, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup sets it, and `lockstep run` respects that
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["PYTHONFAULTHANDLER"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -14,6 +14,8 @@ Messages quote names and texts from elsewhere; control characters in them are wr
 a terminal.
 """
 
+from typing import Any
+
 from lockstep.visible import hung, visible_lines
 
 
@@ -63,6 +65,12 @@ class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
         self.exit_code = exit_code
         """1 for an exception, the code of `sys.exit`, 128 + n for signal n."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self._words(), self.rank, self.traceback, self.exit_code)
+
+    def _words(self) -> tuple[str, ...]:
+        return (str(self.args[0]),)
+
 
 class RankMisused(RankFailed, UsageError):  # noqa: N818
     """A rank of a `lockstep.spawn` raised a UsageError."""
@@ -70,6 +78,9 @@ class RankMisused(RankFailed, UsageError):  # noqa: N818
     def __init__(self, problem: str, fix: str, rank: int, traceback: str, exit_code: int) -> None:
         RankFailed.__init__(self, f"{problem} {fix}", rank, traceback, exit_code)
         self.problem, self.fix = problem, fix
+
+    def _words(self) -> tuple[str, ...]:
+        return self.problem, self.fix
 
 
 class PromiseBroken(LockstepError):  # noqa: N818

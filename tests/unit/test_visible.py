@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.screen import screen
-from lockstep.errors import UsageError, mistake_text
+from lockstep.errors import RankFailed, RankMisused, UsageError, mistake_text
 from lockstep.launch.screen.columns import columns, cut, folded
 from lockstep.visible import hung, visible, visible_lines, without_colours
 
@@ -43,6 +43,9 @@ def test_our_own_exceptions_say_it_so() -> None:
     mistake = UsageError("no file \x1b[2J\nnext", "Use\r it.")
     assert str(mistake) == "no file \\x1b[2J\nnext Use\\r it."
     assert str(pickle.loads(pickle.dumps(mistake))) == str(mistake)
+    for failed in (RankFailed("died", 1, "text", 3), RankMisused("It is wrong.", "Use x.", 2, "", 2)):
+        again = pickle.loads(pickle.dumps(failed))
+        assert (str(again), vars(again)) == (str(failed), vars(failed))
     assert mistake_text(mistake.problem, mistake.fix) == "error: no file \\x1b[2J\n  next\nhelp: Use\\r it."
 
 

@@ -70,6 +70,16 @@ def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() ->
         assert "\x1b" not in said
 
 
+def test_a_row_of_many_runs_stays_one_line() -> None:
+    cells = (Cell("0123abcd", 10, None),) * 5
+    said = text(
+        replace(findings(), ranks=(1, 2, 3, 4, 8), rows=[Row(Kind.PARAMETER, "initial values (16)", 10, cells)])
+    )
+    [row] = [line for line in said.splitlines() if "initial values (16)" in line]
+    assert row.split() == ["initial", "values", "(16)", "0123abcd", *["same"] * 4]
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
     said = text(differing())
     assert differing().exit_code == 1

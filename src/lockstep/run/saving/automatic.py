@@ -118,15 +118,19 @@ class Automatic(NoStates):
             raise UsageError(
                 f"{self._ring.place} cannot be read ({error.strerror}).", "Check its permissions."
             ) from None
+        damaged: list[tuple[Path, str]] = []
         for path in states:
             trouble = trouble_of(path)
             if trouble is None:
+                for bad, problem in damaged:
+                    self._say(f"{problem} It is put aside.")
+                    self._ring.put_aside(bad)
                 return path.name
-            self._say(f"{trouble.problem if isinstance(trouble, UsageError) else trouble} It is put aside.")
-            self._ring.put_aside(path)
-        if states:
+            damaged.append((path, trouble.problem if isinstance(trouble, UsageError) else str(trouble)))
+        if damaged:
             raise UsageError(
-                f"No state in {self._ring.place} is whole.", "Look at what was put aside there, or choose another name."
+                f"No state in {self._ring.place} is whole. {damaged[0][1]}",
+                "Move them away to begin anew, or choose another name.",
             )
         return ""
 

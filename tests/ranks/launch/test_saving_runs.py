@@ -2,12 +2,11 @@
 
 import hashlib
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.launching import start, stretched, write_script
+from tests.support.launching import start, stretched, until, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -79,11 +78,8 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
 
 def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     first = begin(tmp_path, 1, *EVERY, WAITS="1")
-    deadline = time.monotonic() + stretched(60)
-    states = tmp_path / "lockstep-runs" / "exp1" / "states"
-    while not (states / "step-00000002" / "manifest.json").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    saved = tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000002" / "manifest.json"
+    until(saved.exists, "the first state", stretched(60.0))
     second = begin(tmp_path, 1, *EVERY).finish()
     assert second.code == 2
     assert second.err.startswith("error: The run exp1 is going on already.\nhelp: Wait for it")

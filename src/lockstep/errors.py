@@ -50,6 +50,11 @@ class WorldError(LockstepError):
 class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as people say it
     """Another rank left in the middle of an exchange. The launcher prints that rank's failure, not this one."""
 
+    def __init__(self, text: str, *, is_dead: bool = False) -> None:
+        super().__init__(text)
+        self.is_dead = is_dead
+        """Whether its process has ended without a word: then it may be replaced."""
+
 
 class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it
     """The first rank of a `lockstep.spawn` that failed, raised once in the caller; the message has its traceback.

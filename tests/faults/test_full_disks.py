@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.journal.failure import Failure, FailureKind, decode_failure, shortened
+from lockstep.journal.news import Event, News, read_news
 from lockstep.journal.ring import LOST_BYTES, JournalReader, JournalWriter, make_ring
-from lockstep.launch.in_rank.news import Event, News, read_news
 from lockstep.run.position.kept_file import append_line
 from tests.support.launching import LIMIT_S, write_script
 

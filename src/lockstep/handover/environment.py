@@ -14,6 +14,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.schedule import Saving
 from lockstep.layout.mesh import Form
@@ -67,6 +68,10 @@ class RankSettings:
     """What `verify` or `bench` wants recorded (`lockstep.run.witness.witness` and `meter`); empty for a normal run."""
     saving: Saving | None = None
     """Where and when the state is saved by itself, from the command line."""
+    replaces: bool = False
+    """Whether the launcher replaces a rank that dies."""
+    generation: Generation | None = None
+    """The generation in which this rank takes a dead one's place; None at the start of the run."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
     if PLACE not in variables:
         return None
     told = json.loads(variables[PLACE])
-    return MeetingPlace(InheritedFile(**told["table"]), InheritedFile(**told["port"]))
+    return MeetingPlace(*(InheritedFile(**told[name]) for name in ("table", "port", "news")))
 
 
 def decode(variables: Mapping[str, str]) -> RankEnvironment:
@@ -140,6 +145,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "form": Form(**own["form"]),
             "arithmetic": Arithmetic(**own["arithmetic"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
+            "generation": Generation(**own["generation"]) if own.get("generation") else None,
         }
         settings = RankSettings(**{**own, **parsed})
     position = _position(variables)

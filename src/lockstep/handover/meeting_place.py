@@ -40,6 +40,8 @@ class MeetingPlace:
     """A shared memory that was full of zeros when the run began (`native/src/table.hpp`)."""
     port: InheritedFile
     """A socket bound to MASTER_PORT on 127.0.0.1. Any rank may make it listen, as often as it likes."""
+    news: InheritedFile
+    """The pipe on which ranks tell the launcher what has happened (`lockstep.journal.news`)."""
 
 
 def _identity(descriptor: int) -> str:

@@ -75,6 +75,11 @@ class RunFolder:
         """What each stage of a cut model did (JSON, see `lockstep.run.ending`)."""
         return self.path / "stages.json"
 
+    @property
+    def generation(self) -> Path:
+        """Which ranks took the place of dead ones (JSON, `lockstep.handover.generation`); absent while none did."""
+        return self.path / "generation.json"
+
     def store(self, number: int) -> Path:
         """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
         return self.path / f"store-{number}"

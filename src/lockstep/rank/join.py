@@ -19,6 +19,7 @@ from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
 from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
+from lockstep.rank.rejoin import take_place
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
@@ -46,7 +47,9 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
     """
     global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
     _meetings += 1
-    position = environment.position
+    position, settings = environment.position, environment.settings
+    if settings is not None and settings.generation is not None and _meetings == 1:
+        return take_place(environment, settings.generation)
     if dist.is_initialized():
         if dist.get_world_size() != max(position.world_size, 1):
             raise UsageError(

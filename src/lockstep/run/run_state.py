@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.position.region import LoopPosition
+from lockstep.run.position.tallies import Tallies
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -48,6 +49,31 @@ class NoStates:
 
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
+
+
+class NoRescue:
+    """Ranks of this run are not replaced in the middle; `lockstep.run.outlive.rescue` keeps what that takes."""
+
+    is_on = False
+
+    def begin(self, load: Callable[[], None]) -> None:
+        """Before the first epoch or step: load the newest state."""
+        load()
+
+    def enter_body(self) -> None:
+        """A body of `run.epochs` begins."""
+
+    def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
+        """The first step of an epoch is next, or one has ended; after the last one, `is_last`."""
+
+    def enter_step(self) -> None:
+        """A step has begun."""
+
+    def left_steps(self) -> None:
+        """The script left its loop over steps."""
+
+    def leave_epochs(self) -> None:
+        """A loop over epochs is over."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +150,7 @@ class Progress:
     said_apart: bool = False
     said_seeded_lane: bool = False
     said_decisions: bool = False
+    tallies: Tallies = field(default_factory=Tallies)
     epochs: EpochCount = field(default_factory=EpochCount)
     ended: bool = False
     """Whether the run is over; its loop must not go on."""
@@ -136,6 +163,7 @@ class Progress:
     goes_on: InsideEpoch | None = None
     """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
     automatic: NoStates = field(default_factory=NoStates)
+    rescue: NoRescue = field(default_factory=NoRescue)
     has_begun: bool = False
     """Whether `automatic` has looked for a state."""
     body_streams: Mapping[str, Any] | None = None

@@ -31,6 +31,7 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.ending import end
+from lockstep.run.outlive.arrangement import outlive, outliving
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
@@ -105,6 +106,7 @@ def init(
     run = _assemble(environment, _decide(environment, wanted))
     if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
         Automatic(run, saving, claims=environment.settings is None or environment.settings.saving is None)
+    outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)
@@ -166,7 +168,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     folder = RunFolder(settings.run_folder) if settings else None
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
-    transport = join(environment, device, exact=exact)
+    transport = outliving(join(environment, device, exact=exact), environment, mesh, decided.num_lanes)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)

@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from torch import Tensor
 from lockstep.errors import PromiseBroken
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
+
+Result = TypeVar("Result")
 
 
 class Pending(ABC):
@@ -72,6 +74,12 @@ class Transport(ABC):
     world_size: int
     begins_early = True
     """Whether a reduction makes progress while the rank does something else, so beginning it early pays off."""
+
+    outlives = False
+    """Whether `whole` may make an exchange a second time: what goes into one must stay until it is over."""
+
+    generation = 0
+    """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` made is then ordinary."""
 
     shares_memory = False
     """Whether the ranks share memory, so `allocate_once` works. The same on every rank."""
@@ -144,6 +152,16 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what the transport holds. Not a collective."""
+
+    def whole(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:  # noqa: ARG002
+        """Make several exchanges that end on every rank or on none. Collective: call it on every rank.
+
+        Args:
+            exchange: makes them, from things that it leaves as they are; where the transport `outlives` the death of a
+                rank, it is called again with the rank that took the place.
+            undo: called before that, with the ranks that are left.
+        """
+        return exchange()
 
     def all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
         """Call `begin_all_reduce` and wait."""

@@ -74,7 +74,7 @@ def _error_for(trouble: int, text: str) -> LockstepError:
     if trouble == DISAGREEMENT:
         return UsageError(text, SAME_CALLS)
     if trouble in {LOST, ABORTED}:
-        return PeerLost(text)
+        return PeerLost(text, is_dead=trouble == LOST and " left the group" not in text)
     return WorldError(f"{text}. {MORE_MEMORY}" if trouble == NO_MEMORY else text)
 
 

@@ -31,14 +31,18 @@ def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_f
     loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True, num_workers=workers)
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     losses = {}
+    whole_run = run.tally()
     for _ in range(EPOCHS) if ranges else run.epochs(EPOCHS):
+        tally = run.tally()
         for step in run.steps(loader):
             if stop_after is not None and step.number > stop_after:
                 return "stopped"
             if zero_first and step.number % accumulate == 1 % accumulate:
                 optimizer.zero_grad()
             for images, labels in step:
-                run.backward(F.cross_entropy(model(images), labels))
+                run.backward(loss := F.cross_entropy(model(images), labels))
+                tally.add(loss=loss)
+                whole_run.add(loss=loss, right=loss)
             if step.number % accumulate == 0:
                 optimizer.step()
                 if not zero_first:
@@ -46,6 +50,7 @@ def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_f
             scheduler.step()
             losses[step.number] = step.loss.hex()
     drawn = [torch.rand(2).tolist(), np.random.randn(), random.gauss(0, 1)]
+    drawn += [tally.mean(), whole_run.sum()]
     return {"bits": digest_of(model, optimizer, scheduler), "drawn": drawn, "losses": losses}
 
 

@@ -26,13 +26,13 @@ from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, write_failure
+from lockstep.journal.news import Event, News
 from lockstep.launch.guards.backend_guard import guard_backends
 from lockstep.launch.guards.device_guard import guard_devices
 from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
 from lockstep.launch.guards.nested_guard import guard_nested_ranks
 from lockstep.launch.in_rank.equal_streams import start_equal_streams
 from lockstep.launch.in_rank.function_main import function_program
-from lockstep.launch.in_rank.news import Event, News
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
 from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
@@ -54,7 +54,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
     table, port = map(InheritedFile.at, place)
-    apply_variables({**order.variables, **encode_place(MeetingPlace(table, port))})
+    apply_variables({**order.variables, **encode_place(MeetingPlace(table, port, InheritedFile.at(news)))})
     if "torch" in sys.modules:
         remember(os.environ)
     log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

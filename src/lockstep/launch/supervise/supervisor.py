@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind, read_failure
+from lockstep.journal.news import Event, read_news
 from lockstep.launch import stopping
-from lockstep.launch.in_rank.news import Event, read_news
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signal, Signalled, Spawned, StartStore, Sweep, Swept

@@ -246,8 +246,10 @@ class Step:
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
-        notes, run.progress.lane_logs = run.progress.lane_logs, {}
+        notes = _notes(run)
         self._result = result = current.end(notes, seen)
+        for lane, (_, sums) in result.notes.items():
+            run.progress.tallies.hear(lane, sums)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
         if result.apart:
@@ -270,8 +272,8 @@ class Step:
 
     def _log(self, notes: dict[int, Any]) -> None:
         """Write what the lanes logged."""
-        if notes:
-            means = _means(notes, self._run.setup.placement.num_lanes)
+        if any(logs for logs, _ in notes.values()):
+            means = _means({lane: logs for lane, (logs, _) in notes.items()}, self._run.setup.placement.num_lanes)
             self._run.machinery.metrics.write(means)
             if self._run.machinery.witness is not None:
                 self._run.machinery.witness.logged(self.number, means)
@@ -290,6 +292,13 @@ class Step:
         self.close()
         if not self._passes:
             self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
+
+
+def _notes(run: RunState) -> dict[int, Any]:
+    """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both."""
+    logs, run.progress.lane_logs = run.progress.lane_logs, {}
+    sums = run.progress.tallies.take_new()
+    return {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
 
 
 def _show_loss(machinery: Machinery, step: int, loss: float) -> None:

@@ -14,15 +14,28 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed, number
-from lockstep.run.position.region import LoopPosition
+from lockstep.run.position.region import LoopPosition, Region
+from lockstep.run.position.tallies import Sums
 
 
 class Tally:
-    """A set of named, weighted sums. Made by `run.tally()`."""
+    """A set of named, weighted sums. Made by `run.tally()`.
 
-    def __init__(self, position: LoopPosition, num_lanes: int, exchange: Callable[[Any, str], list[Any]]) -> None:
-        self._position, self._num_lanes, self._exchange = position, num_lanes, exchange
-        self._lanes: dict[str, dict[int, tuple[float, float]]] = {}
+    Args:
+        position: where the script is.
+        num_lanes: of the run.
+        lanes: this rank's.
+        exchange: hands a value to all ranks and returns everybody's.
+    """
+
+    def __init__(
+        self, position: LoopPosition, num_lanes: int, lanes: range, exchange: Callable[[Any, str], list[Any]]
+    ) -> None:
+        self._position, self._num_lanes, self._own, self._exchange = position, num_lanes, lanes, exchange
+        self._lanes: Sums = {}
+        self._known: Sums = {}
+        """What was added in the lanes of steps, on every rank: it travels with the gradients."""
+        self._new: set[tuple[str, int]] = set()
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
         """Add values of the current batch, inside a step's lanes or while iterating a prepared loader.
@@ -45,6 +58,8 @@ class Tally:
             lanes = self._lanes.setdefault(name, {})
             total, weights = lanes.get(self._position.lane, (0.0, 0.0))
             lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
+            if self._position.region is Region.LANE:
+                self._new.add((name, self._position.lane))
 
     def mean(self) -> dict[str, Agreed]:
         """Return the weighted mean of each value over all ranks. Collective: call it on every rank, outside lanes."""
@@ -58,11 +73,29 @@ class Tally:
     def reset(self) -> None:
         """Forget everything."""
         self._lanes.clear()
+        self._known.clear()
+        self._new.clear()
+
+    def known(self) -> Sums:
+        return {name: dict(lanes) for name, lanes in self._known.items()}
+
+    def take_new(self) -> Sums:
+        new, self._new = self._new, set()
+        found: Sums = {}
+        for name, lane in sorted(new):
+            found.setdefault(name, {})[lane] = self._lanes[name][lane]
+        return found
+
+    def hear(self, sums: Sums) -> None:
+        for name, lanes in sums.items():
+            self._known.setdefault(name, {}).update(lanes)
+            self._lanes.setdefault(name, {}).update(lanes)
 
     def _summed(self, call: str) -> dict[str, tuple[float, float]]:
         self._position.require_same_on_every_rank(call)
-        merged: dict[str, dict[int, tuple[float, float]]] = {}
-        for lanes_of_rank in self._exchange(self._lanes, call):
+        merged: Sums = {}
+        mine = {name: {lane: lanes[lane] for lane in lanes if lane in self._own} for name, lanes in self._lanes.items()}
+        for lanes_of_rank in self._exchange(mine, call):
             for name, lanes in lanes_of_rank.items():
                 merged.setdefault(name, {}).update({int(lane): tuple(pair) for lane, pair in lanes.items()})
         return {

@@ -72,7 +72,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
-    run.progress.automatic.begin()
+    run.progress.rescue.begin(run.progress.automatic.begin)
     epoch = _prepared(run, loader)
     ledger = run.machinery.ledger
     ledger.step_in_epoch, ledger.steps_per_epoch = epoch.done, len(epoch.steps)
@@ -87,6 +87,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             step.close()
             run.progress.inside = None
             run.progress.automatic.left_steps()
+            run.progress.rescue.left_steps()
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             testify_left(run.machinery)
@@ -96,7 +97,9 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         step.skip_rest()
         _finish_step(run, mine.num_mine)
         run.progress.inside = InsideEpoch(epoch.loader, epoch.plan.digest, number + 1, epoch.loop)
-        run.progress.automatic.after_step(ends_epoch=number + 1 == len(epoch.steps))
+        is_last = number + 1 == len(epoch.steps)
+        run.progress.automatic.after_step(ends_epoch=is_last)
+        run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
             return
@@ -109,6 +112,8 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     """Plan the loader's next epoch, agree on it, and begin to fetch; after a resume from where it was."""
     progress, machinery = run.progress, run.machinery
     progress.epochs.count_call()
+    if progress.epochs.is_first:
+        progress.tallies.begin_steps()
     which = next(number for number, own in enumerate(progress.loaders) if own is loader)
     loop = progress.epochs.loop if progress.epochs.in_body else 0
     plan = _begin_epoch(run, loader)
@@ -122,6 +127,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
         progress.later_streams = None
     if 0 < done < len(steps):
         _refuse_counters(progress)
+    progress.rescue.enter_boundary(InsideEpoch(which, plan.digest, done, loop), is_last=done == len(steps))
     return _Epoch(plan, which, loop, steps, done, fetched)
 
 
@@ -129,6 +135,7 @@ def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     say_shares(run.machinery)
     run.machinery.streams.look()  # at what the body of the last step drew
     run.machinery.streams.enter(Domain.STEP, step.number, 0)
+    run.progress.rescue.enter_step()
     run.progress.position.region = Region.STEP
     run.machinery.ledger.step = step.number
     if run.machinery.meter is not None:

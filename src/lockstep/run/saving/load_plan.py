@@ -127,7 +127,7 @@ class LoadPlan:
 
     def other_loaders(self) -> list[str]:
         """In words, how the run's loaders differ from those of the state."""
-        pairs = zip(counters(self._run)["loaders"], self._counters["loaders"], strict=True)
+        pairs = zip(counters(self._run, None)["loaders"], self._counters["loaders"], strict=True)
         return [
             f"{now[key]} {words} of loader {number}, not {then[key]}"
             for number, (now, then) in enumerate(pairs, 1)
@@ -266,6 +266,8 @@ class LoadPlan:
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
         run.progress.epochs_seen[:] = saved["epochs_seen"]
         run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+        if saved.get("tallies") is not None:
+            run.progress.tallies.restore(saved["tallies"])
         run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
             finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {step}"

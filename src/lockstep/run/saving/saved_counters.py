@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lockstep.run.position.tallies import is_saved
+
 MOST = 1 << 62
 
 
@@ -28,6 +30,8 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
         yield "its samples per epoch are not numbers"
     if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
         yield f"its position in the script's epochs is {position!r}"
+    if saved.get("tallies") is not None and not is_saved(saved["tallies"]):
+        yield "its tallies are not described the way lockstep does it"
     if not _is_inside(saved.get("inside")):
         yield f"its place inside an epoch is {saved.get('inside')!r}"
     if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):

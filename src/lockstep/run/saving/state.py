@@ -6,6 +6,7 @@ streams, and what the script names. `resume` reads it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -28,8 +29,11 @@ from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import check_replicas
+from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.moment import Moment
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
+from lockstep.transport.alone import AloneTransport
 from lockstep.transport.together import Together
 
 DOCUMENTS = "state.json"
@@ -77,8 +81,16 @@ def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]]) -> Contents:
+def collect(
+    run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mapping[Any, Any]], at: Moment | None = None
+) -> Contents:
     """Collect this rank's part of the state; `states` are the optimizers' by label.
+
+    Args:
+        run: the run.
+        extra: what the script names.
+        states: the optimizers', by label.
+        at: where the run was, if not where it is now.
 
     Raises:
         UsageError: for what cannot be written, with its name.
@@ -92,7 +104,8 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
             tensors.add(name, tensor, holder(tensor))
         contents.add(label, state.others, OTHER_TENSORS)
     names = parameter_names(run.progress.models)
-    if (run.progress.inside or run.progress.goes_on) is not None:
+    told = at.counters if at is not None else counters(run, run.progress.inside)
+    if told["inside"] is not None:
         _add_gradients(contents.files.setdefault(GRADIENTS, TensorSet()), run, names)
     for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
@@ -105,10 +118,10 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
-    contents.add("the run", counters(run), OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
-    streams = run.progress.later_streams or run.machinery.streams.snapshot()
+    contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
+    streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
-    if (run.progress.inside or run.progress.goes_on) is not None and run.progress.epochs.in_body:
+    if told["inside"] is not None and run.progress.epochs.in_body:
         contents.add(BODY_STREAMS, run.progress.body_streams, OTHER_TENSORS, of_main=True)
     return contents
 
@@ -148,9 +161,9 @@ def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
     return labelled([thing for thing in progress.taken if not isinstance(thing, known)], "scheduler")
 
 
-def counters(run: RunState) -> dict[str, Any]:
-    """Where the run is; the same on every rank."""
-    ledger, inside = run.machinery.ledger, run.progress.inside or run.progress.goes_on
+def counters(run: RunState, going: InsideEpoch | None) -> dict[str, Any]:
+    """Where the run is; the same on every rank. `going`: where in an epoch whose steps have begun."""
+    ledger, inside = run.machinery.ledger, going or run.progress.goes_on
     return {
         "step": ledger.step,
         "epoch": ledger.epoch,
@@ -159,16 +172,37 @@ def counters(run: RunState) -> dict[str, Any]:
         "epochs_seen": list(run.progress.epochs_seen),
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else asdict(inside),
+        "tallies": run.progress.tallies.encode(),
         "loaders": [
             {
-                "epochs_begun": loader.epochs_begun
-                - (run.progress.inside is not None and run.progress.inside.loader == number),
+                "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),
                 "samples": len(loader.dataset),  # type: ignore[arg-type]
                 "batch_size": loader.batch_size,
             }
             for number, loader in enumerate(run.progress.loaders)
         ],
     }
+
+
+def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:
+    """Write what this rank holds, as it was at `at`, without the others. The rank must hold everything.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    states = {
+        label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
+    }
+    contents, files = collect(run, {}, states, at), {}
+    folder.begin()
+    for file, tensors in sorted(contents.files.items()):
+        found = sources([inventory_of(tensors)])
+        written, problem = write_tensors(folder.stage / file, found, tensors.tensors, AloneTransport())
+        if problem:
+            raise OSError(errno.ENOSPC, problem)
+        files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found)))
+    if problem := _complete(run, folder, contents, files):
+        raise OSError(errno.ENOSPC, problem)
 
 
 def facts_of(run: RunState) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class BufferPass:
         Raises:
             UsageError: on every rank, when a buffer without a rule has different bits after different lanes.
         """
+        self._pending.clear()
         means: dict[int, int] = {}
         maxima: dict[int, int] = {}
         others: dict[int, dict[int, str]] = {}

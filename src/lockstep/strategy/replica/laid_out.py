@@ -55,7 +55,9 @@ class LaidOut:
         self.trainable: list[nn.Parameter] = []
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
-        self._pools = SlotPools(peers, most_held)
+        self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
+        self._pools = SlotPools(peers, self._num_slots)
+        self._generation = peers.generation
         self.pool: SlotPool
         """Slots for the gradients of `trainable`."""
         self.listener: Listener | None = None
@@ -85,6 +87,10 @@ class LaidOut:
         Raises:
             UsageError: when ranks changed it in different ways.
         """
+        if self._peers.generation != self._generation:
+            self._generation = self._peers.generation
+            self._pools = SlotPools(self._peers, self._num_slots)
+            self._watch()
         if self.arena.has_changed() or self.bank.has_changed():
             self.lay_out_changed()
 
@@ -115,6 +121,7 @@ class LaidOut:
             compact: free the memory of what this rank no longer holds, by moving what stays.
         """
         self._pools.close()
+        self._generation = self._peers.generation
         memory, previous = self.memory, None if compact else self.arena
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)

@@ -204,12 +204,17 @@ class LanePass(Pass):
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
-        all_ranks = self._conclude()
-        if not self.setting.has_one_lane:
-            self._reduce(all_ranks)
+        all_ranks, slot = self.setting.transport.whole(self._exchange, self.restore_gradients)
+        if slot is not None:
+            self._sums.finish(slot)
+            self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
+
+    def _exchange(self) -> tuple[Conclusions, Slot | None]:
+        all_ranks = self._conclude()
+        return all_ranks, None if self.setting.has_one_lane else self._reduce(all_ranks)
 
     def _conclude(self) -> Conclusions:
         setting = self.setting
@@ -219,7 +224,7 @@ class LanePass(Pass):
         told = setting.transport.all_gather_object(self._report.encode(), operation, self.where)
         return conclude(told, setting.placement.num_lanes, setting.peer_ranks)
 
-    def _reduce(self, all_ranks: Conclusions) -> None:
+    def _reduce(self, all_ranks: Conclusions) -> Slot:
         setting, laid = self.setting, self.setting.laid
         used = flags_of(all_ranks.used, len(laid.trainable))
         needed = {bucket for bucket, is_used in zip(laid.bucket_of, used, strict=True) if is_used and bucket >= 0}
@@ -227,7 +232,7 @@ class LanePass(Pass):
         self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
         slot = self.reduction.finish(all_ranks.scale * setting.precision.unscale)
         self._buffers.finish()
-        self._hand_over(slot, used)
+        return slot
 
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""

@@ -30,6 +30,7 @@ class Reduction:
         self._transport, self._placement, self._buckets = transport, placement, buckets
         self._under_way: dict[int, Pending] = {}
         self._missing: list[set[int]] = []
+        self._result: Slot | None = None
         self._slot: Slot | None = None
         self.reopened: set[int] = set()
 
@@ -75,7 +76,10 @@ class Reduction:
         """
         numbers = sorted(needed | set(range(begun)))
         parts = {number: sums.bucket(self._buckets[number]) for number in numbers}
-        self._result, self._wide = sums.finish()
+        if self._transport.outlives:  # perhaps for the second time, with another rank
+            self._under_way.clear()
+        if self._result is None:
+            self._result, self._wide = sums.result(apart=self._transport.outlives)
         for number, partials in parts.items():
             if number not in self._under_way:
                 self._begin(number, partials)
@@ -89,6 +93,7 @@ class Reduction:
 
     def finish(self, scale: float) -> Slot:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
+        assert self._result is not None
         for pending in self._under_way.values():
             pending.advance(scale)
         for number, pending in self._under_way.items():

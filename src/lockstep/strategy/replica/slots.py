@@ -248,15 +248,24 @@ class PartialSums:
             self._pool.give_back(slot)
         self._slots.clear()
 
-    def finish(self) -> tuple[Slot, list[Tensor]]:
-        """Return the slot for the result, and its flats in the dtype of the sum; give back the other slots."""
-        if not self._subtrees:
-            slot = self._pool.take()
-            return slot, [torch.zeros_like(f, dtype=WIDE.get(f.dtype, f.dtype)) for f in slot.flats]
-        first, *others = self._subtrees
-        for node in others:
-            self._pool.give_back(self._slots.pop(node))
-        return self._slots.pop(first), self._wide[first]
+    def result(self, *, apart: bool) -> tuple[Slot, list[Tensor]]:
+        """Return a slot for the result, and its flats in the dtype of the sum.
+
+        Args:
+            apart: whether the sum must not be written over what it is made of. Otherwise it is, where there is any.
+        """
+        if self._subtrees and not apart:
+            first = self._subtrees[0]
+            return self._slots[first], self._wide[first]
+        slot = self._pool.take_unfilled()
+        return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
+
+    def finish(self, result: Slot) -> None:
+        """Give back all slots but the result."""
+        for slot in self._slots.values():
+            if slot is not result:
+                self._pool.give_back(slot)
+        self._slots.clear()
 
 
 KEPT_POOLS = 4

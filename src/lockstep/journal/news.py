@@ -27,6 +27,10 @@ class Event(StrEnum):
     LEAVING = "leaving"
     """A `sys.exit` whose process has not ended yet."""
     FAILED = "failed"
+    OUTLIVES = "outlives"
+    """From here on the rank can be replaced, and can wait for others to be."""
+    LIVE = "live"
+    """The rank took a dead one's place, and has caught up with the others."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""Which runs outlive the death of their ranks, and how what that takes is put together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from lockstep.handover.environment import RankEnvironment, decode_place
+from lockstep.journal.news import Event, News
+from lockstep.layout.mesh import Mesh
+from lockstep.rank.rejoin import Rejoining
+from lockstep.run.outlive.rescue import Rescue, history_in
+from lockstep.run.run_state import RunState
+from lockstep.transport.contract import Transport
+from lockstep.transport.history import History
+from lockstep.transport.outliving import OutlivingTransport
+from lockstep.transport.shared_memory import SharedMemoryTransport
+
+
+def outliving(inner: Transport, environment: RankEnvironment, mesh: Mesh, num_lanes: int) -> Transport:
+    """A transport that outlives ranks where the launcher replaces them and every rank holds the whole state."""
+    settings = environment.settings
+    if settings is None or not settings.replaces or settings.evidence or not isinstance(inner, SharedMemoryTransport):
+        return inner
+    if mesh.strategy != "ddp" or num_lanes == 1:
+        return inner
+    left = settings.generation.folder if settings.generation is not None else ""
+    return OutlivingTransport(inner, History(history_in(Path(left)) if left else ""))
+
+
+def outlive(run: RunState, variables: dict[str, str]) -> None:
+    """Let this rank be replaced, and wait for others to be.
+
+    Args:
+        run: the run.
+        variables: the environment of this process.
+    """
+    transport, environment = run.machinery.transport, run.setup.environment
+    if not isinstance(transport, OutlivingTransport) or environment.settings is None:
+        return
+    generation = environment.settings.generation
+    left = Path(generation.folder) if generation is not None else None
+    rescue = Rescue(run, transport, left)
+    run.progress.rescue, transport.rejoin = rescue, Rejoining(environment, rescue)
+    place, rank = decode_place(variables), environment.position.rank
+    if place is None or not place.news.is_open():
+        return
+
+    def live() -> None:
+        run.machinery.metrics.is_held = False
+        if left is not None:
+            shutil.rmtree(left, ignore_errors=True)
+        News(rank, Event.LIVE).tell(place.news.number)
+
+    if left is not None:
+        transport.on_live = live
+    News(rank, Event.OUTLIVES).tell(place.news.number)

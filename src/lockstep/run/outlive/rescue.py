@@ -1,0 +1,158 @@
+"""What a rank keeps for the death of another one: the last place from which a new rank can go on.
+
+    run.epochs, run.steps       -> begin          a replacement takes over what the others left
+    a body of run.epochs begins -> enter_body
+    between two steps           -> enter_boundary
+    the next step has begun     -> enter_step
+    the epochs are over         -> leave_epochs
+
+Models and optimizers are not copied: until a step's gradients are exchanged, every survivor holds them as they were when
+the step began.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from lockstep.checkpoint.folder import StateFolder
+from lockstep.errors import WorldError
+from lockstep.handover.run_folder import write_private
+from lockstep.process_group.default_group import num_exchanges
+from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.moment import Moment
+from lockstep.run.run_state import NoRescue, RunState
+from lockstep.run.saving.load_plan import made
+from lockstep.run.saving.state import counters, write_alone
+from lockstep.transport.history import Part
+from lockstep.transport.outliving import OutlivingTransport
+
+STATE, NOTES = "state", "notes.json"
+
+LOADING = "the ranks were loading a state"
+SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
+LEFT = "the script has left its loop over steps"
+
+
+class Rescue(NoRescue):
+    """What one rank knows.
+
+    Args:
+        run: it calls the methods.
+        transport: the run's.
+        left: what the others left, for a replacement.
+    """
+
+    is_on = True
+
+    def __init__(self, run: RunState, transport: OutlivingTransport, left: Path | None) -> None:
+        self._run, self._transport, self._left = run, transport, left
+        self._moment: Moment | None = None
+        self._has_begun = False
+        self._seen: int | None = None
+        """`Streams.seen` of the others in the step that this replacement takes part in first."""
+
+    # What the loops call
+
+    def begin(self, load: Callable[[], None]) -> None:
+        """Before the first epoch or step: go on from what the others left, or from what `load` loads."""
+        if self._has_begun:
+            load()
+            return
+        self._has_begun = True
+        if self._left is not None and (self._left / STATE).exists():
+            self._take_over(self._left)
+            return
+        with self._transport.history.unkept(LOADING):
+            load()
+
+    def enter_body(self) -> None:
+        """A body of `run.epochs` begins."""
+        self._transport.history.enter(Part.BODY)
+        self._moment = self._now(None, keeps_streams=True)
+
+    def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
+        """The first step of an epoch is next, or one has ended; after the last one, `is_last`."""
+        if not self._run.progress.epochs.is_first:
+            self._transport.history.gap = SECOND_LOOP
+            return
+        self._transport.history.enter(Part.STEP)
+        if is_last and self._seen is not None:
+            self._run.machinery.streams.seen, self._seen = self._seen, None
+        self._moment = self._now(inside, keeps_streams=is_last)
+
+    def enter_step(self) -> None:
+        """A step has begun."""
+        streams = self._run.machinery.streams
+        if self._seen is not None:
+            streams.seen, self._seen = self._seen, None
+        if self._moment is not None:
+            self._moment.seen = streams.seen
+
+    def left_steps(self) -> None:
+        """The script left its loop over steps."""
+        self._transport.history.gap = LEFT
+
+    def leave_epochs(self) -> None:
+        """A loop over epochs is over."""
+        self._transport.history.enter(Part.OUTSIDE)
+        self._moment = self._now(None, keeps_streams=True)
+
+    def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
+        streams = self._run.machinery.streams
+        return Moment(counters(self._run, inside), streams.snapshot() if keeps_streams else None, streams.seen)
+
+    # What a survivor does
+
+    def objection(self) -> str:
+        """Why nobody could go on from here; empty when somebody can."""
+        if num_exchanges() != 0:
+            return "the script has exchanged something through torch.distributed"
+        return self._transport.history.gap
+
+    def leave(self, folder: Path) -> None:
+        """Leave what a replacement needs in `folder`, which is made.
+
+        Raises:
+            OSError: when there is no room.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        moment = self._moment
+        notes = {
+            "history": self._transport.history.encode(),
+            "seen": moment.seen if moment is not None else 0,
+            "resumed": self._run.progress.resumed,
+            "metrics": self._run.machinery.metrics.recent(),
+        }
+        if moment is not None:
+            write_alone(self._run, StateFolder(folder / STATE), moment)
+        write_private(folder / NOTES, json.dumps(notes))
+
+    # What a replacement does
+
+    def _take_over(self, left: Path) -> None:
+        """Load what the others left: as a saved state, but without asking them."""
+        found = StateFolder(left / STATE).read_manifest()
+        if found is None:
+            raise WorldError(f"{left} holds no state for this rank.")
+        plan = made(self._run, *found, {})
+        plan.load_all_but_models()
+        plan.load_models()
+        notes = json.loads((left / NOTES).read_text())
+        epochs, steps = notes["resumed"]
+        self._run.progress.resumed = epochs, steps
+        self._run.progress.has_begun = True
+        self._run.machinery.metrics.catch_up(notes["metrics"])
+        if self._run.progress.goes_on is None:
+            self._run.machinery.streams.seen = notes["seen"]
+        else:
+            self._seen = notes["seen"]
+
+
+def history_in(left: Path) -> str:
+    """What the ranks that are left have heard."""
+    notes: dict[str, str] = json.loads((left / NOTES).read_text())
+    return notes["history"]

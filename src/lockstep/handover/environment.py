@@ -15,6 +15,7 @@ from typing import Any
 from lockstep.errors import UsageError
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
 from lockstep.layout.mesh import Form
 
@@ -67,6 +68,8 @@ class RankSettings:
     """What `verify` or `bench` wants recorded (`lockstep.run.witness.witness` and `meter`); empty for a normal run."""
     saving: Saving | None = None
     """Where and when the state is saved by itself, from the command line."""
+    restart: Restart = field(default_factory=Restart)
+    """Which start of the run's ranks this is."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": master_port,
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RESTART_COUNT": settings.restart.number,
+        "TORCHELASTIC_MAX_RESTARTS": settings.restart.most,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # nothing serves before a script wants it; then rank 0 may
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
@@ -139,6 +142,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
             "arithmetic": Arithmetic(**own["arithmetic"]),
+            "restart": Restart(**own["restart"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
         }
         settings = RankSettings(**{**own, **parsed})

@@ -80,6 +80,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         arithmetic=request.arithmetic,
         evidence=request.evidence,
         saving=request.saving,
+        restart=request.restart,
     )
     position = Position(rank, rank, request.ranks, request.ranks)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}

@@ -28,6 +28,8 @@ class Start:
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
         if tasks != 1 and not self._fresh:
             self._fresh = True
+            if request.restart.number:
+                return
             text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
             saying.line(Line("note", text))
 
@@ -61,7 +63,8 @@ class Start:
             import_s=(self._ready_ns - began_ns) / 1e9,
             fork_s=(time.monotonic_ns() - self._ready_ns) / 1e9,
         )
-        self._saying.line(logs_line(request.run_folder, times, self._fresh))
+        if not request.restart.number:
+            self._saying.line(logs_line(request.run_folder, times, self._fresh))
         if request.verbosity is Verbosity.DETAILED:
             folder = RunFolder(request.run_folder)
             for line in rank_lines(pids, {number: folder.log(number) for number in pids}):

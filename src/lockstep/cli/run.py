@@ -91,8 +91,8 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
 @click.option(
     *spellings("--on-failure"),
-    type=click.Choice(list(OnFailure)),
-    default=OnFailure.REPLACE,
+    type=click.Choice([choice.value for choice in OnFailure]),
+    default=OnFailure.REPLACE.value,
     help="When a rank is lost: go on with as many ranks, with fewer, or stop.",
 )
 @click.option(

@@ -21,7 +21,7 @@ from lockstep.cli.shared_options import (
     check_form,
     form_from,
 )
-from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, variable, without_meaning
+from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, spellings, variable, without_meaning
 from lockstep.errors import UsageError
 from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import STATES
@@ -30,7 +30,7 @@ from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.request import LaunchRequest, OnFailure, Recovery, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
@@ -89,6 +89,19 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
     "--save-every", "--save_every", default=None, metavar="500steps|10min|epoch", help="Save the state by itself."
 )
 @click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
+@click.option(
+    *spellings("--on-failure"),
+    type=click.Choice([choice.value for choice in OnFailure]),
+    default=OnFailure.REPLACE.value,
+    help="When a rank is lost: go on with as many ranks, with fewer, or stop.",
+)
+@click.option(
+    *spellings("--max-restarts"),
+    type=int,
+    envvar=variable("--max-restarts"),
+    default=None,
+    help="How often all ranks may start again. [default: 3; 0 without lockstep.init]",
+)
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
@@ -133,6 +146,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
+    recovery = recovery_from(own["on_failure"], own["max_restarts"])
     check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
@@ -164,6 +178,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
+            recovery=recovery,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
@@ -185,6 +200,8 @@ OWN_OPTIONS = (
         "name",
         "save_every",
         "keep",
+        "on_failure",
+        "max_restarts",
         "log_dir",
         "fresh",
         "quiet",
@@ -204,6 +221,22 @@ OWN_OPTIONS = (
         "args",
     ),
 )
+
+
+def recovery_from(on_failure: str, max_restarts: int | None) -> Recovery:
+    """What the options say about lost ranks.
+
+    Raises:
+        UsageError: for what cannot be, or not yet.
+    """
+    if on_failure == OnFailure.SHRINK:
+        raise UsageError(
+            "--on-failure shrink cannot go on with fewer ranks yet.",
+            "Choose replace, or start a run with --save-every again on fewer ranks.",
+        )
+    if max_restarts is not None and max_restarts < 0:
+        raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
+    return Recovery(OnFailure(on_failure), max_restarts)
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:

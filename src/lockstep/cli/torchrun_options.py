@@ -35,7 +35,6 @@ WITH_VALUE = (
     "--local-ranks-filter",
     "--duplicate-stdout-filters",
     "--duplicate-stderr-filters",
-    "--max-restarts",
 )
 SWITCHES = ("--standalone", "--run-path", "--virtual-local-rank")
 SHORT = {"--redirects": "-r", "--tee": "-t"}

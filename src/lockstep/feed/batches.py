@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep.feed.copy_stream import Copy, CopyStream
-from lockstep.feed.under_way import UnderWay, blamed
+from lockstep.feed.under_way import UnderWay, blamed, killed_worker
 
 
 class Batches(Iterator[Any]):
@@ -26,10 +26,15 @@ class Batches(Iterator[Any]):
     def _fetch(self) -> Any:
         try:
             return next(self._fetched)
-        except RuntimeError as error:
-            if self._fetching is not None and type(error) is RuntimeError and str(error).startswith("DataLoader "):
-                error.add_note(self._fetching.told(blamed(self._fetched)))
-            raise
+        except (RuntimeError, OSError, EOFError) as error:
+            if self._fetching is None:
+                raise
+            failure = killed_worker(self._fetched, error) or error
+            if type(failure) is RuntimeError and str(failure).startswith("DataLoader "):
+                failure.add_note(self._fetching.told(blamed(self._fetched)))
+            if failure is error:
+                raise
+            raise failure from error
 
     def look_ahead(self) -> None:
         """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random

@@ -7,12 +7,18 @@ microsecond per sample.
 from __future__ import annotations
 
 import mmap
+import signal
+from multiprocessing.connection import wait
 from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE
 
 ROW = 64
 MAX_INDEX = ROW - 2
+ENDS_WITHIN_S = 1.0
+"""How long a worker may take to end after its connection broke."""
+IN_WORKER = "in DataLoader worker process"
+"""In the message of an exception that a worker passed on; then the worker lives."""
 NOTHING, ONE, SEVERAL = 0, 1, 2
 _ROUND_IT = "lockstep: while fetching a whole lane of the data set at once: sample {index} or a later one of the lane"
 _UNKNOWN = "lockstep: while fetching an unknown sample of the data set"
@@ -56,6 +62,27 @@ class UnderWay:
                 note = SAMPLE_NOTE if row[0] == ONE else _ROUND_IT
                 return note.format(index=row[2 : 2 + row[1]].decode(errors="replace"))
         return _UNKNOWN
+
+
+def killed_worker(iterator: Any, error: Exception) -> RuntimeError | None:
+    """Say as torch does that a signal killed a worker, if that is what `error` comes from.
+
+    torch says it in one of three ways, by what it noticed first: so, or that a worker "exited unexpectedly", or with
+    the error of a connection that broke while its process was ending.
+    """
+    if IN_WORKER in str(error):
+        return None
+    workers = list(getattr(iterator, "_workers", ()))
+    try:
+        if isinstance(error, ConnectionError | EOFError):
+            wait([worker.sentinel for worker in workers], ENDS_WITHIN_S)
+        ended = [(worker.pid, -worker.exitcode) for worker in workers if (worker.exitcode or 0) < 0]
+    except RuntimeError as told:  # torch's handler of SIGCHLD raises wherever the process is
+        return told
+    if not ended:
+        return None
+    pid, number = ended[0]
+    return RuntimeError(f"DataLoader worker (pid {pid}) is killed by signal: {signal.strsignal(number)}.")
 
 
 def blamed(iterator: Any) -> list[int]:

@@ -16,6 +16,7 @@ from lockstep.errors import UsageError
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
 from lockstep.layout.mesh import Form
 
@@ -72,6 +73,8 @@ class RankSettings:
     """Whether the launcher replaces a rank that dies."""
     generation: Generation | None = None
     """The generation in which this rank takes a dead one's place; None at the start of the run."""
+    restart: Restart = field(default_factory=Restart)
+    """Which start of the run's ranks this is."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": master_port,
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RESTART_COUNT": settings.restart.number,
+        "TORCHELASTIC_MAX_RESTARTS": settings.restart.most,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # nothing serves before a script wants it; then rank 0 may
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
@@ -144,6 +147,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
             "arithmetic": Arithmetic(**own["arithmetic"]),
+            "restart": Restart(**own["restart"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
             "generation": Generation(**own["generation"]) if own.get("generation") else None,
         }

@@ -84,6 +84,15 @@ class RunFolder:
         """The file through which the ranks' process groups meet in the `number`-th `lockstep.init` of the run."""
         return self.path / f"store-{number}"
 
+    def before(self, restart: int) -> Path:
+        """What the ranks left when all of them started again for the `restart`-th time: journals, failures, decisions."""
+        return self.path / f"before-restart-{restart}"
+
+    def of_one_start(self) -> list[Path]:
+        """What belongs to one start of the ranks; logs and metrics go on when all ranks start again."""
+        folders = [self.path / name for name in ("journal", "failures", "evidence")]
+        return [*folders, self.decided, self.result, self.stages, self.generation, *sorted(self.path.glob("store-*"))]
+
     def folders(self) -> list[Path]:
         """All folders, parents first."""
         return [self.path, *(self.path / name for name in ("journal", "logs", "failures", "evidence"))]

@@ -23,6 +23,7 @@ from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PEER = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
@@ -36,6 +37,8 @@ class FailureKind(StrEnum):
     """The script, an option or the data: exit code 2."""
     SCRIPT = "script"
     """An exception of the script."""
+    WORKER = "worker"
+    """A process that loads samples was killed: the machine's doing."""
     PEER = "peer"
     """A consequence of another rank's end."""
 
@@ -105,7 +108,16 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):
         return FailureKind.PEER
-    return FailureKind.SCRIPT
+    return FailureKind.WORKER if _lost_worker(error) else FailureKind.SCRIPT
+
+
+def _lost_worker(error: BaseException | None) -> bool:
+    """Whether torch says so; it says first that the worker "exited unexpectedly", and by its cause what killed it."""
+    while isinstance(error, RuntimeError):
+        if _LOST_WORKER.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _without_leading(trace: TracebackType | None, hidden: tuple[Path, ...]) -> TracebackType | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.claim import check_name
+from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RUNS, RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
@@ -76,6 +77,32 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
     return folder
 
 
+def renew_run_folder(request: LaunchRequest) -> Restart:
+    """Put aside what the ranks left that have ended, so that nobody takes it for the next ranks'.
+
+    Returns:
+        The next start of the ranks; how often that may happen stays the same.
+
+    Raises:
+        WorldError: when files cannot be moved or made.
+    """
+    folder, number = RunFolder(request.run_folder), request.restart.number + 1
+    aside = folder.before(number)
+    try:
+        aside.mkdir(mode=0o700)
+        for path in folder.of_one_start():
+            with suppress(FileNotFoundError):
+                path.rename(aside / path.name)
+        for path in folder.folders():
+            path.mkdir(mode=0o700, exist_ok=True)
+        for rank in range(request.ranks):
+            make_ring(folder.journal(rank), rank)
+    except OSError as error:
+        raise WorldError(f"The run folder {request.run_folder} cannot be used again: {error.strerror}.") from None
+    size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
+    return Restart(number, request.restart.most, size)
+
+
 def plan(request: LaunchRequest) -> dict[str, Any]:
     """What the launcher decided, for plan.json."""
     return {
@@ -91,6 +118,8 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "precision": request.arithmetic.precision,
         "numerics": request.arithmetic.numerics,
         "fresh": request.fresh,
+        "on_failure": request.recovery.on_failure,
+        "max_restarts": request.recovery.max_restarts,
         "why": request.why,
     }
 

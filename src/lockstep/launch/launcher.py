@@ -23,10 +23,8 @@ from lockstep.launch.screen.report import Line, alone_line, done_lines, ranks_li
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.supervise.observer import Observer
-from lockstep.launch.supervise.run_store import RunStore
-from lockstep.launch.supervise.supervisor import Supervisor
-from lockstep.launch.verdict import Verdict, judge, signal_name
+from lockstep.launch.supervise.worlds import World, Worlds
+from lockstep.launch.verdict import signal_name
 from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 
 
@@ -71,36 +69,33 @@ def _launch(
 ) -> Outcome:
     began_ns, signals = start
     pressure = read_memory_pressure()
-    folder = RunFolder(request.run_folder)
     losses = Losses(saying)
-    observer = Observer(request, folder, losses)
-    with RunStore() as store:
-        ending = Supervisor(request, folder, nursery, saying, losses, observer, store, began_ns, signals).run()
-    observer.last_words()
-    verdict = judge(ending.ends, ending.interrupted_by)
+    world = Worlds(request, nursery, losses, began_ns, signals).run()
+    ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
     outcome = Outcome(
         exit_code=verdict.exit_code or (1 if lost else 0),
         run_folder=request.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
-        block=failure_block(verdict, _evidence(verdict, folder, observer, pressure)) or lost_block(lost),
+        block=failure_block(verdict, _evidence(world, RunFolder(request.run_folder), pressure)) or lost_block(lost),
         joined=ending.joined or request.ranks == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
-    _say_ending(request, saying, outcome, ending.interrupted_by, observer.result())
+    _say_ending(request, saying, outcome, ending.interrupted_by, world.observer.result())
     return outcome
 
 
-def _evidence(verdict: Verdict, folder: RunFolder, observer: Observer, before: MemoryPressure) -> Evidence:
-    rank = verdict.culprit.rank if verdict.culprit is not None else 0
+def _evidence(world: World, folder: RunFolder, before: MemoryPressure) -> Evidence:
+    culprit = world.verdict.culprit
+    rank = culprit.rank if culprit is not None else 0
     log = folder.log(rank)
-    killed = verdict.culprit is not None and verdict.culprit.signal == signal.SIGKILL
+    killed = culprit is not None and culprit.signal == signal.SIGKILL
     return Evidence(
-        tail=observer.tail(rank),
+        tail=world.observer.tail(rank),
         log=log,
-        stack=crash_stack(log.read_bytes()) if log.exists() else "",
+        stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
         kill_reason=explain_kill(before, read_memory_pressure()) if killed else "",
     )
 

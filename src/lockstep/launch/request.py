@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
@@ -24,6 +25,30 @@ class Verbosity(IntEnum):
     NORMAL = 1
     DETAILED = 2
     """Also each rank's process and log."""
+
+
+class OnFailure(StrEnum):
+    """What happens when a rank is lost."""
+
+    REPLACE = "replace"
+    """The run goes on with as many ranks: the lost one is replaced in place, or all start again."""
+    SHRINK = "shrink"
+    """The run goes on with the ranks that are left. Not yet."""
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What `lockstep.launch.recovery` may do."""
+
+    on_failure: OnFailure = OnFailure.STOP
+    max_restarts: int | None = None
+    """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a rank may be replaced in place, where script and strategy allow it."""
+        return self.on_failure is OnFailure.REPLACE and self.max_restarts != 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +101,9 @@ class LaunchRequest:
     """The ranks' working directory; None: that of this process."""
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
+    recovery: Recovery = field(default_factory=Recovery)
+    restart: Restart = field(default_factory=Restart)
+    """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
 

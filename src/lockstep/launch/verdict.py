@@ -25,6 +25,8 @@ class RankEnd:
     stopped: bool
     """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
     failure: Failure | None
+    left: bool = False
+    """Whether its script said `sys.exit`."""
 
 
 def was_stopped(by: int, sent: Collection[int]) -> bool:

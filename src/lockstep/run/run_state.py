@@ -37,6 +37,8 @@ class NoStates:
     """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps`."""
 
     is_on = False
+    place = ""
+    """The folder of the states."""
 
     def begin(self) -> None:
         """Before the first epoch or step: load the newest state."""

@@ -179,7 +179,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
         ledger=ledger,
-        metrics=MetricsFile(folder.metrics if folder and rank == 0 else None, ledger),
+        metrics=_metrics(environment, folder, ledger),
         strangers=Strangers(progress.position, progress.models),
         shares=Shares(),
         scaler=precision.scale,
@@ -204,6 +204,12 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         placement=placement,
     )
     return RunState(setup, machinery, progress)
+
+
+def _metrics(environment: RankEnvironment, folder: RunFolder | None, ledger: Ledger) -> MetricsFile:
+    path = folder.metrics if folder is not None and environment.position.rank == 0 else None
+    settings = environment.settings
+    return MetricsFile(path, ledger, settings.restart.metrics_bytes if settings is not None else 0)
 
 
 def _observe(witness: Witness, carried: Path, machinery: Machinery, progress: Progress) -> None:

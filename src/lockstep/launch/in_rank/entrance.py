@@ -139,6 +139,7 @@ def _exit_code(ending: SystemExit) -> int:
 
 def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     sys.last_value = error  # exit handlers see that the script did not end well
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # with a loader worker torch's handler raises wherever we are
     is_peer = kind_of(error) is FailureKind.PEER
     if is_peer:
         # Usually the cause is reported meanwhile, and the launcher stops this rank. If all wrote records and took

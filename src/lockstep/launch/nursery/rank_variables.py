@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
+from lockstep.handover.generation import Generation
 from lockstep.launch.in_rank.task import RankTask
 from lockstep.launch.request import LaunchRequest
 from lockstep.machine.leftovers import MARKER
@@ -39,7 +40,13 @@ def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> 
     }
 
 
-def rank_task(request: LaunchRequest, rank: int, port: int, changed: Mapping[str, str | None]) -> RankTask:
+def rank_task(
+    request: LaunchRequest,
+    rank: int,
+    port: int,
+    changed: Mapping[str, str | None],
+    generation: Generation | None = None,
+) -> RankTask:
     """Everything that a rank needs to know.
 
     Args:
@@ -47,6 +54,7 @@ def rank_task(request: LaunchRequest, rank: int, port: int, changed: Mapping[str
         rank: the rank; on one node also its local rank.
         port: where the run's store answers on 127.0.0.1.
         changed: what has changed in the launcher's environment since the nursery was started.
+        generation: that in which it takes a dead one's place; None at the start of the run.
     """
     return RankTask(
         rank=rank,
@@ -55,12 +63,18 @@ def rank_task(request: LaunchRequest, rank: int, port: int, changed: Mapping[str
         args=request.args_of(rank),
         folder=str(request.folder or Path.cwd()),
         run_folder=str(request.run_folder.absolute()),
-        variables={**changed, **rank_variables(request, rank, port, os.environ)},
+        variables={**changed, **rank_variables(request, rank, port, os.environ, generation)},
         parcel=request.call.parcel if request.call is not None else "",
     )
 
 
-def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mapping[str, str]) -> dict[str, str | None]:
+def rank_variables(
+    request: LaunchRequest,
+    rank: int,
+    port: int,
+    present: Mapping[str, str],
+    generation: Generation | None = None,
+) -> dict[str, str | None]:
     """The differences between the nursery's environment and the rank's; None removes a variable.
 
     Args:
@@ -68,6 +82,7 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         rank: the rank; on one node also its local rank.
         port: where the run's store answers on 127.0.0.1.
         present: the launcher's environment: what the user set there is kept.
+        generation: as above.
     """
     settings = RankSettings(
         run_folder=request.run_folder.absolute(),
@@ -80,6 +95,9 @@ def rank_variables(request: LaunchRequest, rank: int, port: int, present: Mappin
         arithmetic=request.arithmetic,
         evidence=request.evidence,
         saving=request.saving,
+        replaces=request.recovery.replaces,
+        generation=generation,
+        restart=request.restart,
     )
     position = Position(rank, rank, request.ranks, request.ranks)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}

@@ -53,7 +53,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         return ""
     if end.failure is not None and end.failure.kind is FailureKind.USAGE:
         return mistake_text(*end.failure.mistake)
-    doing = _last_work(evidence.tail)
+    doing = last_work(evidence.tail)
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
     lines = [f"FAILED    {headline}"]
@@ -72,7 +72,8 @@ def lost_block(lost: Sequence[str]) -> str:
     return "\n".join([*lines, *(f"{INDENT}{visible(one)}" for one in lost)])
 
 
-def _last_work(tail: Sequence[Record]) -> Record | None:
+def last_work(tail: Sequence[Record]) -> Record | None:
+    """What a rank did last, from its newest records; None when it kept no journal."""
     work = [record for record in tail if record.phase not in (Phase.FAILED, Phase.FINISHED)]
     return work[-1] if work else None
 

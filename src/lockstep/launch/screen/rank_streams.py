@@ -6,6 +6,7 @@ Each byte goes into the rank's log, and to the terminal as `rank_output` decides
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class _Stream:
     rank: int
     target: int
     descriptor: int
+    is_hidden: bool = False
+    """Whether what it says was said before: it is in the log only."""
     cutter: LineCutter = field(default_factory=LineCutter)
 
 
@@ -42,12 +45,17 @@ class RankStreams:
         self._streams: list[_Stream] = []
         self._others = OtherRanks(logs)
 
-    def new_pipes(self, rank: int) -> tuple[int, int]:
-        """Return the writing ends of a rank's standard output and error; the caller closes them."""
+    def new_pipes(self, rank: int, *, hidden: bool = False) -> tuple[int, int]:
+        """Return the writing ends of a rank's standard output and error; the caller closes them.
+
+        Args:
+            rank: the rank.
+            hidden: whether what comes is not shown, until `show`.
+        """
         ends = []
         for target in (OUT, ERR):
             reading, writing = os.pipe()
-            stream = _Stream(rank, target, reading)
+            stream = _Stream(rank, target, reading, hidden)
             self._streams.append(stream)
             self._open.add(reading)
             self._selector.register(reading, selectors.EVENT_READ, self._reader(stream))
@@ -68,7 +76,7 @@ class RankStreams:
         if reason := self._logs[stream.rank].write(data):
             log = self._paths[stream.rank]
             self._losses.add(f"{log} cannot be written ({reason}): later output of rank {stream.rank} is not in it")
-        if self._terminal is None:
+        if self._terminal is None or stream.is_hidden:
             return
         if stream.rank == 0 and (reason := self._terminal.pass_through(stream.target, data)):
             name, log = _NAMES[stream.target], self._paths[0]
@@ -88,6 +96,14 @@ class RankStreams:
         self._selector.unregister(stream.descriptor)
         self._open.discard(stream.descriptor)
         os.close(stream.descriptor)
+
+    def show(self, rank: int) -> None:
+        """Show what a rank says from now on."""
+        for stream in self._streams:
+            if stream.rank == rank and stream.is_hidden:
+                while stream.descriptor in self._open and select.select([stream.descriptor], [], [], 0)[0]:
+                    self._reader(stream)()
+                stream.is_hidden = False
 
     def show_due(self, now: float) -> float | None:
         """Show the other ranks' lines whose time has come; return the time of the next one, or None."""

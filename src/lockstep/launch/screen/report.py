@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.handover.arithmetic import arithmetic_text
+from lockstep.launch.recovery import Loss, RestartAll
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.mesh import choose_mesh
 
@@ -126,6 +127,28 @@ def still_alone_line(ranks: int, seconds: float) -> Line:
     return Line(
         "warning", f"{ranks} ranks have run for {seconds:.0f} s without joining each other: is each training alone?"
     )
+
+
+def restart_line(decision: RestartAll, step: int | None) -> Line:
+    """Say what was lost, and that all ranks start again.
+
+    Args:
+        decision: to start all ranks again.
+        step: of the newest state; None when there is none.
+    """
+    place = "the beginning" if step is None else f"state step-{step}"
+    again = f"all ranks start again (restart {decision.number} of {decision.most})"
+    return Line("restart", f"{decision.loss.sentence}; {again}, from {place}")
+
+
+def replaced_line(loss: Loss, seconds: float) -> Line:
+    """Say what was lost, and that it was replaced."""
+    return Line("replace", f"{loss.sentence}; replaced in {seconds:.1f} s, nothing recomputed")
+
+
+def stop_line(reason: str) -> Line:
+    """Say why nothing starts again."""
+    return Line("stop", reason)
 
 
 def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[Line]:

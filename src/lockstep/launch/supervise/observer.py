@@ -32,13 +32,16 @@ STILL_ALONE_S = 60.0
 class Observer:
     """Looks into the run folder now and then."""
 
-    def __init__(self, request: LaunchRequest, folder: RunFolder, losses: Losses) -> None:
+    def __init__(
+        self, request: LaunchRequest, folder: RunFolder, losses: Losses, *, has_said_decided: bool = False
+    ) -> None:
         self._request = request
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
         self._progress = Progress()
-        self._decided_said = False
+        self.has_said_decided = has_said_decided
+        """Whether the lines about lanes and numerics were said; said once, however often the ranks start."""
         self._decided_at: float | None = None
         self._next_plain: float | None = None
         self._warn_alone_at = math.inf if request.ranks == 1 else 0.0
@@ -49,7 +52,7 @@ class Observer:
         self._look_for_losses()
         if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
-        if not self._decided_said:
+        if not self.has_said_decided:
             self._say_decided(now)
         if self.paused:
             self._saying.terminal.progress(None)
@@ -93,11 +96,11 @@ class Observer:
         """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
-        if decided and not self._decided_said and self._request.verbosity is not Verbosity.QUIET:
+        if decided and not self.has_said_decided and self._request.verbosity is not Verbosity.QUIET:
             self._say_lanes(decided)
 
     def _say_lanes(self, decided: Mapping[str, Any]) -> None:
-        self._decided_said = True
+        self.has_said_decided = True
         self._saying.line(lanes_line(decided, self._request.threads))
         if decided.get("arithmetic"):
             self._saying.line(numerics_line(decided))
@@ -119,6 +122,12 @@ class Observer:
     def result(self) -> Mapping[str, Any]:
         """What rank 0 left at the end; empty when it left nothing."""
         return _read_json(self._folder.result)
+
+    @property
+    def uses_lockstep(self) -> bool:
+        """Whether the script called `lockstep.init` on some rank."""
+        lasts = [last for journal in self._journals if (last := journal.last()) is not None]
+        return self._folder.decided.exists() or any(last.phase is not Phase.PAUSED for last in lasts)
 
     @property
     def met(self) -> bool:

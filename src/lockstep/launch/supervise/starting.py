@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from lockstep.errors import WorldError
+from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.in_rank.task import write_task
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -28,16 +29,26 @@ class Start:
         tasks = nursery.ready.tasks if nursery.ready is not None else 1
         if tasks != 1 and not self._fresh:
             self._fresh = True
+            if request.restart.number:
+                return
             text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
             saying.line(Line("note", text))
 
-    def rank(self, number: int, pipes: tuple[int, int], news: int) -> None:
+    def rank(self, number: int, pipes: tuple[int, int], news: int, generation: Generation | None = None) -> None:
         """Order a rank; its pipes (standard output and error) are closed here.
+
+        Args:
+            number: the rank.
+            pipes: for its standard output and error.
+            news: the pipe on which it tells what has happened.
+            generation: that in which it takes a dead one's place; None at the start of the run.
 
         Raises:
             WorldError: when the nursery takes no orders.
         """
-        order = write_task(rank_task(self._request, number, self._store.port, self._nursery.changed(os.environ)))
+        order = write_task(
+            rank_task(self._request, number, self._store.port, self._nursery.changed(os.environ), generation)
+        )
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
         sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))
@@ -61,7 +72,8 @@ class Start:
             import_s=(self._ready_ns - began_ns) / 1e9,
             fork_s=(time.monotonic_ns() - self._ready_ns) / 1e9,
         )
-        self._saying.line(logs_line(request.run_folder, times, self._fresh))
+        if not request.restart.number:
+            self._saying.line(logs_line(request.run_folder, times, self._fresh))
         if request.verbosity is Verbosity.DETAILED:
             folder = RunFolder(request.run_folder)
             for line in rank_lines(pids, {number: folder.log(number) for number in pids}):

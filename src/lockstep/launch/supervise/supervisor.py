@@ -9,19 +9,20 @@ import os
 import selectors
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lockstep.errors import WorldError
+from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind, read_failure
 from lockstep.journal.news import Event, read_news
 from lockstep.launch import stopping
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signal, Signalled, Spawned, StartStore, Sweep, Swept
+from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, StartStore, Sweep, Swept
+from lockstep.launch.recovery import Loss
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.rank_streams import RankStreams
@@ -29,6 +30,8 @@ from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
+from lockstep.launch.supervise.orders import Orders
+from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.verdict import RankEnd, was_stopped
@@ -57,21 +60,25 @@ class Ending:
     ends: list[RankEnd]
     interrupted_by: int
     joined: bool
+    nursery_is_gone: bool
+    """Whether the nursery is gone, so that nothing can be started again."""
 
 
 @dataclass
 class Supervisor:
-    """One run. `run` returns when no process of it is left."""
+    """One start of all ranks of a run. `run` returns when no process of them is left."""
 
     request: LaunchRequest
     folder: RunFolder
     nursery: NurseryHandle
-    saying: Saying
     losses: Losses
     observer: Observer
     store: RunStore
     began_ns: int
     signals: CaughtSignals
+    """Open: they are caught as long as the run may start again."""
+    history: list[Loss]
+    """What was lost so far, in all worlds."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _plan: stopping.Plan = ()
@@ -81,9 +88,13 @@ class Supervisor:
     _serves: bool = False
     _swept: bool = False
     _lost: bool = False
-    _asked: deque[float] = field(default_factory=deque)
-    """When each order that the nursery has not answered was sent."""
-    _gave_up: bool = False
+    _has_begun: bool = False
+    """Whether all ranks have had a process."""
+
+    @property
+    def saying(self) -> Saying:
+        """Where lines go."""
+        return self.losses.saying
 
     def run(self) -> Ending:
         """Start the ranks, watch until all have ended, sweep up.
@@ -93,22 +104,29 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
         self._streams = RankStreams(self._selector, logs, self.losses)
+        self._orders = Orders(self.nursery)
+        self._replacements = Replacements(
+            self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
+        )
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
-            with self.signals:
-                self._register()
-                if self.nursery.ready is not None:
-                    self._start_ranks()
-                self._watch(self._all_ended)
-                self._sweep()
+            self._register()
+            self._on_signal()
+            if self.nursery.ready is not None and not self._interrupted_by:
+                self._start_ranks()
+            self._watch(self._all_ended)
+            self._sweep()
         finally:
             self._streams.end()
+            self._replacements.clean_up()
             self._selector.close()
             os.close(self._news)
             os.close(self._news_end)
-        ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
-        return Ending(ends, self._interrupted_by, self._joined or self.observer.met)
+        ended = {number: rank.end for number, rank in self._ranks.items() if rank.end is not None}
+        ends = [self._replacements.end_of(number, end) for number, end in ended.items()]
+        gone = self._lost or self._orders.gave_up
+        return Ending(ends, self._interrupted_by, self._joined or self.observer.met, gone)
 
     def _register(self) -> None:
         for source, handler in (
@@ -127,7 +145,7 @@ class Supervisor:
                 self.observer.look(now)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._give_up_on_nursery(now)
+            give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interrupted_by))
             moments = [
                 look_at,
                 deadline,
@@ -153,6 +171,10 @@ class Supervisor:
             self._ranks[number] = _Rank()
             start.rank(number, self._streams.new_pipes(number), self._news_end)
 
+    def _start_replacement(self, number: int, generation: Generation) -> None:
+        self._ranks[number] = _Rank()
+        self._start.rank(number, self._streams.new_pipes(number, hidden=True), self._news_end, generation)
+
     # Events
 
     def _on_nursery(self) -> None:
@@ -170,12 +192,13 @@ class Supervisor:
                 raise WorldError(message.sentence)
             case Spawned():
                 self._ranks[message.rank].pid = message.pid
-                if all(rank.pid for rank in self._ranks.values()):
+                if not self._has_begun and all(rank.pid for rank in self._ranks.values()):
+                    self._has_begun = True
                     self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
             case Exited():
                 self._on_exit(message)
             case Signalled():
-                self._asked.popleft()
+                self._orders.answered()
             case Swept():
                 self._swept = True
 
@@ -184,10 +207,13 @@ class Supervisor:
         self._on_news()
         failure = self._failure_of(number)
         stopped = was_stopped(message.signal, rank.sent)
-        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure)
+        left = rank.leaving is not None
+        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure, left)
         if rank.leaving is not None and stopped:
             code, time_ns = rank.leaving
-            rank.end = RankEnd(number, code, 0, time_ns, False, failure)
+            rank.end = RankEnd(number, code, 0, time_ns, False, failure, left)
+        if self._may_replace() and self._replacements.take(rank.end, self._running()):
+            return
         if failure is not None:
             self._stop_for(number, failure.kind)
         elif message.code and not stopped and self._may_stop_for(FailureKind.SCRIPT):
@@ -202,8 +228,8 @@ class Supervisor:
             news = read_news(line)
             match news.event:
                 case Event.JOINED | Event.MET:
-                    if news.event is Event.MET and not self._joined and self.request.verbosity is not Verbosity.QUIET:
-                        self.saying.line(plain_line())
+                    if news.event is Event.MET and not self._joined:
+                        self._say_plain()
                     self._joined = True
                 case Event.STORE:
                     self._serve()
@@ -211,8 +237,26 @@ class Supervisor:
                     self._ranks[news.rank].leaving = (news.code, news.time_ns)
                 case Event.FAILED:
                     self._ranks[news.rank].failure = news.failure
-                    if (failure := self._failure_of(news.rank)) is not None:
+                    failure = self._failure_of(news.rank)
+                    if failure is not None and not self._will_replace(news.rank, failure):
                         self._stop_for(news.rank, failure.kind)
+                case Event.OUTLIVES:
+                    self._replacements.outliving.add(news.rank)
+                case Event.LIVE:
+                    self._streams.show(news.rank)
+                    self._replacements.live(news.rank)
+
+    def _may_replace(self) -> bool:
+        return not (self._interrupted_by or self._plan or self._stopping_for)
+
+    def _will_replace(self, number: int, failure: Failure) -> bool:
+        """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
+        end = RankEnd(number, 1, 0, failure.time_ns, False, failure)
+        return self._may_replace() and self._replacements.may_take(end, self._running() - {number})
+
+    def _say_plain(self) -> None:
+        if self.request.verbosity is not Verbosity.QUIET and not self.request.restart.number:
+            self.saying.line(plain_line())
 
     def _failure_of(self, number: int) -> Failure | None:
         return self._ranks[number].failure or read_failure(self.folder.failure(number))
@@ -255,7 +299,7 @@ class Supervisor:
             failure = self._failure_of(number)
             end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, failure)
             self._ranks[number].end = end
-        if not (self._interrupted_by or self._gave_up):
+        if not (self._interrupted_by or self._orders.gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     # Stopping
@@ -268,19 +312,7 @@ class Supervisor:
     def _send(self, number: int, ranks: frozenset[int]) -> None:
         for rank in ranks:
             self._ranks[rank].sent.add(number)
-        if ranks and self.nursery.send(Signal(number, tuple(sorted(ranks)))):
-            self._asked.append(time.monotonic())
-
-    def _give_up_on_nursery(self, now: float) -> float:
-        """Kill a nursery that does not answer an order, with everything below it; return the moment to look again."""
-        if not self._asked or self._gave_up:
-            return float("inf")
-        late_at = self._asked[0] + (stopping.ANSWER_S if self._interrupted_by else stopping.PATIENT_ANSWER_S)
-        if now < late_at:
-            return late_at
-        self._gave_up = True
-        self.nursery.kill()
-        return float("inf")
+        self._orders.signal(number, ranks)
 
     def _sweep(self) -> None:
         """End what the ranks left behind, then read the pipes to their end."""
@@ -288,6 +320,7 @@ class Supervisor:
         if self._ranks and not self._lost and self.nursery.send(Sweep()):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
             if not (self._swept or self._lost):
+                self._lost = True
                 self.nursery.kill()
                 self.nursery.bury()
         self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)

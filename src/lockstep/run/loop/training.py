@@ -73,6 +73,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
     run.progress.rescue.begin(run.progress.automatic.begin)
+    run.machinery.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
     ledger = run.machinery.ledger
     ledger.step_in_epoch, ledger.steps_per_epoch = epoch.done, len(epoch.steps)

@@ -145,6 +145,7 @@ class Rescue(NoRescue):
         epochs, steps = notes["resumed"]
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
+        self._run.machinery.metrics.earlier.keep_all()
         self._run.machinery.metrics.catch_up(notes["metrics"])
         if self._run.progress.goes_on is None:
             self._run.machinery.streams.seen = notes["seen"]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lockstep.run.position.earlier_lines import EarlierLines
 from lockstep.run.position.kept_file import append_line
 from lockstep.run.position.ledger import Ledger
 
@@ -23,10 +24,17 @@ MOST_BYTES = 4 << 20
 
 
 class MetricsFile:
-    """Appends to `metrics.jsonl`; does nothing where there is no folder or this is not rank 0."""
+    """Appends to `metrics.jsonl`; does nothing where there is no folder or this is not rank 0.
 
-    def __init__(self, path: Path | None, ledger: Ledger) -> None:
+    Args:
+        path: the file; None where nothing is written.
+        ledger: it shows the newest values.
+        earlier_bytes: how much of the file was written by ranks before these.
+    """
+
+    def __init__(self, path: Path | None, ledger: Ledger, earlier_bytes: int = 0) -> None:
         self._path, self._ledger = path, ledger
+        self.earlier = EarlierLines(path, earlier_bytes, ledger)
         self._shown: dict[str, float] = {}
         self._lost = ""
         self._recent: deque[dict[str, Any]] = deque(maxlen=MOST_RECENT)

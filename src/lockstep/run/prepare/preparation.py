@@ -214,6 +214,7 @@ def _write_decisions(run: RunState) -> None:
         "strategy": str(run.setup.mesh),
         "not_exact": _why_not_exact(run.setup),
         "stages": run.setup.mesh.stages,
+        "states": run.progress.automatic.place,
         "seed": run.setup.seed,
         "threads": run.setup.threads,
         "lanes_named": run.setup.lanes_named,

@@ -42,6 +42,7 @@ class Automatic(NoStates):
 
     def __init__(self, run: RunState, saving: Saving, *, claims: bool) -> None:
         self._run, self._schedule = run, Schedule.parse(saving.every)
+        self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
         self._saved_at = time.monotonic()
         self._has_said = self._owes = False

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.caller import where
 from lockstep.checkpoint.folder import StateFolder, identity_of, left_between
-from lockstep.checkpoint.manifest import Manifest, damage
+from lockstep.checkpoint.manifest import NAME, Manifest, damage
 from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
@@ -47,6 +47,7 @@ def load_state(
     if run.machinery.transport.rank == 0:
         _say_differences(run, plan, folder, manifest)
     plan.load_models()
+    run.machinery.metrics.earlier.keep_until(run.machinery.ledger.step, (place / NAME).stat().st_mtime)
     run.machinery.transport.barrier(LOAD, where())
     return plan.extra
 

@@ -12,8 +12,8 @@ from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, damage
 from lockstep.checkpoint.own_folder import NAMES, is_ours
 from lockstep.errors import LockstepError, UsageError
+from lockstep.handover.states import state_name, step_of
 
-_STATE = re.compile(r"step-(\d{8,})")
 _STAGE = re.compile(r"\.step-\d{8,}\.saving")
 
 
@@ -30,7 +30,7 @@ class Ring:
 
     def path(self, step: int) -> Path:
         """Where the state after `step` belongs."""
-        return self.place / f"step-{step:08d}"
+        return self.place / state_name(step)
 
     def newest_first(self) -> list[Path]:
         """The states, perhaps damaged ones."""
@@ -54,11 +54,11 @@ class Ring:
 
     def _states(self) -> Iterator[tuple[int, Path]]:
         for path in self.place.iterdir() if self.place.is_dir() else ():
-            found = _STATE.fullmatch(path.name)
-            if found and not path.is_symlink():
+            step = step_of(path.name)
+            if step is not None and not path.is_symlink():
                 names = [entry.name for entry in path.iterdir()]
                 if names and all(NAMES.fullmatch(name) for name in names):
-                    yield int(found[1]), path
+                    yield step, path
 
 
 def trouble_of(path: Path) -> LockstepError | None:

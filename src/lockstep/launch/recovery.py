@@ -1,0 +1,168 @@
+"""What the launcher does when a rank was lost: start all ranks again, or stop. A pure decision with its reason.
+
+    how all ranks ended      -> verdict.judge
+    + where the culprit was  -> Loss: what happened, at which step
+    + what was asked for, and the losses so far -> decide: `RestartAll` or `Stop`
+
+Machines fail, and so does memory: a killed rank, a crash, a lost loader worker are worth another try. A script that
+raises or calls `sys.exit` would do it again. So does a loss that comes twice at the same step, whatever its rank. A
+script that never calls `lockstep.init` is treated as torchrun treats it: any failure restarts it, and only if asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.journal.failure import FailureKind
+from lockstep.journal.record import Record
+from lockstep.launch.request import OnFailure, Recovery
+from lockstep.launch.verdict import RankEnd, Verdict, signal_name
+
+DEFAULT_RESTARTS = 3
+"""How often the ranks of a script with `lockstep.init` start again, unless --max-restarts says otherwise."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why one start of the ranks ended."""
+
+    rank: int
+    what: str
+    """What happened to the rank, for people: `was killed by signal 9 (SIGKILL)`. Not the rank's doing, so comparable."""
+    step: int | None
+    """The rank's step; 0 before the first; None when the script keeps no journal."""
+    place: str = ""
+    """The last line of the script that is known, `train.py:31`."""
+
+    def is_like(self, other: Loss) -> bool:
+        """Whether the same happened at the same step, on whichever rank."""
+        return self.step is not None and (self.what, self.step) == (other.what, other.step)
+
+    @property
+    def sentence(self) -> str:
+        """`rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31)`."""
+        return f"{self._without_place}{f' ({self.place})' if self.place else ''}"
+
+    @property
+    def sentence_again(self) -> str:
+        """`rank 2 was killed by signal 9 (SIGKILL) at step 1204 again`."""
+        return f"{self._without_place} again"
+
+    @property
+    def _without_place(self) -> str:
+        when = "" if self.step is None else f" at step {self.step}" if self.step else " before the first step"
+        return f"rank {self.rank} {self.what}{when}"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The run ends as it is."""
+
+    reason: str = ""
+    """Why nothing starts again, where a person might expect it; else empty."""
+
+
+@dataclass(frozen=True)
+class RestartAll:
+    """All ranks are started again."""
+
+    loss: Loss
+    number: int
+    """Counted from 1."""
+    most: int
+
+
+Decision = Stop | RestartAll
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One start of the ranks, when all have ended."""
+
+    verdict: Verdict
+    uses_lockstep: bool
+    """Whether the script called `lockstep.init`."""
+    last: Record | None
+    """What the culprit did last, from its journal; None when it kept none."""
+    can_start: bool = True
+    """Whether there is a nursery that starts ranks."""
+
+
+def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decision:
+    """Decide what follows.
+
+    Args:
+        scene: how the ranks ended.
+        recovery: what was asked for.
+        history: the losses after which ranks were started again, oldest first.
+    """
+    end = scene.verdict.culprit
+    most = most_restarts(recovery, uses_lockstep=scene.uses_lockstep)
+    if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end):
+        return Stop()
+    loss = loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
+    if any(loss.is_like(other) for other in history):
+        return Stop(f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops")
+    if len(history) >= most:
+        return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
+    return RestartAll(loss, len(history) + 1, most)
+
+
+def most_restarts(recovery: Recovery, *, uses_lockstep: bool) -> int:
+    """How often all ranks may start again."""
+    if recovery.on_failure is OnFailure.STOP:
+        return 0
+    if recovery.max_restarts is not None:
+        return recovery.max_restarts
+    return DEFAULT_RESTARTS if uses_lockstep else 0
+
+
+def _is_worth_another_try(scene: Scene, end: RankEnd) -> bool:
+    kind = end.failure.kind if end.failure is not None else None
+    if not scene.uses_lockstep:
+        return kind is not FailureKind.USAGE
+    if kind is not None:
+        return kind is FailureKind.WORKER
+    return not end.left
+
+
+def may_replace(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> bool:
+    """Whether a rank is replaced while the others wait, instead of all being started again.
+
+    Args:
+        end: how it ended; its script uses lockstep, and all ranks can go on without it for a while.
+        loss: the same, in words.
+        recovery: what was asked for.
+        history: the losses after which ranks were started again, oldest first.
+    """
+    if recovery.on_failure is not OnFailure.REPLACE or len(history) >= most_restarts(recovery, uses_lockstep=True):
+        return False
+    kind = end.failure.kind if end.failure is not None else None
+    if kind is not FailureKind.WORKER and (kind is not None or end.left or not end.code):
+        return False
+    return not any(loss.is_like(other) and loss.rank == other.rank for other in history)
+
+
+def loss_of(end: RankEnd, last: Record | None, *, uses_lockstep: bool) -> Loss:
+    """What happened to a rank, and where.
+
+    Args:
+        end: how it ended.
+        last: what it did last, from its journal; None when it kept none.
+        uses_lockstep: whether the script called `lockstep.init`.
+    """
+    failure = end.failure
+    step = (last.step if last is not None else 0) if uses_lockstep else None
+    file, line = (failure.file, failure.line) if failure is not None else ("", 0)
+    if not file and last is not None:
+        file, line = last.file, last.line
+    return Loss(end.rank, _what(end), step, f"{Path(file).name}:{line}" if file else "")
+
+
+def _what(end: RankEnd) -> str:
+    if end.failure is not None:
+        lost_worker = end.failure.kind is FailureKind.WORKER
+        return "lost a loader worker" if lost_worker else f"failed with {end.failure.error}"
+    return f"was killed by {signal_name(end.signal)}" if end.signal else f"ended with exit code {end.code}"

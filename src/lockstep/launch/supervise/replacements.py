@@ -1,0 +1,141 @@
+"""The ranks of a run that are replaced in place, while the others wait for them inside their step.
+
+    a rank was lost          -> take      may it be replaced? order a rank in its place, in a new generation
+    it has caught up         -> live      say so
+    another one is lost      -> take      whoever has not caught up is started once more, together with it
+
+Which rank is lost is the supervisor's knowledge, and whether to replace it a decision of `recovery`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockstep.handover.generation import RESCUE, Generation
+from lockstep.handover.run_folder import RunFolder
+from lockstep.launch.recovery import Loss, loss_of, may_replace
+from lockstep.launch.request import LaunchRequest, Verbosity
+from lockstep.launch.screen.failure_block import last_work
+from lockstep.launch.screen.report import replaced_line
+from lockstep.launch.screen.saying import Saying
+from lockstep.launch.supervise.observer import Observer
+from lockstep.launch.verdict import RankEnd
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700, with the launcher's process in its name
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """One rank whose replacement has not caught up."""
+
+    end: RankEnd
+    loss: Loss
+    at_s: float
+
+
+@dataclass
+class Replacements:
+    """Those of one world of ranks.
+
+    Args:
+        request: the run.
+        folder: its folder.
+        saying: where lines go.
+        observer: what the launcher sees of the ranks.
+        history: the losses after which ranks were started again, for all worlds; this adds to it.
+        start: orders a rank for a generation.
+        kill: sends a signal to ranks.
+    """
+
+    request: LaunchRequest
+    folder: RunFolder
+    saying: Saying
+    observer: Observer
+    history: list[Loss]
+    start: Callable[[int, Generation], None]
+    kill: Callable[[int, frozenset[int]], None]
+    outliving: set[int] = field(default_factory=set)
+    """Ranks that can be replaced, and can wait for others to be."""
+    _waited_for: dict[int, _Lost] = field(default_factory=dict)
+    _started: set[int] = field(default_factory=set)
+    """Those of them that have a process."""
+    _number: int = 0
+    _folders: list[Path] = field(default_factory=list)
+
+    def may_take(self, end: RankEnd, running: frozenset[int]) -> bool:
+        """Whether a rank that ended like this may be replaced.
+
+        Args:
+            end: how it ended.
+            running: the other ranks that have a process.
+        """
+        settled = running - self._started - {end.rank}
+        everybody = len(self.outliving) == self.request.ranks
+        if not everybody or not settled or end.stopped:
+            return False
+        return may_replace(end, self._loss_of(end), self.request.recovery, self.history)
+
+    def take(self, end: RankEnd, running: frozenset[int]) -> bool:
+        """Replace a rank that has ended; False if that may not be.
+
+        Args:
+            end: how it ended.
+            running: the other ranks that have a process.
+        """
+        if end.rank in self._started and end.stopped:  # started once more, because another one was lost meanwhile
+            self._started.discard(end.rank)
+            self._start_all(running)
+            return True
+        if not self.may_take(end, running):
+            return False
+        loss = self._loss_of(end)
+        self.history.append(loss)
+        self._started.discard(end.rank)
+        self._waited_for.setdefault(end.rank, _Lost(end, loss, time.monotonic()))
+        self.kill(signal.SIGKILL, frozenset(self._started))
+        self._start_all(running)
+        return True
+
+    def _loss_of(self, end: RankEnd) -> Loss:
+        return loss_of(end, last_work(self.observer.tail(end.rank)), uses_lockstep=True)
+
+    def _start_all(self, running: frozenset[int]) -> None:
+        """Start a rank for each one that is lost, once those that did not catch up are gone."""
+        if self._started:
+            return
+        self._number += 1
+        folder = SHARED_MEMORY / RESCUE.format(os.getpid(), f"{id(self):x}-{self._number}")
+        self._folders.append(folder)
+        generation = Generation(self._number, min(running - self._waited_for.keys()), str(folder))
+        generation.write(self.folder.generation)
+        for rank in sorted(self._waited_for):
+            self._started.add(rank)
+            self.start(rank, generation)
+
+    def live(self, rank: int) -> None:
+        """A replacement has caught up."""
+        self._started.discard(rank)
+        if (lost := self._waited_for.pop(rank, None)) is None:
+            return
+        if self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(replaced_line(lost.loss, time.monotonic() - lost.at_s))
+
+    def end_of(self, rank: int, end: RankEnd) -> RankEnd:
+        """How a rank ended: a replacement that did not catch up, and did nothing wrong, ended as the rank that was lost."""
+        lost = self._waited_for.get(rank)
+        if lost is None:
+            return end
+        if lost.loss in self.history:
+            self.history.remove(lost.loss)  # it is told once more, as the end of all ranks
+        return lost.end if end.stopped or not end.code else end
+
+    def clean_up(self) -> None:
+        """Remove what was left for replacements."""
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""All starts of the ranks of one run: a world of ranks after another, until `recovery` says stop.
+
+    world = all ranks, from their start until all have ended       supervisor
+    recovery.decide(how it ended, what was asked for, losses)      ../recovery
+    RestartAll: put aside what they left, then the next world      ../folder
+
+Each world has its own meeting, journals and pipes; what one leaves, the next cannot mistake for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lockstep.handover.restart import Restart
+from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.states import newest_step
+from lockstep.launch.folder import renew_run_folder
+from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
+from lockstep.launch.request import LaunchRequest
+from lockstep.launch.screen.failure_block import last_work
+from lockstep.launch.screen.losses import Losses
+from lockstep.launch.screen.report import restart_line, stop_line
+from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.observer import Observer
+from lockstep.launch.supervise.run_store import RunStore
+from lockstep.launch.supervise.supervisor import Ending, Supervisor
+from lockstep.launch.verdict import Verdict, judge
+
+
+@dataclass(frozen=True)
+class World:
+    """One start of all ranks, when all have ended."""
+
+    ending: Ending
+    verdict: Verdict
+    observer: Observer
+    log_bytes: Mapping[int, int]
+    """How long each rank's log was when it started."""
+
+
+@dataclass
+class Worlds:
+    """The worlds of one run. `run` returns the last one."""
+
+    request: LaunchRequest
+    nursery: NurseryHandle
+    losses: Losses
+    began_ns: int
+    signals: CaughtSignals
+    _has_said_decided: bool = False
+
+    def run(self) -> World:
+        """Start the ranks, and start them again while that helps; no process of them is left.
+
+        Raises:
+            WorldError: when the nursery cannot import torch or dies, or the run folder cannot be used again.
+        """
+        history: list[Loss] = []
+        request = replace(self.request, restart=Restart(most=most_restarts(self.request.recovery, uses_lockstep=False)))
+        with self.signals:
+            while True:
+                world = self._live(request, history)
+                decision = self._decide(world, history)
+                if not isinstance(decision, RestartAll):
+                    if decision.reason:
+                        self.losses.saying.line(stop_line(decision.reason))
+                    return world
+                history.append(decision.loss)
+                self._has_said_decided = world.observer.has_said_decided
+                self.losses.saying.settle()
+                self.losses.saying.line(restart_line(decision, self._newest_step(world)))
+                request = replace(request, restart=replace(renew_run_folder(request), most=decision.most))
+
+    def _newest_step(self, world: World) -> int | None:
+        """The step of the newest state that lockstep saved; None when the script begins from its beginning."""
+        saving, told = self.request.saving, world.observer.decided().get("states")
+        place = saving.folder if saving is not None else told
+        return newest_step(Path(place)) if place else None
+
+    def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
+        folder = RunFolder(request.run_folder)
+        logs = {rank: folder.log(rank) for rank in range(request.ranks)}
+        log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
+        observer = Observer(request, folder, self.losses, has_said_decided=self._has_said_decided)
+        with RunStore() as store:
+            supervisor = Supervisor(
+                request, folder, self.nursery, self.losses, observer, store, self.began_ns, self.signals, history
+            )
+            ending = supervisor.run()
+        observer.last_words()
+        return World(ending, judge(ending.ends, ending.interrupted_by), observer, log_bytes)
+
+    def _decide(self, world: World, history: list[Loss]) -> Decision:
+        culprit, observer = world.verdict.culprit, world.observer
+        last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
+        scene = Scene(world.verdict, observer.uses_lockstep, last, can_start=not world.ending.nursery_is_gone)
+        return decide(scene, self.request.recovery, history)

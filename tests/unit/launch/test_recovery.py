@@ -1,0 +1,114 @@
+"""What follows when a rank was lost: a pure decision."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from lockstep.journal.failure import Failure, FailureKind, kind_of
+from lockstep.journal.record import Phase, Record
+from lockstep.launch.recovery import DEFAULT_RESTARTS, Loss, RestartAll, Scene, Stop, decide, most_restarts
+from lockstep.launch.request import OnFailure, Recovery
+from lockstep.launch.screen.report import restart_line
+from lockstep.launch.verdict import RankEnd, Verdict
+
+REPLACE = Recovery(OnFailure.REPLACE)
+AT_1204 = Record(9, 0, 1204, 3, Phase.COMPUTE, "lane 2", "/home/me/train.py", 31)
+
+
+def ended(code: int = 0, by: int = 0, kind: FailureKind | None = None, *, left: bool = False) -> RankEnd:
+    error = f"{kind}: no"
+    failure = Failure(2, kind, error, error, "/home/me/train.py", 8, None, 1) if kind is not None else None
+    return RankEnd(2, 128 + by if by else code, by, 1, False, failure, left)
+
+
+def scene(end: RankEnd | None, *, lockstep: bool = True, last: Record | None = AT_1204) -> Scene:
+    return Scene(Verdict(end.code if end is not None else 0, end), lockstep, last if lockstep else None)
+
+
+KILLED = scene(ended(by=signal.SIGKILL))
+
+
+@pytest.mark.parametrize(
+    ("end", "of_lockstep", "of_plain"),
+    [
+        (ended(by=signal.SIGKILL), True, True),
+        (ended(by=signal.SIGSEGV), True, True),
+        (ended(3), True, True),
+        (ended(1, kind=FailureKind.WORKER), True, True),
+        (ended(3, left=True), False, True),
+        (ended(1, kind=FailureKind.SCRIPT), False, True),
+        (ended(1, kind=FailureKind.PEER), False, True),
+        (ended(2, kind=FailureKind.USAGE), False, False),
+        (None, False, False),
+    ],
+    ids=["killed", "crashed", "os._exit", "worker", "sys.exit", "raised", "lost a peer", "misuse", "ended well"],
+)
+def test_what_starts_all_ranks_again(end: RankEnd | None, of_lockstep: bool, of_plain: bool) -> None:
+    asked = Recovery(OnFailure.REPLACE, 1)
+    assert isinstance(decide(scene(end), asked, []), RestartAll) == of_lockstep
+    assert isinstance(decide(scene(end, lockstep=False), asked, []), RestartAll) == of_plain
+    assert decide(scene(end), Recovery(OnFailure.STOP, 5), []) == Stop()
+    assert decide(replace(scene(end), can_start=False), asked, []) == Stop()
+
+
+def test_scripts_of_lockstep_start_again_by_themselves_and_plain_ones_when_asked() -> None:
+    assert most_restarts(REPLACE, uses_lockstep=True) == DEFAULT_RESTARTS
+    assert most_restarts(REPLACE, uses_lockstep=False) == 0
+    assert most_restarts(Recovery(OnFailure.REPLACE, 7), uses_lockstep=False) == 7
+    assert decide(scene(ended(by=9), lockstep=False), REPLACE, []) == Stop()
+
+
+def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
+    decision = decide(KILLED, REPLACE, [])
+    assert isinstance(decision, RestartAll)
+    assert restart_line(decision, 1200).text == (
+        "rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31); all ranks start again (restart 1 of 3), from "
+        "state step-1200"
+    )
+    assert restart_line(decision, None).text.endswith("(restart 1 of 3), from the beginning")
+
+
+@pytest.mark.parametrize(
+    ("end", "lockstep", "sentence"),
+    [
+        (ended(3), True, "rank 2 ended with exit code 3 before the first step"),
+        (ended(1, kind=FailureKind.WORKER), True, "rank 2 lost a loader worker before the first step (train.py:8)"),
+        (ended(by=signal.SIGKILL), False, "rank 2 was killed by signal 9 (SIGKILL)"),
+        (ended(1, kind=FailureKind.SCRIPT), False, "rank 2 failed with script: no (train.py:8)"),
+    ],
+)
+def test_a_sentence_says_only_what_is_known(end: RankEnd, lockstep: bool, sentence: str) -> None:
+    decision = decide(scene(end, lockstep=lockstep, last=None), Recovery(OnFailure.REPLACE, 2), [])
+    assert isinstance(decision, RestartAll)
+    assert decision.loss.sentence == sentence
+
+
+def test_the_same_failure_at_the_same_step_stops_on_whichever_rank() -> None:
+    first = Loss(0, "was killed by signal 9 (SIGKILL)", 1204)
+    decision = decide(KILLED, REPLACE, [first, replace(first, step=1300)])
+    assert isinstance(decision, Stop)
+    assert decision.reason.startswith("rank 2 was killed by signal 9 (SIGKILL) at step 1204 again; ")
+    for other in (replace(first, step=1203), replace(first, what="was killed by signal 11 (SIGSEGV)")):
+        assert isinstance(decide(KILLED, REPLACE, [other]), RestartAll)
+
+
+def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
+    asked, again = Recovery(OnFailure.REPLACE, 2), scene(ended(1, kind=FailureKind.SCRIPT), lockstep=False)
+    first = decide(again, asked, [])
+    assert isinstance(first, RestartAll)
+    second = decide(again, asked, [first.loss])
+    assert isinstance(second, RestartAll)
+    assert (second.number, second.most) == (2, 2)
+    last = decide(again, asked, [first.loss, second.loss])
+    assert last == Stop("rank 2 failed with script: no (train.py:8); all 2 restarts are used up")
+
+
+def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
+    killed = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    outer = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert kind_of(outer) is FailureKind.SCRIPT, "it called os._exit, say"
+    outer.__cause__ = killed
+    assert kind_of(killed) is kind_of(outer) is FailureKind.WORKER

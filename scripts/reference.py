@@ -78,7 +78,7 @@ def run_folder() -> str:
     folder = RunFolder(Path("NAME"))
     rows = []
     for name, member in vars(RunFolder).items():
-        if name.startswith("_") or name in {"path", "folders"}:
+        if name.startswith("_") or name in {"path", "folders", "of_one_start"}:
             continue
         numbers = [0] * (len(inspect.signature(member).parameters) - 1) if inspect.isfunction(member) else None
         place = getattr(folder, name) if numbers is None else getattr(folder, name)(*numbers)

@@ -44,6 +44,7 @@ Examples:
   lockstep run -n 4 --lanes 8 train.py   8 lanes: the bits of 1, 2, 3, ... 8 ranks
   lockstep run -n 2 -m package.train     a module
   lockstep run --name exp1 --save-every 500steps train.py   again: goes on where it was
+  lockstep run --on-failure stop train.py   ends when a rank is killed
 
 \b
 Everything after SCRIPT belongs to the script. torchrun's options are accepted

@@ -1,0 +1,176 @@
+"""A run that loses a rank starts all of them again, and ends with the bits of one that lost none."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, Running, run_script, start, stretched, until, write_script
+
+pytestmark = pytest.mark.ranks
+
+TRAINING = """
+    import os, signal, sys, time, torch, torch.nn.functional as F
+    from torch.utils.data import DataLoader, Dataset
+    import lockstep
+
+    now = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    dies = dict(pair.split(":") for pair in os.environ.get("DIES", "").split())
+    worker_dies = dict(pair.split(":") for pair in os.environ.get("WORKER_DIES", "").split())
+
+    class Numbers(Dataset):
+        def __len__(self):
+            return 100
+        def __getitem__(self, index):
+            if worker_dies.get(now) == str(index):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return torch.arange(8.0).sin() * index / 100, index % 3
+
+    run = lockstep.init(seed=1, lanes=6, threads=1)
+    run.log(started=int(now))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbers(), batch_size=24, shuffle=True, num_workers=1 if worker_dies else 0)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for epoch in run.epochs(3):
+        for step in run.steps(loader):
+            for inputs, labels in step:
+                run.backward(F.cross_entropy(model(inputs), labels))
+            if dies.get(now) == str(step.number) and run.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if dies.get(now) == f"raises-{step.number}" and run.rank == 1:
+                raise ValueError("mine")
+            optimizer.step()
+            optimizer.zero_grad()
+            run.log(loss=step.loss)
+"""
+NAMED = ("--name", "exp1", "--save-every", "1steps")
+
+
+def train(place: Path, *options: str, ranks: int = 2, **variables: str) -> Finished:
+    return run_script(place, TRAINING, "-n", str(ranks), *options, env=variables)
+
+
+def bits(ended: Finished) -> str:
+    found = re.search(r"^bits +(sha256:\w+)$", ended.err, re.MULTILINE)
+    assert found is not None, ended.err
+    return found.group(1)
+
+
+def lines_about_restarts(ended: Finished) -> list[str]:
+    return [line for line in ended.err.splitlines() if line.startswith(("restart ", "stop "))]
+
+
+def steps_in_metrics(folder: Path) -> list[int]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return bits(train(tmp_path_factory.mktemp("straight"), ranks=1))
+
+
+def test_a_named_run_goes_on_from_its_newest_state(tmp_path: Path, undisturbed: str) -> None:
+    ended = train(tmp_path, *NAMED, DIES="0:8")
+    assert ended.code == 0, ended.err
+    assert bits(ended) == undisturbed
+    [said] = lines_about_restarts(ended)
+    assert re.fullmatch(
+        r"restart   rank 1 was killed by signal 9 \(SIGKILL\) at step 8 \(script\.py:\d+\); "
+        r"all ranks start again \(restart 1 of 3\), from state step-7",
+        said,
+    )
+    assert "the run goes on in epoch 2, after step 7" in ended.err
+    [folder] = (path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl"))
+    assert steps_in_metrics(folder) == list(range(1, 16))
+    assert ended.err.count("lanes     6 lanes") == 1
+
+
+def test_an_unnamed_run_begins_again_as_often_as_it_helps(tmp_path: Path, undisturbed: str) -> None:
+    ended = train(tmp_path, DIES="0:7 1:4")
+    assert ended.code == 0, ended.err
+    assert bits(ended) == undisturbed
+    first, second = lines_about_restarts(ended)
+    assert first.endswith("; all ranks start again (restart 1 of 3), from the beginning")
+    assert "at step 4 (" in second
+    assert second.endswith("(restart 2 of 3), from the beginning")
+    assert ended.folder is not None
+    assert steps_in_metrics(ended.folder) == list(range(1, 16))
+    for number in (1, 2):
+        assert (ended.folder / f"before-restart-{number}" / "journal" / "rank-00001.ring").exists()
+
+
+def test_the_same_failure_at_the_same_step_stops_the_run(tmp_path: Path) -> None:
+    ended = train(tmp_path, DIES="0:3 1:3")
+    assert ended.code == 128 + signal.SIGKILL
+    _, said = lines_about_restarts(ended)
+    assert said.startswith("stop      rank 1 was killed by signal 9 (SIGKILL) at step 3 again; ")
+    assert ended.err[ended.err.index(said) :].splitlines()[1].startswith("FAILED    rank 1, step 3")
+
+
+def test_an_exception_of_the_script_stops_the_run_at_once(tmp_path: Path) -> None:
+    ended = train(tmp_path, "--max-restarts", "5", DIES="0:raises-3")
+    assert ended.code == 1
+    assert "FAILED    rank 1, step 3" in ended.err
+    assert lines_about_restarts(ended) == []
+
+
+def test_a_lost_loader_worker_starts_all_ranks_again(tmp_path: Path, undisturbed: str) -> None:
+    ended = train(tmp_path, WORKER_DIES="0:50")
+    assert ended.code == 0, ended.err
+    assert bits(ended) == undisturbed
+    [said] = lines_about_restarts(ended)
+    assert re.search(r"restart   rank \d lost a loader worker at step \d", said)
+
+
+def test_a_torchrun_script_starts_again_after_any_failure_and_meets_anew(tmp_path: Path) -> None:
+    script = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2)
+        ones = torch.ones(1)
+        dist.all_reduce(ones)
+        store.add("ranks", 1)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+            raise ValueError("once")
+        dist.barrier()
+        if dist.get_rank() == 0:
+            names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+            print(*(os.environ[name] for name in names), int(ones), store.get("ranks").decode())
+    """
+    ended = run_script(tmp_path, script, "-n", "2", env={"PET_MAX_RESTARTS": "2"})
+    assert ended.code == 0, ended.err
+    assert ended.out == "1 2 2 2\n"
+    [said] = lines_about_restarts(ended)
+    assert "rank 1 failed with ValueError: once (script.py:9); all ranks start again (restart 1 of 2)" in said
+    assert ended.err.count("met through torchrun's environment") == 1
+    assert "ValueError: once" in ended.log(1), "the log goes on"
+
+
+def test_control_c_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "0":
+            os._exit(3)
+        signal.pause()
+    """
+    run = start(tmp_path, "-n", "2", "--fresh", "--max_restarts=3", write_script(tmp_path, script))
+    try:
+        until(lambda: "restart " in run.err, "the restart")
+        run.process.send_signal(signal.SIGINT)
+        ended = run.finish()
+        nothing_left(run)
+    finally:
+        run.clean_up()
+    assert ended.code == 128 + signal.SIGINT
+    assert lines_about_restarts(ended)[0].startswith("restart   rank 0 ended with exit code 3; ")
+    assert "FAILED" not in ended.err
+
+
+def nothing_left(run: Running) -> None:
+    until(lambda: not run.processes(), "the end of all processes", stretched(1.0))

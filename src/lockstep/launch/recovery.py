@@ -5,7 +5,7 @@
     + what was asked for, and the losses so far -> decide: `RestartAll` or `Stop`
 
 Machines fail, and so does memory: a killed rank, a crash, a lost loader worker are worth another try. A script that
-raises or calls `sys.exit` would do it again. So does a loss that comes twice at the same step, whatever its rank. A
+raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step. A
 script that never calls `lockstep.init` is treated as torchrun treats it: any failure restarts it, and only if asked to.
 """
 
@@ -37,8 +37,8 @@ class Loss:
     """The last line of the script that is known, `train.py:31`."""
 
     def is_like(self, other: Loss) -> bool:
-        """Whether the same happened at the same step, on whichever rank."""
-        return self.step is not None and (self.what, self.step) == (other.what, other.step)
+        """Whether the same happened to the same rank at the same step: its samples are the same again."""
+        return self.step is not None and (self.what, self.step, self.rank) == (other.what, other.step, other.rank)
 
     @property
     def sentence(self) -> str:
@@ -86,6 +86,8 @@ class Scene:
     """Whether the script called `lockstep.init`."""
     last: Record | None
     """What the culprit did last, from its journal; None when it kept none."""
+    loss: Loss | None = None
+    """The same in words, where it is known better than by `last`."""
     can_start: bool = True
     """Whether there is a nursery that starts ranks."""
 
@@ -102,7 +104,7 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     most = most_restarts(recovery, uses_lockstep=scene.uses_lockstep)
     if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end):
         return Stop()
-    loss = loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
+    loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
     if any(loss.is_like(other) for other in history):
         return Stop(f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops")
     if len(history) >= most:
@@ -142,7 +144,7 @@ def may_replace(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[
     kind = end.failure.kind if end.failure is not None else None
     if kind is not FailureKind.WORKER and (kind is not None or end.left or not end.code):
         return False
-    return not any(loss.is_like(other) and loss.rank == other.rank for other in history)
+    return not any(loss.is_like(other) for other in history)
 
 
 def loss_of(end: RankEnd, last: Record | None, *, uses_lockstep: bool) -> Loss:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -162,6 +163,10 @@ class Transport(ABC):
             undo: called before that, with the ranks that are left.
         """
         return exchange()
+
+    def unheard(self) -> AbstractContextManager[None]:
+        """Exchanges that a new rank, which takes a dead one's place, makes at another time."""
+        return nullcontext()
 
     def all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> None:
         """Call `begin_all_reduce` and wait."""

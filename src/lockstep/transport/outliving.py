@@ -9,6 +9,7 @@ make it again when somebody has taken the dead rank's place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import torch
@@ -149,9 +150,17 @@ class OutlivingTransport(Transport):
         if self.history.replays:
             self.history.next()
             return super().allocate(size, dtype, device)
-        made = self._again_until_done(lambda: self._inner.allocate(size, dtype, device))
+        try:
+            made = self._inner.allocate(size, dtype, device)
+        except PeerLost as lost:
+            if self.rejoin is None or not lost.is_dead:
+                raise
+            made = super().allocate(size, dtype, device)  # the next exchange ends this generation, and what it shares
         self.history.note([])
         return made
+
+    def unheard(self) -> AbstractContextManager[None]:
+        return self.history.unkept("")
 
     def free(self, tensor: Tensor) -> None:
         self._inner.free(tensor)

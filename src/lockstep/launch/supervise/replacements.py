@@ -62,6 +62,8 @@ class Replacements:
     kill: Callable[[int, frozenset[int]], None]
     outliving: set[int] = field(default_factory=set)
     """Ranks that can be replaced, and can wait for others to be."""
+    losses: dict[int, Loss] = field(default_factory=dict)
+    """What `end_of` gave back, in words."""
     _waited_for: dict[int, _Lost] = field(default_factory=dict)
     _started: set[int] = field(default_factory=set)
     """Those of them that have a process."""
@@ -133,7 +135,10 @@ class Replacements:
             return end
         if lost.loss in self.history:
             self.history.remove(lost.loss)  # it is told once more, as the end of all ranks
-        return lost.end if end.stopped or not end.code else end
+        if not end.stopped and end.code:
+            return end
+        self.losses[rank] = lost.loss
+        return lost.end
 
     def clean_up(self) -> None:
         """Remove what was left for replacements."""

@@ -62,6 +62,8 @@ class Ending:
     joined: bool
     nursery_is_gone: bool
     """Whether the nursery is gone, so that nothing can be started again."""
+    losses: dict[int, Loss] = field(default_factory=dict)
+    """What is known of ranks whose journal a replacement has continued."""
 
 
 @dataclass
@@ -126,7 +128,7 @@ class Supervisor:
         ended = {number: rank.end for number, rank in self._ranks.items() if rank.end is not None}
         ends = [self._replacements.end_of(number, end) for number, end in ended.items()]
         gone = self._lost or self._orders.gave_up
-        return Ending(ends, self._interrupted_by, self._joined or self.observer.met, gone)
+        return Ending(ends, self._interrupted_by, self._joined or self.observer.met, gone, self._replacements.losses)
 
     def _register(self) -> None:
         for source, handler in (

@@ -97,4 +97,6 @@ class Worlds:
         culprit, observer = world.verdict.culprit, world.observer
         last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
         scene = Scene(world.verdict, observer.uses_lockstep, last, can_start=not world.ending.nursery_is_gone)
+        if culprit is not None and culprit.rank in world.ending.losses:
+            scene = replace(scene, loss=world.ending.losses[culprit.rank])
         return decide(scene, self.request.recovery, history)

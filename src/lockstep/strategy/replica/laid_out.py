@@ -90,7 +90,8 @@ class LaidOut:
         if self._peers.generation != self._generation:
             self._generation = self._peers.generation
             self._pools = SlotPools(self._peers, self._num_slots)
-            self._watch()
+            with self._peers.unheard():
+                self._watch()
         if self.arena.has_changed() or self.bank.has_changed():
             self.lay_out_changed()
 

@@ -204,13 +204,18 @@ class LanePass(Pass):
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
-        all_ranks, slot = self.setting.transport.whole(self._exchange, self.restore_gradients)
+        all_ranks, slot = self.setting.transport.whole(self._exchange, self._restore)
         if slot is not None:
             self._sums.finish(slot)
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
         return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
+
+    def _restore(self) -> None:
+        """Restore what the pass began with; the exchange is made again from what the lanes left."""
+        self.restore_gradients()
+        self.setting.laid.bank.restore()
 
     def _exchange(self) -> tuple[Conclusions, Slot | None]:
         all_ranks = self._conclude()

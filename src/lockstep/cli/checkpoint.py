@@ -112,7 +112,7 @@ def verify(state: tuple[str, ...], as_json: bool) -> None:
     """Read every file of states, compare every hash, and say which file is damaged."""
     found = dict.fromkeys(one for word in state for one in _at_least_one(word))
     aside = [one for one in found if one.is_aside and len(found) > 1 and str(one.path) not in state]
-    examined = [examine(one) for one in found if one not in aside]
+    examined = [told for one in found if one not in aside and (told := examine(one)) is not None]
     if as_json:
         _print_json([one.as_json() for one in examined])
     else:

@@ -49,8 +49,8 @@ class Examined:
         return {**asdict(self), "whole": self.is_whole}
 
 
-def examine(found: Found) -> Examined:
-    """Read every byte of a state; again, when another program replaced it meanwhile.
+def examine(found: Found) -> Examined | None:
+    """Read every byte of a state; again, when another program replaced it meanwhile. None when one removed it.
 
     Raises:
         NewerState: when a later lockstep wrote it, so this one cannot tell.
@@ -58,6 +58,8 @@ def examine(found: Found) -> Examined:
     for tries_left in reversed(range(TRIES)):
         before = identity_of(found.path)
         examined = _examined(found)
+        if not examined.is_whole and not found.path.exists():
+            return None
         if examined.is_whole or not tries_left or before == identity_of(found.path):
             return examined
     raise AssertionError  # the last try returns

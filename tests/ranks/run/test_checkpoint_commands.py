@@ -18,6 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import lockstep
 from lockstep.checkpoint.manifest import NAME, _checksum
 from lockstep.cli.main import main
+from lockstep.states.examination import examine
+from lockstep.states.places import states_at
+from lockstep.states.summary import summary_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.architecture.test_house import BLOCKER
 
@@ -342,6 +345,13 @@ def test_a_run_that_has_not_saved_yet_has_no_states(place, checkpoint):
     shutil.rmtree("lockstep-runs")
     assert checkpoint("ls") == (0, "No states in lockstep-runs.\n", "")
     assert checkpoint("ls", "--json") == (0, "[]\n", "")
+
+
+def test_a_state_that_a_run_removes_meanwhile_is_left_out(place):
+    found = states_at("two", Path("lockstep-runs"))
+    shutil.rmtree(INSIDE)
+    assert [summary_of(one) is None for one in found] == [True, False, False, False]
+    assert [examine(one) is None for one in found] == [True, False, False, False]
 
 
 def test_a_state_that_a_killed_program_left_between_two_renames_is_found(place, checkpoint):

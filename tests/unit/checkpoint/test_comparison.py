@@ -26,6 +26,7 @@ def test_bits_count_and_not_numbers():
     nan = torch.tensor([math.nan, math.inf])
     assert difference(nan, nan.clone()) == (0, 0.0)
     assert difference(torch.tensor([math.inf]), torch.tensor([-math.inf])) == (1, math.inf)
+    assert difference(torch.tensor([math.inf, 1.0]), torch.tensor([math.inf, 3.0])) == (1, 2.0)
     count, largest = difference(torch.tensor([math.nan, 1.0]), torch.tensor([0.0, 9.0]))
     assert count == 2
     assert math.isnan(largest)

@@ -51,12 +51,18 @@ class ErrorClass:
 def command_line() -> str:
     """Each command with its usage, its options and the notes below them."""
     lines = []
-    for name in COMMANDS:
+    for name in _names():
         command, context = _command(name)
         usage = " ".join(command.collect_usage_pieces(context))
-        lines += [f"## lockstep {name}", "", f"```console\n$ lockstep {name} {usage}\n```", ""]
-        lines += [" ".join((command.help or "").split()), "", "| option | what it does |", "|---|---|"]
-        lines += [f"| `{words}` | {_cell(text)} |" for words, text in _records(command, context)]
+        lines += [
+            f"{'#' * (2 + name.count(' '))} lockstep {name}",
+            "",
+            f"```console\n$ lockstep {name} {usage}\n```",
+            "",
+        ]
+        lines += [" ".join((command.help or "").split()), ""]
+        rows = [f"| `{words}` | {_cell(text)} |" for words, text in _records(command, context)]
+        lines += ["| option | what it does |", "|---|---|", *rows] if rows else []
         lines += ["", *_notes(command), ""]
         accepted = [f"`{option.opts[-1]}`" for option in _options(command) if option.hidden]
         if accepted:
@@ -69,7 +75,7 @@ def command_line() -> str:
 
 def exit_codes() -> str:
     """What each command's help says about its exit codes."""
-    rows = [f"| `lockstep {name}` | {_cell(_exit_code(_command(name)[0]))} |" for name in COMMANDS]
+    rows = [f"| `lockstep {name}` | {_cell(_exit_code(_command(name)[0]))} |" for name in _names()]
     return "\n".join(["| command | exit codes |", "|---|---|", *rows])
 
 
@@ -124,12 +130,25 @@ PARTS = {
 """What may follow `generated:` in a page."""
 
 
+def _names() -> Iterator[str]:
+    """Every command, each group before its own: `checkpoint`, `checkpoint ls`."""
+    for name in COMMANDS:
+        yield name
+        command, context = _command(name)
+        if isinstance(command, click.Group):
+            yield from (f"{name} {one}" for one in command.list_commands(context))
+
+
 def _command(name: str) -> tuple[click.Command, click.Context]:
+    command: click.Command | None = commands
     context = click.Context(commands, info_name="lockstep")
-    command = commands.get_command(context, name)
-    if command is None:
-        raise LookupError(f"lockstep has no command {name!r}")
-    return command, click.Context(command, context, info_name=name)
+    for word in name.split():
+        command = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if command is None:
+            raise LookupError(f"lockstep has no command {name!r}")
+        context = click.Context(command, context, info_name=word)
+    assert command is not None
+    return command, context
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -26,6 +26,7 @@ OUTSIDE = (
     "prove",
     "bench",
     "checkup",
+    "states",
     "cli",
 )
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "core", "manager", "misc", "base", "tools", "api"}
@@ -57,7 +58,15 @@ def test_everything_outside_of_the_ranks_imports_with_torch_blocked():
 
 @pytest.mark.ranks
 def test_help_works_where_there_is_no_torch():
-    for arguments in (["--help"], ["run", "--help"], ["verify", "--help"], ["doctor", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["run", "--help"],
+        ["verify", "--help"],
+        ["doctor", "--help"],
+        ["checkpoint", "--help"],
+        ["checkpoint", "ls"],
+        ["--version"],
+    ):
         program = f"{BLOCKER}\nsys.argv = ['lockstep', *{arguments!r}]\nfrom lockstep.cli.main import main\nmain()"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
-from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest
+from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest, is_manifest
 from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
 from lockstep.checkpoint.rename_exchange import exchange
 from lockstep.errors import UsageError, WorldError
@@ -247,6 +247,16 @@ class StateFolder:
             return place, Manifest.decode(read_regular(place / NAME, follow=False, most_bytes=MOST_BYTES), place)
         except OSError as error:
             raise UsageError(f"{place / NAME} cannot be read ({error.strerror}).", "Check the path.") from error
+
+
+def is_state(folder: Path) -> bool:
+    """Whether there is a manifest of ours, perhaps a damaged one, or something else in its place."""
+    manifest = folder / NAME
+    with contextlib.suppress(OSError, ValueError):
+        if not os.path.lexists(manifest):
+            return False
+        return not manifest.is_file() or is_manifest(read_regular(manifest, most_bytes=MOST_BYTES))
+    return False
 
 
 def identity_of(place: Path) -> tuple[int, int] | None:

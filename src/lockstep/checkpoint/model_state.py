@@ -6,7 +6,6 @@ depend on whether and when the model was compiled.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from lockstep.errors import UsageError
 
 COMPILED = "_orig_mod"
-MODEL_FILE = re.compile(r"model\d*\.safetensors")
-"""What the files of models are called in a state."""
 
 
 def single_device_name(name: str) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
-from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, left_between
-from lockstep.checkpoint.manifest import NAME, Manifest, damage_of, is_manifest
-from lockstep.checkpoint.model_state import MODEL_FILE
+from lockstep.checkpoint.folder import TRIES, StateFolder, identity_of, is_state, left_between
+from lockstep.checkpoint.manifest import MODEL_FILE, Manifest, damage_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.notices import say
-from lockstep.regular_file import read_regular
 
 
 def checked_source(path: Path) -> Path:
@@ -39,9 +36,9 @@ def _folder_of(path: Path) -> tuple[int, int] | None:
 
 
 def _checked(path: Path) -> Path:
-    if _is_state(path) or not os.path.lexists(path):
+    if is_state(path) or not os.path.lexists(path):
         place, name = path, ""
-    elif path.is_file() and _is_state(path.parent):
+    elif path.is_file() and is_state(path.parent):
         place, name = path.parent, path.name
     else:
         return path
@@ -57,14 +54,6 @@ def _checked(path: Path) -> Path:
     if expected is not None and (problem := damage_of(folder / name, expected)):
         raise problem
     return folder / name
-
-
-def _is_state(folder: Path) -> bool:
-    """Whether there is a manifest of ours, perhaps a damaged one, or something else in its place."""
-    manifest = folder / NAME
-    with contextlib.suppress(OSError, ValueError):
-        return os.path.lexists(manifest) and (not manifest.is_file() or is_manifest(read_regular(manifest)))
-    return False
 
 
 def _model_of(folder: Path, manifest: Manifest) -> str:

@@ -18,6 +18,7 @@ COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
     "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
+    "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""

@@ -5,11 +5,11 @@ import pytest
 import lockstep
 from lockstep.checkpoint.folder import StateFolder, write_synced
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
+from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.errors import UsageError
 from lockstep.handover.schedule import Schedule
 from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.saving.ring import Ring
-from lockstep.run.saving.saved_counters import wrong_counters
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What a run writes so that it can go on, and what it reads back.
 
 save_state:    refuse -> collect -> agree -> rank 0 writes, all wait    state
-load_state:    read and check everything -> then change everything      load_plan, saved_counters, saved_streams; resume
+load_state:    read and check everything -> then change everything      load_plan, saved_streams; resume
 save_weights:  one safetensors file with the keys of one device         weights
 """

@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 
 from lockstep.checkpoint.exact_json import decode
 from lockstep.checkpoint.likeness import unlike
-from lockstep.checkpoint.manifest import GRADIENTS, Manifest
+from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, OTHER_TENSORS, Manifest
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
+from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.checkpoint.tensor_file import CODES, TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
@@ -27,12 +28,9 @@ from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.run_state import RunState
-from lockstep.run.saving.saved_counters import wrong_counters
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
-    DOCUMENTS,
-    OTHER_TENSORS,
     counters,
     is_stateful,
     label_of,

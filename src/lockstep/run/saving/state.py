@@ -23,7 +23,7 @@ from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.folder import StateFolder, write_synced
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
-from lockstep.checkpoint.manifest import GRADIENTS, NAME, Manifest, SavedFile
+from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, NAME, OTHER_TENSORS, Manifest, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
@@ -36,8 +36,6 @@ from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.together import Together
 
-DOCUMENTS = "state.json"
-OTHER_TENSORS = "state.safetensors"
 BODY_STREAMS = "random numbers of the epoch"
 SAVE = "run.save_state"
 

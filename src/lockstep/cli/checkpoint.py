@@ -1,0 +1,206 @@
+"""`lockstep checkpoint`: look at saved states, check them, compare two, take the weights out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lockstep.cli.screen import screen
+from lockstep.errors import UsageError
+from lockstep.handover.run_folder import RUNS
+from lockstep.states.description import describe
+from lockstep.states.examination import examine
+from lockstep.states.places import Found, all_states, states_at
+from lockstep.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
+from lockstep.states.summary import newest, summary_of
+from lockstep.visible import visible
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+STATE = """\b
+STATE is a state's folder, or a run's name or folder: its newest state."""
+EPILOG = """\b
+Examples:
+  lockstep checkpoint ls                                  the states of all named runs
+  lockstep checkpoint show exp1                           the newest state of a run
+  lockstep checkpoint verify exp1                         read every byte of its states
+  lockstep checkpoint diff exp1 exp2                      where do the newest two differ?
+  lockstep checkpoint export exp1 net.safetensors         the weights as one file
+
+\b
+A state is a folder: lockstep-runs/exp1/states/step-00000500, or what
+run.save_state was given. ls, show and verify need no torch.
+
+\b
+Exit code: 0; 1 when a state is damaged (verify) or two differ (diff); 2 for a
+mistake, or for a state that cannot be read."""
+
+
+@click.group(epilog=EPILOG, context_settings=SETTINGS)
+def checkpoint() -> None:
+    """Look at saved states: list, show, verify, compare, export the weights."""
+
+
+def _accept_json(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")(command)
+
+
+@checkpoint.command(
+    "ls",
+    short_help="List states: step, epoch, time, size, hash, whether files are missing.",
+    context_settings=SETTINGS,
+    epilog="""\b
+WHERE is a run's name, a run folder, a folder of states or one state.
+Without it: the states of every run below lockstep-runs.
+
+\b
+Exit code: 0; 2 when WHERE is none of these.""",
+)
+@_accept_json
+@click.argument("where", required=False)
+def ls(where: str | None, as_json: bool) -> None:
+    """List states: step, epoch, time, size, hash, and whether the files are all there."""
+    runs = runs_folder()
+    found = states_at(where, runs) if where is not None else all_states(runs)
+    rows = [row for one in found if (row := summary_of(one)) is not None]
+    rows.sort(key=lambda row: (row.run, row.step is None, row.step or 0, row.path))
+    if as_json:
+        _print_json([row.as_json() for row in rows])
+    elif rows:
+        show_list(rows, screen())
+    else:
+        click.echo(f"No states in {visible(where or runs)}.")
+
+
+@checkpoint.command(
+    "show",
+    short_help="Show what a state is: place, writer, models, optimizers, files.",
+    context_settings=SETTINGS,
+    epilog=f"{STATE}\n\n\b\nExit code: 0; 2 when it cannot be read.",
+)
+@_accept_json
+@click.argument("state")
+def show(state: str, as_json: bool) -> None:
+    """Show what a state is: step, place in the epoch, who wrote it, models, optimizers, files."""
+    told = describe(one_state(state).path)
+    if as_json:
+        _print_json(told.as_json())
+    else:
+        show_description(told, screen())
+
+
+@checkpoint.command(
+    "verify",
+    short_help="Read every byte of states and say which file is damaged.",
+    context_settings=SETTINGS,
+    epilog="""\b
+STATE is a state's folder, or a run's name or folder: all its states.
+
+\b
+Exit code: 0 when all are whole; 1 when one is damaged; 2 when STATE is none,
+or was written by a newer lockstep.""",
+)
+@_accept_json
+@click.argument("state", nargs=-1, required=True)
+def verify(state: tuple[str, ...], as_json: bool) -> None:
+    """Read every file of states, compare every hash, and say which file is damaged."""
+    found = dict.fromkeys(one for word in state for one in _at_least_one(word))
+    aside = [one for one in found if one.is_aside and len(found) > 1 and str(one.path) not in state]
+    examined = [told for one in found if one not in aside and (told := examine(one)) is not None]
+    if as_json:
+        _print_json([one.as_json() for one in examined])
+    else:
+        show_examined(examined, screen())
+        show_put_aside([str(one.path) for one in aside], screen())
+    sys.exit(0 if all(one.is_whole for one in examined) else 1)
+
+
+@checkpoint.command(
+    "diff",
+    short_help="Compare two states tensor by tensor.",
+    context_settings=SETTINGS,
+    epilog=f"""{STATE}
+Who wrote a state (ranks, strategy, versions) is shown, but makes no difference.
+
+\b
+Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read.""",
+)
+@_accept_json
+@click.argument("one", metavar="STATE")
+@click.argument("other", metavar="STATE")
+def diff(one: str, other: str, as_json: bool) -> None:
+    """Compare two states by their bits: models, optimizers, gradients, streams, counters."""
+    found = _with_torch("lockstep.checkpoint.comparison").compare(one_state(one).path, one_state(other).path)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        show_differences(found, screen())
+    sys.exit(0 if found.same else 1)
+
+
+@checkpoint.command(
+    "export",
+    short_help="Write the weights to one file of safetensors or torch.save.",
+    context_settings=SETTINGS,
+    epilog=f"""{STATE}
+FILE ends in .safetensors, or in .pt, .pth or .bin for a state_dict of torch.save.
+
+\b
+Exit code: 0; 1 when FILE cannot be written; 2 for a mistake.""",
+)
+@click.option("--model", default=None, metavar="NAME", help="Which model, where there are several: model1, model2.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@_accept_json
+@click.argument("state")
+@click.argument("file")
+def export(state: str, file: str, model: str | None, force: bool, as_json: bool) -> None:
+    """Write the weights of a state to one file, which needs no lockstep to be read."""
+    found = one_state(state)
+    done = _with_torch("lockstep.checkpoint.export").export(found.path, Path(file), model, force=force)
+    if as_json:
+        _print_json(done.as_json())
+        return
+    click.echo(visible(f"{done.file}: {done.tensors} tensors of {found.path}, {done.size_bytes} bytes"))
+    if done.left_out:
+        click.echo(f"note: not in a safetensors file: {visible(', '.join(done.left_out))}", err=True)
+
+
+def one_state(word: str) -> Found:
+    """The state that a word names: of a run the newest.
+
+    Raises:
+        UsageError: when there is none.
+    """
+    return newest(_at_least_one(word))
+
+
+def _at_least_one(word: str) -> list[Found]:
+    found = states_at(word, runs_folder())
+    if not found:
+        raise UsageError(
+            f"{visible(word)} has no states yet.", "Start the run with --save-every, or wait for the first."
+        )
+    return found
+
+
+def runs_folder() -> Path:
+    """Where named runs are."""
+    return Path(os.environ.get("LOCKSTEP_RUNS") or RUNS)
+
+
+def _with_torch(module: str) -> Any:
+    """A part that needs the numbers of tensors. It is loaded by name when its command is called, as commands are."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"This command needs torch, which cannot be imported ({error}).", "Install torch.") from None
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, allow_nan=False))

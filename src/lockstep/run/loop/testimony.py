@@ -96,6 +96,8 @@ def _taken(run: RunState) -> Taken:
     return Taken(
         run.progress.models,
         [*run.progress.taken, *run.progress.stateful.values()],
+        run.progress.tracked,
+        vars(run.progress.values),
         run.is_here,
         partial(run.machinery.strategy.whole_state, everyone=True),
     )

@@ -36,6 +36,8 @@ DOCUMENTS = "state.json"
 OTHER_TENSORS = "state.safetensors"
 BODY_STREAMS = "random numbers of the epoch"
 SAVE = "run.save_state"
+TRACKED, VALUE = "tracked ", "run.state."
+"""What labels of tracked objects and of values begin with."""
 
 
 def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
@@ -105,6 +107,7 @@ def collect(run: RunState, extra: Mapping[str, Any], states: Mapping[str, Mappin
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
+    _add_kept(contents, run)
     contents.add("the run", counters(run), OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
     streams = run.progress.later_streams or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
@@ -120,6 +123,18 @@ def _add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) 
             if parameter.grad is not None and not parameter.is_meta and names[id(parameter)] not in tensors.tensors:
                 holder = run.machinery.strategy.holder_of(parameter)
                 tensors.add(names[id(parameter)], parameter.grad.to_dense(), holder)
+
+
+def _add_kept(contents: Contents, run: RunState) -> None:
+    """What the script keeps in every state: objects that it tracks, and `run.state`."""
+    apart = run.setup.mesh.asynchronous
+    for name, thing in run.progress.tracked.items():
+        label = f"{TRACKED}{name}"
+        contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart)
+        contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
+    later = run.progress.later_values
+    for name, value in (vars(run.progress.values) if later is None else later).items():
+        contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
 
 
 def label_of(name: str) -> str:

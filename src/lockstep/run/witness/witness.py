@@ -34,10 +34,19 @@ class Taken:
     models: Sequence[nn.Module]
     things: Sequence[Any]
     """Everything that was prepared, and what the run keeps itself."""
+    tracked: Mapping[str, Any]
+    """What the script named in `run.track`."""
+    values: Mapping[str, Any]
+    """`run.state`."""
     is_here: Callable[[Tensor], bool]
     """Whether this rank looks after a buffer, not another stage of the model."""
     state_of: Callable[[Optimizer], Mapping[Any, Any]]
     """An optimizer's state by parameter, each one whole. Collective: call it on every rank."""
+
+    @property
+    def known(self) -> list[Any]:
+        """What need not be looked for in the script's variables."""
+        return [*self.things, *self.tracked.values()]
 
 
 class Witness:
@@ -134,7 +143,7 @@ class Witness:
         """Record a step whose body is finished. Collective: call it on every rank."""
         self.left = None
         place = self._place(step)
-        self._record(place, taken, self._holdings.after_step(taken.models, taken.things), "")
+        self._record(place, taken, self._holdings.after_step(taken.models, taken.known), "")
         self._repeats = {place: count for place, count in self._repeats.items() if place[0] == self._place(step)}
         self._recorder.flush(place)
         self._flushed = step
@@ -144,7 +153,7 @@ class Witness:
     def at_end(self, taken: Taken) -> None:
         """Record the end of the script. Collective: call it on every rank."""
         suffix = f" (run {self._recorder.number})" if self._recorder.number > 1 else ""
-        self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.things), suffix)
+        self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.known), suffix)
         self._recorder.flush(AT_END)
 
     def flush_end(self) -> None:
@@ -175,6 +184,9 @@ class Witness:
         for other in taken.things:
             if not isinstance(other, (Optimizer, nn.Module)) and hasattr(other, "state_dict"):
                 self._recorder.state_items(step, f"script {type(other).__name__}{suffix}", other.state_dict())
+        for name, thing in taken.tracked.items():
+            self._recorder.state_items(step, f"script tracked {name}{suffix}", thing.state_dict())
+        self._recorder.state_items(step, f"script run.state{suffix}", taken.values)
         for name, thing in own:
             state = thing.state_dict() if hasattr(thing, "state_dict") else thing
             self._recorder.state_items(step, f"script {name}{suffix}", state)

@@ -97,14 +97,16 @@ def init(
     environment = decode(os.environ)
     seed = _whole_number(seed)
     _check_numbers(lanes, threads)
-    saving = (environment.settings.saving if environment.settings else None) or _saving(name, save_every, keep)
+    told = environment.settings.saving if environment.settings else None
+    saving = told or _saving(name, save_every, keep)
     if _present:
         finish()
     said = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, said)
     run = _assemble(environment, _decide(environment, wanted))
-    if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
-        Automatic(run, saving, claims=environment.settings is None or environment.settings.saving is None)
+    is_users = run.machinery.witness is None and run.machinery.meter is None
+    if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
+        Automatic(run, saving, claims=told is None)
     _present.append(run)
     atexit.register(_finish_at_exit)
     return Run(run)

@@ -19,7 +19,7 @@ from lockstep.run.loop.evaluation import say_shares
 from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
-from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_left, testify_step
+from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.region import Region
@@ -132,6 +132,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     say_shares(run.machinery)
     run.machinery.streams.look()  # at what the body of the last step drew
+    testify_before(run)
     run.machinery.streams.enter(Domain.STEP, step.number, 0)
     run.progress.position.region = Region.STEP
     run.machinery.ledger.step = step.number

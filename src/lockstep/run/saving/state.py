@@ -73,6 +73,9 @@ def require_between_epochs(progress: Progress, call: str) -> None:
 
 def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
+    told = run.setup.environment.settings.saving if run.setup.environment.settings is not None else None
+    if told is not None and Path(path).parent == Path(told.folder):
+        return Path(path)
     if (run.machinery.witness is not None or run.machinery.meter is not None) and run.setup.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, run.setup.folder.path / "evidence" / name)

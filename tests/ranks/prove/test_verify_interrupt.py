@@ -99,6 +99,15 @@ def again():
     {then}
 """
 
+PLAIN = {"before": "run.track(scheduler=scheduler)", "step": "run.log(loss=step.loss)"}
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "model_parallel"])
+def test_so_does_one_whose_ranks_hold_parts(interrupted, strategy):
+    found = interrupted(7, (2, 2), 3, init=f"lanes=2, strategy={strategy!r}", **PLAIN)
+    assert (found.exit_code, found.stopped_after, found.num_steps) == (0, 7, 3), shown(found)
+
+
 FORGETS = {
     "average": (
         {"before": "run.track(scheduler=scheduler); run.state.mean = 0.0"},

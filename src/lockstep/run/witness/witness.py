@@ -226,7 +226,9 @@ class Witness:
 
     def _states(self, step: int, prefix: str, states: Mapping[Any, Any], names: Mapping[int, str]) -> None:
         for parameter, state in states.items():
-            if isinstance(parameter, Tensor):
+            if (
+                isinstance(parameter, Tensor) and not parameter.is_meta
+            ):  # else another stage's, and what a state left here
                 for key, value in state.items():
                     self._recorder.state_items(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 

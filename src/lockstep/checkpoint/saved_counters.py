@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lockstep.run.position.tallies import is_saved
-
 MOST = 1 << 62
 
 
@@ -30,7 +28,7 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
         yield "its samples per epoch are not numbers"
     if not isinstance(position, Mapping) or not all(_is_count(position.get(name)) for name in ("loop", "next")):
         yield f"its position in the script's epochs is {position!r}"
-    if saved.get("tallies") is not None and not is_saved(saved["tallies"]):
+    if saved.get("tallies") is not None and not _are_tallies(saved["tallies"]):
         yield "its tallies are not described the way lockstep does it"
     if not _is_inside(saved.get("inside")):
         yield f"its place inside an epoch is {saved.get('inside')!r}"
@@ -60,3 +58,23 @@ def _is_loader(told: Any) -> bool:
         return False
     size = told.get("batch_size", "")
     return _is_count(told.get("epochs_begun")) and _is_count(told.get("samples")) and (size is None or _is_count(size))
+
+
+def _are_tallies(told: Any) -> bool:
+    return (
+        isinstance(told, Mapping)
+        and set(told) == {"outside", "body"}
+        and all(isinstance(made, list) and all(map(_is_sums, made)) for made in told.values())
+    )
+
+
+def _is_sums(told: Any) -> bool:
+    return isinstance(told, Mapping) and all(
+        isinstance(lanes, Mapping)
+        and all(lane.isdecimal() and isinstance(pair, list) and _are_two_numbers(pair) for lane, pair in lanes.items())
+        for lanes in told.values()
+    )
+
+
+def _are_two_numbers(pair: list[Any]) -> bool:
+    return [type(one) for one in pair] == [float, float]

@@ -20,7 +20,10 @@ from lockstep.cli.script_words import OptionsAroundScript
 from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
-from lockstep.prove.findings import ACCEPTABLE, SCRIPT
+from lockstep.prove.continued import Continued
+from lockstep.prove.continued_report import show_continued
+from lockstep.prove.findings import ACCEPTABLE, SCRIPT, Findings
+from lockstep.prove.interruption import Interruption, interrupt
 from lockstep.prove.report import show
 from lockstep.prove.saved_bits import SavedBits, read_saved
 from lockstep.prove.verify import Proof
@@ -37,6 +40,7 @@ Examples:
   lockstep verify --json -m package.train            a module; the result as JSON
   lockstep verify --ranks 1 --save bits.json train.py      the bits of this commit
   lockstep verify --ranks 1 --against bits.json train.py   are they still the same?
+  lockstep verify --interrupt 7 train.py             stopped after step 7, does it go on?
 
 \b
 Options go before SCRIPT or right after it; the first word that is not one of
@@ -57,13 +61,20 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
         "max_content_width": 110,
     },
 )
-@click.option("--ranks", default=DEFAULT_RANKS, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
+@click.option("--ranks", default=None, metavar="N,N,...", help=f"Numbers of ranks. [default: {DEFAULT_RANKS}]")
 @click.option("--lanes", type=int, default=None, help="Lanes per step. [default: the script's, else the most ranks]")
 @accept_form_options
 @accept_arithmetic_options
 @click.option("--steps", type=int, default=None, help=f"Steps to compare. [default: {DEFAULT_STEPS}, or the file's]")
 @click.option("--save", default=None, metavar="FILE.json", help="Write the bits, if all ranks have the same.")
 @click.option("--against", default=None, metavar="FILE.json", help="Compare with bits written by --save.")
+@click.option(
+    "--interrupt",
+    type=int,
+    default=None,
+    metavar="K",
+    help="Stop after step K, go on from the state, compare with a run without a stop. --ranks: one number, or two.",
+)
 @click.option(
     "--accept",
     multiple=True,
@@ -79,12 +90,12 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
-    proof = proof_from(options)
+    proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     progress = Progress()
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
-        findings = None
+        findings: Findings | Continued | None = None
         try:
-            findings = prove(proof, trials)
+            findings = interrupt(proof, trials) if isinstance(proof, Interruption) else prove(proof, trials)
         except (KeyboardInterrupt, SystemExit) as ending:
             code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
             progress.say_stopped(int(code or 1))
@@ -96,6 +107,8 @@ def verify(**options: Any) -> None:
             findings.kept, findings.folder = trials.keep(), str(trials.base)
     if options["as_json"]:
         click.echo(json.dumps(findings.as_json(), allow_nan=False))
+    elif isinstance(findings, Continued):
+        show_continued(findings, screen())
     else:
         show(findings, screen())
     sys.exit(findings.exit_code)
@@ -107,10 +120,8 @@ def proof_from(options: dict[str, Any]) -> Proof:
     Raises:
         UsageError: with the fix.
     """
-    ranks = parse_ranks(options["ranks"], alone=bool(options["save"] or options["against"]))
-    for name in ("steps", "lanes"):
-        if options[name] is not None and options[name] < 1:
-            raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
+    ranks = parse_ranks(options["ranks"] or DEFAULT_RANKS, alone=bool(options["save"] or options["against"]))
+    check_counts(options)
     check_program(options["script"], options["module"], "verify")
     program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
     save, against = bits_files(options["save"], options["against"])
@@ -125,6 +136,42 @@ def proof_from(options: dict[str, Any]) -> Proof:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, proof.lanes, program.device)
     return proof
+
+
+def interruption_from(options: dict[str, Any]) -> Interruption:
+    """The same for --interrupt.
+
+    Raises:
+        UsageError: with the fix.
+    """
+    if options["interrupt"] < 1:
+        raise UsageError(
+            f"--interrupt must be a step from 1 on, but is {options['interrupt']}.", "Name the step to stop after."
+        )
+    for name in ("save", "against", "accept"):
+        if options[name]:
+            raise UsageError(f"--{name} and --interrupt compare different things.", "Give one of them.")
+    ranks = parse_ranks(options["ranks"] or "1", alone=True)
+    if len(ranks) > 2:
+        raise UsageError(
+            f"--ranks {options['ranks']} are too many with --interrupt.",
+            "Give one number, or two: until the stop, and after it.",
+        )
+    check_counts(options)
+    check_program(options["script"], options["module"], "verify")
+    program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
+    for count in ranks:
+        started, told = launched(on_ranks(program.form, count), count)
+        check_form(told, started, options["lanes"], program.device)
+    steps = options["steps"] or DEFAULT_STEPS
+    return Interruption(program, options["interrupt"], (ranks[0], ranks[-1]), options["lanes"], steps)
+
+
+def check_counts(options: dict[str, Any]) -> None:
+    """Raise `UsageError` for --steps and --lanes below 1."""
+    for name in ("steps", "lanes"):
+        if options[name] is not None and options[name] < 1:
+            raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
 
 
 def accepted_from(words: Sequence[str]) -> tuple[str, ...]:

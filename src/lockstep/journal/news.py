@@ -31,6 +31,8 @@ class Event(StrEnum):
     """From here on the rank can be replaced, and can wait for others to be."""
     LIVE = "live"
     """The rank took a dead one's place, and has caught up with the others."""
+    FINISHED = "finished"
+    """`lockstep.finish` is over, so the rank cannot be replaced any more. The code: 1 if the script is, too."""
 
 
 @dataclass(frozen=True)

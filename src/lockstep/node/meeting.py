@@ -185,7 +185,8 @@ def _await(store: Store, key: str, name: int, place: RankProcess, here: RankProc
         if place.has_ended(here) and not store.check([key]):  # it may have written the key just before it ended
             raise PeerLost(
                 f"Rank {name} ended while this rank was waiting for it to make the group. "
-                f"If rank {name} failed, its own error says why."
+                f"If rank {name} failed, its own error says why.",
+                is_dead=True,
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -6,4 +6,5 @@ the first difference                                 comparison, rows
 a closer look: values, cause                         explanation, values, cause
 one step over lanes against the whole batch          plain, least_squares
 -> Findings, shown                                   findings, report
+stopped, gone on, compared (`--interrupt`)           interruption, forgotten; continued, continued_report
 """

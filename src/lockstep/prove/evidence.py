@@ -37,6 +37,12 @@ class Kind(StrEnum):
     VALUE = "value"
     AGAIN = "again"
     """Samples that were fetched a second time, likewise."""
+    RESUMED = "resumed"
+    """What a step begins with, of what a state holds: recorded where a run goes on."""
+    OWN = "own"
+    """What the script holds then besides."""
+    VARIABLE = "variable"
+    """A plain value in a variable of the script then. No evidence: a clock or a path may differ."""
 
 
 OF_ONE_RANK = (Kind.SAMPLES, Kind.AGAIN)
@@ -60,6 +66,8 @@ class Place:
         """The step in words."""
         if self.kind is Kind.INITIAL:
             return "before the first step"
+        if self.kind in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE):
+            return f"after step {self.step}"
         return "at the end" if self.step == AT_END else f"step {self.step}"
 
     @property

@@ -76,7 +76,7 @@ def explain(difference: Difference, compared: Sequence[Compared], scene: Scene) 
         left=_side(difference, difference.left, compared),
         right=_side(difference, difference.right, compared),
         deviation=deviated,
-        values=_texts(difference.left_value, difference.right_value),
+        values=both_texts(difference.left_value, difference.right_value),
         cause=usual_cause(symptoms),
         repeatable=repeatable,
         norms=_norms(difference, compared),
@@ -90,7 +90,7 @@ def expected(difference: Difference, compared: Sequence[Compared], why: str) -> 
         left=_side(difference, difference.left, compared),
         right=_side(difference, difference.right, compared),
         deviation=None,
-        values=_texts(difference.left_value, difference.right_value),
+        values=both_texts(difference.left_value, difference.right_value),
         cause=why,
         repeatable=False,
     )
@@ -162,7 +162,7 @@ def _settings(difference: Difference, compared: Sequence[Compared]) -> dict[str,
     return {
         place.item: texts
         for place in difference.places
-        if place.kind is Kind.OPTIMIZER and (texts := _texts(left.get(place), right.get(place))) is not None
+        if place.kind is Kind.OPTIMIZER and (texts := both_texts(left.get(place), right.get(place))) is not None
     }
 
 
@@ -175,7 +175,7 @@ def _norms(difference: Difference, compared: Sequence[Compared]) -> tuple[float,
     return left.evidence.norms[place], right.evidence.norms[place]
 
 
-def _texts(left: str | None, right: str | None) -> tuple[str, str] | None:
+def both_texts(left: str | None, right: str | None) -> tuple[str, str] | None:
     """Both values for a person, or None for tensors, of which only hashes are known."""
     if any(value is not None and is_hash(value) for value in (left, right)):
         return None

@@ -193,7 +193,7 @@ class Findings:
 
     def as_json(self) -> dict[str, Any]:
         """One object of strings, finite numbers, lists and objects; a number that is not finite is null."""
-        told: dict[str, Any] = _finite(self._facts())
+        told: dict[str, Any] = finite(self._facts())
         return told
 
     def _facts(self) -> dict[str, Any]:
@@ -220,33 +220,36 @@ class Findings:
             "runs": [asdict(run) for run in self.runs],
             "accepted": list(self.accepted),
             "rows": [
-                {"kind": row.key, "num_items": row.num_items, "cells": [_cell(row, one) for one in row.cells]}
+                {"kind": row.key, "num_items": row.num_items, "cells": [cell_as_json(row, one) for one in row.cells]}
                 for row in self.rows
             ],
             "first_nan": str(self.first_nan) if self.first_nan is not None else None,
             "against": asdict(self.against) if self.against is not None else None,
             "saved_to": self.saved_to or None,
-            "difference": _difference(self.difference) if self.difference is not None else None,
+            "difference": difference_as_json(self.difference) if self.difference is not None else None,
             "failed": asdict(self.failed) if self.failed is not None else None,
             "not_proved": self.not_proved(),
             "folder": self.folder or None,
         }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with null for numbers that are not finite, which JSON has no word for."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _cell(row: Row, one: Cell) -> dict[str, Any]:
+def cell_as_json(row: Row, one: Cell) -> dict[str, Any]:
+    """A cell of the table."""
     differs = one.differs_at is not None
     return {**asdict(one), "differs": differs, "differs_at": one.differs_at if row.in_each_step else None}
 
 
-def _difference(explained: Explained) -> dict[str, Any]:
+def difference_as_json(explained: Explained) -> dict[str, Any]:
+    """The first difference."""
     difference = explained.difference
     return {
         "step": None if difference.place.step == AT_END else difference.place.step,

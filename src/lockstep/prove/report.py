@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.prove.findings import Against, Explained, Findings
+from lockstep.prove.findings import Against, Explained, Failed, Findings
 from lockstep.prove.plain import Finding, Plain, sentence
 from lockstep.prove.rows import Row
 from lockstep.prove.values import Deviation
@@ -23,18 +23,29 @@ MOST_DIGESTS = 3
 def show(findings: Findings, console: Console) -> None:
     """Print everything."""
     if findings.failed is not None:
-        _say(console, f"{findings.failed.label} failed:", BAD)
-        console.print(Text(findings.failed.text.rstrip()), soft_wrap=True)
-        return _say_folder(findings, console)
-    console.print(table(findings))
-    for line, style in sentences(findings):
+        show_failed(findings.failed, console)
+    else:
+        console.print(table(findings))
+        say_lines(sentences(findings), console)
+    say_folder(findings.kept, console)
+
+
+def show_failed(failed: Failed, console: Console) -> None:
+    """Print which run failed, and how."""
+    _say(console, f"{failed.label} failed:", BAD)
+    console.print(Text(failed.text.rstrip()), soft_wrap=True)
+
+
+def say_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
+    """Print sentences, each in its style."""
+    for line, style in lines:
         _say(console, line, style)
-    return _say_folder(findings, console)
 
 
-def _say_folder(findings: Findings, console: Console) -> None:
-    if findings.kept:
-        console.print(Text(findings.kept), soft_wrap=True)
+def say_folder(kept: str, console: Console) -> None:
+    """Print where the runs are, if they are kept."""
+    if kept:
+        console.print(Text(kept), soft_wrap=True)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -53,11 +64,11 @@ def table(findings: Findings) -> Table:
         drawn.add_row("plain", _plain_cell(findings.plain, findings.accepts_plain))
     for row in findings.rows:
         style = EXPECTED if findings.not_exact else BAD
-        drawn.add_row(row.title, *(_cell(row, number, style) for number in range(len(row.cells))))
+        drawn.add_row(row.title, *(cell_text(row, number, style) for number in range(len(row.cells))))
     return drawn
 
 
-def _cell(row: Row, number: int, differing: str) -> Text:
+def cell_text(row: Row, number: int, differing: str) -> Text:
     one = row.cells[number]
     if one.differs_at is not None:
         who = f"rank {one.rank} differs" if one.rank is not None else "differs"
@@ -91,7 +102,7 @@ def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
     if findings.not_exact:
         yield from ((line, "") for line in _not_exact(findings))
     elif findings.difference is not None:
-        yield from ((line, style) for line, style in _explained(findings.difference))
+        yield from difference_lines(findings.difference)
     plain = findings.plain
     if plain is not None:
         style = GOOD if plain.agrees else EXPECTED if findings.accepts_plain else BAD
@@ -151,30 +162,31 @@ def _not_exact(findings: Findings) -> Iterator[str]:
         yield "They were equal here; another run may differ."
 
 
-def _explained(explained: Explained) -> Iterator[tuple[str, str]]:
-    difference = explained.difference
+def difference_lines(found: Explained) -> Iterator[tuple[str, str]]:
+    """The first difference in sentences, each with its style."""
+    difference = found.difference
     place = difference.place
     layer = f" (layer {place.layer})" if place.layer else ""
-    yield f"First difference: {place}{layer}: {explained.left} against {explained.right}.", BAD
+    yield f"First difference: {place}{layer}: {found.left} against {found.right}.", BAD
     others = len(difference.places) - 1
     if others:
         which = "of this step" if place.when.startswith("step") else "there"
         items = f"other item {which} differs" if others == 1 else f"other items {which} differ"
         yield f"  {others} {items} too.", ""
-    if explained.values is not None and None not in (difference.left_value, difference.right_value):
-        ratio = explained.deviation.ratio if explained.deviation is not None else None
+    if found.values is not None and None not in (difference.left_value, difference.right_value):
+        ratio = found.deviation.ratio if found.deviation is not None else None
         times = f" (ratio {ratio:.6g})" if ratio is not None else ""
-        yield f"  {explained.left}: {explained.values[0]}; {explained.right}: {explained.values[1]}{times}", ""
-    for who, value in ((explained.left, difference.left_value), (explained.right, difference.right_value)):
+        yield f"  {found.left}: {found.values[0]}; {found.right}: {found.values[1]}{times}", ""
+    for who, value in ((found.left, difference.left_value), (found.right, difference.right_value)):
         if value is None:
             yield f"  {who}: no such item.", ""
-    if explained.deviation is not None:
-        yield f"  {_deviation(explained.deviation)}", ""
-    if explained.norms is not None:
-        yield f"  {_norms(*explained.norms)}", ""
-    if not explained.repeatable:
+    if found.deviation is not None:
+        yield f"  {_deviation(found.deviation)}", ""
+    if found.norms is not None:
+        yield f"  {_norms(*found.norms)}", ""
+    if not found.repeatable:
         yield "  Run again, the same configuration gave different bits.", ""
-    yield f"Usual cause: {explained.cause}", ""
+    yield f"Usual cause: {found.cause}", ""
 
 
 def _norms(here: float, there: float) -> str:

@@ -12,6 +12,7 @@ from lockstep.prove.evidence import Evidence, Kind, Place
 END, AGAIN = "end", "again"
 NAMES = {
     Kind.INITIAL: "initial values",
+    Kind.RESUMED: "goes on with",
     Kind.SAMPLES: "samples",
     Kind.LOSS: "losses",
     Kind.GRADIENT: "gradients",
@@ -39,7 +40,7 @@ class Row:
     @property
     def in_each_step(self) -> bool:
         """Whether its items come in every step."""
-        return self.key in NAMES and self.key != Kind.INITIAL
+        return self.key in NAMES and self.key not in (Kind.INITIAL, Kind.RESUMED)
 
 
 def rows_of(runs: Sequence[Evidence]) -> list[Row]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.prove.comparison import comparable, first_difference
-from lockstep.prove.evidence import Evidence, read_evidence
+from lockstep.prove.evidence import read_evidence
 from lockstep.prove.explanation import Compared, Scene, expected, explain
+from lockstep.prove.failed_run import RunError, failed_run, nothing_recorded, why_no_end
 from lockstep.prove.findings import SCRIPT, Against, Failed, Findings, Run
 from lockstep.prove.plain import Finding, Lanes, Plain, elements_for, judge, read_lanes
 from lockstep.prove.rows import rows_of
@@ -22,8 +23,6 @@ from lockstep.prove.saved_bits import SavedBits, fact_differences, facts, name_o
 from lockstep.trials.trials import Program, Trial, Trials
 
 PLAIN = {"plain": True, "steps": 1}
-LAST_WORDS = 5
-"""How many lines of a script that ended on its own are shown."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,6 @@ class Proof:
         return {"steps": self.steps, "to_the_end": True, "norms": norms}
 
 
-class _RunError(Exception):
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.label)
-        self.failed = failed
-
-
 def verify(proof: Proof, trials: Trials) -> Findings:
     """Make the runs and compare them; write the bits if that is wanted and all ranks have the same.
 
@@ -102,7 +95,7 @@ def verify(proof: Proof, trials: Trials) -> Findings:
             compared.append(one)
             findings.runs.append(run)
         _check_ends(compared, findings.runs)
-    except _RunError as error:
+    except RunError as error:
         findings.failed = error.failed
         return findings
     _compare(proof, trials, findings, compared)
@@ -157,23 +150,11 @@ def _compared_run(proof: Proof, trials: Trials, findings: Findings, ranks: int) 
     trial = trials.run(_ranks(ranks), ranks, findings.lanes, proof.wanted)
     evidence = read_evidence(trial.folder, trial.num_processes)
     if trial.outcome.exit_code and not evidence.end.over:
-        raise _RunError(_failed(trial, 1))
+        raise RunError(failed_run(trial, 1))
     if not all(evidence.ranks):
-        raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
-    run = Run(ranks, evidence.num_steps, trial.seconds, evidence.end.reached, _why_not(trial, evidence))
+        raise RunError(Failed(trial.label, nothing_recorded(trial), 2))
+    run = Run(ranks, evidence.num_steps, trial.seconds, evidence.end.reached, why_no_end(trial, evidence))
     return Compared(trial.label, ranks, evidence, trial), run
-
-
-def _why_not(trial: Trial, evidence: Evidence) -> str:
-    if evidence.end.reached:
-        return ""
-    if evidence.end.why:
-        return evidence.end.why
-    failure = trial.outcome.failure
-    if failure is None:
-        return f"it ended with exit code {trial.outcome.exit_code}"
-    at = f" at {Path(failure.file).name}:{failure.line}" if failure.file else ""
-    return f"{' '.join(f'{failure.error} {failure.fix}'.split())}{at}"
 
 
 def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
@@ -183,7 +164,7 @@ def _check_ends(compared: Sequence[Compared], runs: Sequence[Run]) -> None:
         trial = one.trial
         if came and not run.reached_end and not one.evidence.end.why and trial is not None and trial.outcome.block:
             text = f"After step {run.steps} it reached the end with {_ranks(came[0].ranks)}, but not here:"
-            raise _RunError(Failed(one.label, f"{text}\n{trial.outcome.block}", 1))
+            raise RunError(Failed(one.label, f"{text}\n{trial.outcome.block}", 1))
 
 
 def _decided(one: Compared) -> dict[str, Any]:
@@ -196,40 +177,15 @@ def _run(trials: Trials, label: str, lanes: int | None, evidence: Mapping[str, A
     """Make a run on one rank that must end well."""
     trial = trials.run(label, 1, lanes, evidence)
     if trial.outcome.exit_code:
-        raise _RunError(_failed(trial, trial.outcome.exit_code if trial.outcome.exit_code == 2 else 1))
+        raise RunError(failed_run(trial, trial.outcome.exit_code if trial.outcome.exit_code == 2 else 1))
     return trial
-
-
-def _failed(trial: Trial, code: int) -> Failed:
-    text = trial.outcome.block or f"It ended with exit code {trial.outcome.exit_code}."
-    if trial.outcome.failure is None:
-        text += _last_words(trial)
-    return Failed(trial.label, text, code)
-
-
-def _last_words(trial: Trial) -> str:
-    """What rank 0 printed last, for a script that ends on its own (argparse says why, and exits)."""
-    try:
-        lines = trial.folder.log(0).read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "".join(f"\n  | {line}" for line in lines[-LAST_WORDS:])
-
-
-def _nothing_recorded(trial: Trial) -> str:
-    if not trial.folder.decided.exists():
-        return (
-            "The script ended without run.prepare(...), so there is nothing to compare. `verify` needs a script that "
-            "calls lockstep.init(), run.prepare and run.steps."
-        )
-    return "The script ended before its first step was finished, so there is nothing to compare."
 
 
 def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
     """Run the first step with all lanes and with one; also decides the number of lanes."""
     first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", proof.lanes, PLAIN)
     if not first.folder.decided.exists():
-        raise _RunError(Failed(first.label, _nothing_recorded(first), 2))
+        raise RunError(Failed(first.label, nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
     own, findings.threads = int(decided["lanes"]), int(decided["threads"])
     findings.lanes_named = bool(decided["lanes_named"])
@@ -254,7 +210,7 @@ def _judge(findings: Findings, lanes_trial: Trial, whole_trial: Trial) -> Plain:
     for trial in (lanes_trial, whole_trial):
         lanes = read_lanes(trial.folder, budget)
         if lanes is None or not lanes.gradients:
-            raise _RunError(Failed(trial.label, _nothing_recorded(trial), 2))
+            raise RunError(Failed(trial.label, nothing_recorded(trial), 2))
         read.append(lanes)
     return judge(*read)
 

@@ -3,6 +3,7 @@
     run = init(...)                              start: environment -> RunState -> Run
     model, optimizer, loader = run.prepare(...)  run (the facade) -> prepare/
     for step in run.steps(loader): ...           -> loop/; position/ knows where the script is
+    run.track(average=average), run.state.best   -> saving/tracking, position/kept_values
     run.save_state(path)                         -> saving/
     finish()                                     ending
 

@@ -19,8 +19,8 @@ from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
 
 
-def end(run: RunState) -> None:
-    """See `lockstep.finish`."""
+def end(run: RunState) -> bool:
+    """See `lockstep.finish`. Returns whether the run ended well, on all ranks."""
     failed = sys.exc_info()[0] is not None or getattr(sys, "last_value", None) is not None
     failed = failed or (
         run.setup.folder is not None and run.setup.folder.failure(run.machinery.transport.rank).exists()
@@ -40,6 +40,8 @@ def end(run: RunState) -> None:
             testify_end(run)
             _write_result(run)
             _write_stages(run)
+            if run.machinery.transport.outlives:
+                run.machinery.transport.barrier("result")  # who dies before it is replaced, and makes up for it
     finally:
         run.machinery.strategy.close()
         run.machinery.strangers.close()
@@ -50,6 +52,7 @@ def end(run: RunState) -> None:
         if not failed:
             run.machinery.transport.close()
             leave()
+    return not failed
 
 
 def _write_result(run: RunState) -> None:

@@ -20,12 +20,14 @@ from lockstep.run.loop.collectives import broadcast, log, new_tally, over_ranks
 from lockstep.run.loop.tally import Tally
 from lockstep.run.loop.testimony import is_over, settle
 from lockstep.run.loop.training import Steps
+from lockstep.run.position.kept_values import KeptValues
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.preparation import prepare
 from lockstep.run.run_state import RunState
 from lockstep.run.saving import weights
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.state import save_state
+from lockstep.run.saving.tracking import track
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 A = TypeVar("A")
@@ -326,14 +328,41 @@ class Run:
         """
         weights.save_weights(self._run, model, path)
 
+    @property
+    def state(self) -> KeptValues:
+        """Plain values that belong to every state: `run.state.best = 0.91`, the same on every rank.
+
+        Numbers, texts, switches, None, tensors, and tuples, lists, sets and dictionaries of them. What is assigned before
+        the first epoch (or before `run.load_state`) is a first value: where a state is loaded, its own replaces it.
+
+        Raises:
+            UsageError: at an assignment of what cannot be saved without pickle.
+        """
+        return self._run.progress.values
+
+    def track(self, **objects: Any) -> None:
+        """Name objects that belong to every state: an average of the weights, a metric, a scheduler of your own.
+
+        Collective: call it on every rank, before the first epoch or step and before `run.load_state`.
+
+        Every state has their `state_dict`, the same on every rank; where a state is loaded, `load_state_dict` gets it. A
+        state with a name that the script does not track is refused; an object that the state does not have begins as
+        the script made it, and a notice says so.
+
+        Raises:
+            UsageError: for what has no `state_dict` and `load_state_dict`, for a state that cannot be saved without
+                pickle, for a name or an object that comes twice, and when ranks differ.
+        """
+        track(self._run, objects)
+
     def save_state(self, path: str | os.PathLike[str], **extra: Any) -> None:
         """Write everything that the run needs to go on into the folder `path`, which is replaced as a whole.
 
         Collective: call it on every rank.
 
         Call it between epochs: at the end of the epoch's body, or outside the loop. It holds the prepared models,
-        optimizers and schedulers, the counters, the random streams; gradients are not part of it. No pickle: JSON and
-        safetensors. At every instant a complete state is on the disk.
+        optimizers and schedulers, what `run.track` named, `run.state`, the counters, the random streams; gradients are
+        not part of it. No pickle: JSON and safetensors. At every instant a complete state is on the disk.
 
         Args:
             path: a folder of its own; rank 0 writes it, and at `load_state` every rank must be able to read it.

@@ -19,6 +19,7 @@ from lockstep.layout.placement import Placement
 from lockstep.rank.streams import Streams
 from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.kept_values import KeptValues
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.position.region import LoopPosition
@@ -174,6 +175,22 @@ class Progress:
     """Those of the loaded state, until `run.steps` goes on."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+    tracked: dict[str, Any] = field(default_factory=dict)
+    """What `run.track` named, by name."""
+    values: KeptValues = field(init=False)
+    """`run.state`."""
+    later_values: Mapping[str, Any] | None = None
+    """Those of a state from inside an epoch, until `run.steps` goes on."""
+    has_looked: bool = False
+    """Whether the script called `run.load_state`, or `automatic` loaded."""
+
+    def __post_init__(self) -> None:
+        self.values = KeptValues(lambda: self.loop_has_begun)
+
+    @property
+    def loop_has_begun(self) -> bool:
+        """Whether the script came to its first `run.epochs` or `run.steps`."""
+        return self.has_begun or self.epochs.loop > 0 or self.epochs.calls_outside > 0
 
 
 @dataclass(frozen=True)

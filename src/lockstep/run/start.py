@@ -31,7 +31,7 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.ending import end
-from lockstep.run.outlive.arrangement import outlive, outliving
+from lockstep.run.outlive.arrangement import finished, outlive, outliving
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
@@ -49,6 +49,8 @@ from lockstep.strategy.choice import choose_strategy
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
+
+_is_at_exit = False
 
 
 def init(
@@ -98,14 +100,20 @@ def init(
     environment = decode(os.environ)
     seed = _whole_number(seed)
     _check_numbers(lanes, threads)
-    saving = (environment.settings.saving if environment.settings else None) or _saving(name, save_every, keep)
+    told = environment.settings.saving if environment.settings else None
+    saving = told or _saving(name, save_every, keep)
     if _present:
         finish()
-    said = Arithmetic(None if precision is None else str(precision), numerics)
-    wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, said)
+    arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
+    wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
-    if saving is not None and run.machinery.witness is None and run.machinery.meter is None:
-        Automatic(run, saving, claims=environment.settings is None or environment.settings.saving is None)
+    is_users = run.machinery.witness is None and run.machinery.meter is None
+    if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
+        Automatic(run, saving, claims=told is None)
+    return _present_run(run)
+
+
+def _present_run(run: RunState) -> Run:
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)
@@ -309,11 +317,14 @@ def finish() -> None:
     run.progress.ended = True
     let_go()
     atexit.unregister(_finish_at_exit)
-    end(run)
+    if end(run):
+        finished(run, dict(os.environ), at_exit=_is_at_exit)
 
 
 def _finish_at_exit() -> None:
     """`finish`, where an exception can no longer change the exit code by itself."""
+    global _is_at_exit  # noqa: PLW0603 - a process exits once
+    _is_at_exit = True
     run = _present[-1] if _present else None
     try:
         finish()

@@ -12,6 +12,7 @@ from typing import Any
 
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.schedule import Saving
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
@@ -109,8 +110,20 @@ class Trials(AbstractContextManager["Trials"]):
         lanes: int | None,
         evidence: Mapping[str, Any],
         form: Form | None = None,
+        *,
+        saving: Saving | None = None,
+        num_runs: int = 1,
     ) -> Trial:
         """Make one run, from start to end.
+
+        Args:
+            label: for people.
+            num_ranks: as a person counts them.
+            lanes: None for the script's.
+            evidence: what the ranks record.
+            form: strategy, mesh and schedule, if not the program's.
+            saving: where and when it saves states, if it does.
+            num_runs: how many runs, from this one on, see each other's files.
 
         Raises:
             SystemExit: when a signal to this process stopped the run, with 128 + its number.
@@ -120,7 +133,7 @@ class Trials(AbstractContextManager["Trials"]):
         name = f"{self._count:02d}-{label.replace(', ', '-').replace(' ', '-')}"
         program = self._program
         started, told = launched(form or on_ranks(program.form, num_ranks), num_ranks)
-        place = self._places.begin()
+        place = self._places.begin(num_runs)
         began = time.monotonic()
         request = LaunchRequest(
             script=place.script(program.script),
@@ -136,6 +149,7 @@ class Trials(AbstractContextManager["Trials"]):
             run_folder=self.base / name,
             name=name,
             evidence=dict(evidence),
+            saving=saving,
             verbosity=Verbosity.QUIET,
             folder=place.folder,
         )
@@ -154,7 +168,7 @@ class Trials(AbstractContextManager["Trials"]):
 
     def keep(self) -> str:
         """Keep it for a person; where it is, in a sentence."""
-        self._places.end()
+        self._places.remove()
         self._folder.keep()
         return kept_sentence(self.base)
 

@@ -57,16 +57,34 @@ class Workplaces:
         """None until the first view was tried."""
         self._copied = not in_place
         self._selection: Selection | None = None
+        self._current, self._runs_left = Workplace(), 0
 
-    def begin(self) -> Workplace:
-        """Make a workplace for the next run.
+    def begin(self, num_runs: int = 1) -> Workplace:
+        """Make a workplace for the next runs, which see each other's files; or return theirs.
 
         Raises:
             WorldError: when there is no private view although there was one.
         """
-        self.end()
+        if not self._runs_left:
+            self.remove()
+            self._runs_left, self._current = num_runs, self._made(num_runs)
+        return self._current
+
+    def end(self) -> None:
+        """A run has ended: remove what it wrote, unless another one goes on with it."""
+        self._runs_left = max(self._runs_left - 1, 0)
+        if not self._runs_left:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove what the last runs wrote."""
+        self._runs_left = 0
+        for folder in (self._layers, self._copy):
+            remove_tree(folder)
+
+    def _made(self, num_runs: int) -> Workplace:
         if self._viewed is not False:
-            problem = self._try_view()
+            problem = self._try_view(num_runs)
             if not problem:
                 return Workplace()
             if self._viewed:
@@ -80,15 +98,10 @@ class Workplaces:
         assert self._selection is not None
         return Workplace(copy_folder(here, self._selection, self._copy), here)
 
-    def end(self) -> None:
-        """Remove what the last run wrote."""
-        for folder in (self._layers, self._copy):
-            remove_tree(folder)
-
-    def _try_view(self) -> str:
-        """Try to make a private view for the next run; why there is none, or empty."""
+    def _try_view(self, num_runs: int) -> str:
+        """Try to make a private view for the next runs; why there is none, or empty."""
         self._layers.mkdir(mode=0o700)
-        report = self._nursery.make_view(self._layers)
+        report = self._nursery.make_view(self._layers, num_runs)
         if not report.problem and self._viewed is None and report.real:
             self._note(
                 f"The runs write to copies of all files except these, which they really change: {_listed(report.real)}."

@@ -294,7 +294,7 @@ def test_what_cannot_be_saved_or_does_not_fit_is_said_before_anything_changes(tm
         assert "Pass average=... to run.load_state" in not_passed
         assert "the run has other=, but the state has only" in too_many
         assert "1.weight (10, 64) for (11, 64)" in reshaped
-        assert "the scheduler was a StepLR, but the run prepared a CosineAnnealingLR" in scheduler
+        assert "the scheduler was a StepLR, but the run has a CosineAnnealingLR" in scheduler
         assert untouched
         assert sane
 

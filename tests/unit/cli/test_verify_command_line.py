@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.cli.script_words import own_first, strays
-from lockstep.cli.verify import parse_ranks, proof_from
+from lockstep.cli.verify import interruption_from, parse_ranks, proof_from
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Form, on_ranks
 
@@ -79,6 +79,35 @@ def test_a_mistake_is_one_sentence_with_the_way_out(tmp_path: Path, changed: dic
     script.write_text("")
     with pytest.raises(UsageError, match=words):
         proof_from(OPTIONS | {"script": str(script)} | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"interrupt": 0}, "--interrupt must be a step from 1 on, but is 0"),
+        ({"interrupt": -3}, "--interrupt must be a step from 1 on, but is -3"),
+        ({"ranks": "1,2,4"}, "Give one number, or two: until the stop, and after it"),
+        ({"save": "bits.json"}, "--save and --interrupt compare different things"),
+        ({"accept": ("plain",)}, "--accept and --interrupt compare different things"),
+        ({"steps": 0}, "--steps must be at least 1"),
+        ({"script": "missing.py"}, "There is no script missing.py"),
+    ],
+)
+def test_a_mistake_with_interrupt_is_one_sentence(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UsageError, match=words):
+        interruption_from(OPTIONS | {"script": str(script), "interrupt": 7} | changed)
+
+
+def test_interrupt_takes_one_number_of_ranks_for_both_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    options = OPTIONS | {"script": str(tmp_path / "train.py"), "interrupt": 7, "steps": None}
+    assert [interruption_from(options | {"ranks": ranks}).ranks for ranks in (None, "2", "2,1")] == [
+        (1, 1),
+        (2, 2),
+        (2, 1),
+    ]
 
 
 def test_a_mistake_ends_the_command_with_2_and_starts_nothing(tmp_path: Path) -> None:

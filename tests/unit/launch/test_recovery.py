@@ -86,12 +86,16 @@ def test_a_sentence_says_only_what_is_known(end: RankEnd, lockstep: bool, senten
     assert decision.loss.sentence == sentence
 
 
-def test_the_same_failure_at_the_same_step_stops_on_whichever_rank() -> None:
-    first = Loss(0, "was killed by signal 9 (SIGKILL)", 1204)
+def test_the_same_failure_of_the_same_rank_at_the_same_step_stops() -> None:
+    first = Loss(2, "was killed by signal 9 (SIGKILL)", 1204)
     decision = decide(KILLED, REPLACE, [first, replace(first, step=1300)])
     assert isinstance(decision, Stop)
     assert decision.reason.startswith("rank 2 was killed by signal 9 (SIGKILL) at step 1204 again; ")
-    for other in (replace(first, step=1203), replace(first, what="was killed by signal 11 (SIGSEGV)")):
+    for other in (
+        replace(first, step=1203),
+        replace(first, rank=0),
+        replace(first, what="was killed by signal 11 (SIGSEGV)"),
+    ):
         assert isinstance(decide(KILLED, REPLACE, [other]), RestartAll)
 
 

@@ -74,7 +74,11 @@ def test_the_cause_is_named(kind: Kind, known: dict[str, object], words: str) ->
     assert words in cause(kind, **known)
 
 
-@pytest.mark.parametrize(("kind", "among", "ratio"), list(product(Kind, (False, True), (None, 2.0, 0.5, 3.0))))
+COMPARED = [kind for kind in Kind if kind not in (Kind.RESUMED, Kind.OWN, Kind.VARIABLE)]
+"""Between numbers of ranks; the others are of `verify --interrupt`."""
+
+
+@pytest.mark.parametrize(("kind", "among", "ratio"), list(product(COMPARED, (False, True), (None, 2.0, 0.5, 3.0))))
 def test_every_combination_has_a_sentence(kind: Kind, among: bool, ratio: float | None) -> None:
     for known in ({}, {"step": AT_END}, {"since": "bits.json"}, {"only_nan": True}, {"only_one_side": True}):
         said = cause(kind, among_replicas=among, ratio=ratio, **known)

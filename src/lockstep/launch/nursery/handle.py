@@ -68,16 +68,16 @@ class NurseryHandle:
             return False
         return True
 
-    def make_view(self, folder: Path) -> ViewReport:
-        """Give the ranks of the next run a private view of the file system; what they write goes to `folder`.
+    def make_view(self, folder: Path, num_runs: int = 1) -> ViewReport:
+        """Give the ranks of the next runs a private view of the file system; what they write goes to `folder`.
 
-        Call it while no run is under way. The view ends with the run.
+        Call it while no run is under way. The view ends with the last of these runs.
 
         Raises:
             WorldError: when the nursery cannot import what it should, or is gone.
             SystemExit: at a signal that ends this process, with 128 + its number.
         """
-        self.send(MakeView(str(folder)))
+        self.send(MakeView(str(folder), num_runs))
         while True:
             message = self._next_message()
             match message:

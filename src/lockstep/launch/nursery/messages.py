@@ -12,6 +12,8 @@ class MakeView:
     """To the nursery: give later ranks a private view of the file system (`private_view`)."""
 
     folder: str
+    num_runs: int = 1
+    """After how many runs it ends."""
 
 
 @dataclass(frozen=True)

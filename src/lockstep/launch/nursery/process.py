@@ -78,6 +78,8 @@ class Nursery:
         self._looked = False
         self._view: PrivateView | None = None
         """Where the ranks of the current run see files, if not as they are."""
+        self._runs_in_view = 0
+        """Those that have not ended."""
         self._wake, self._wakened = os.pipe()
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
@@ -125,6 +127,7 @@ class Nursery:
     def _make_view(self, message: MakeView) -> None:
         self._close_view()
         report, self._view = make_view(Path(message.folder))
+        self._runs_in_view = message.num_runs
         self._channel.send(ViewMade(report.problem, report.real))
 
     def _close_view(self) -> None:
@@ -222,7 +225,9 @@ class Nursery:
                 self._reap()
         with suppress(ChannelClosed):
             self._reap()
-        self._close_view()
+        self._runs_in_view -= 1
+        if self._runs_in_view <= 0:
+            self._close_view()
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
         remove_sockets(self._sockets)

@@ -1,7 +1,7 @@
 """The ranks of a run that are replaced in place, while the others wait for them inside their step.
 
     a rank was lost          -> take      may it be replaced? order a rank in its place, in a new generation
-    it has caught up         -> live      say so
+    it has caught up         -> hear      say so
     another one is lost      -> take      whoever has not caught up is started once more, together with it
 
 Which rank is lost is the supervisor's knowledge, and whether to replace it a decision of `recovery`.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lockstep.handover.generation import RESCUE, Generation
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.news import Event, News
 from lockstep.launch.recovery import Loss, loss_of, may_replace
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.failure_block import last_work
@@ -60,7 +61,7 @@ class Replacements:
     history: list[Loss]
     start: Callable[[int, Generation], None]
     kill: Callable[[int, frozenset[int]], None]
-    outliving: set[int] = field(default_factory=set)
+    _outliving: set[int] = field(default_factory=set)
     """Ranks that can be replaced, and can wait for others to be."""
     losses: dict[int, Loss] = field(default_factory=dict)
     """What `end_of` gave back, in words."""
@@ -68,6 +69,7 @@ class Replacements:
     _started: set[int] = field(default_factory=set)
     """Those of them that have a process."""
     _number: int = 0
+    _is_done: bool = False
     _folders: list[Path] = field(default_factory=list)
 
     def may_take(self, end: RankEnd, running: frozenset[int]) -> bool:
@@ -78,7 +80,7 @@ class Replacements:
             running: the other ranks that have a process.
         """
         settled = running - self._started - {end.rank}
-        everybody = len(self.outliving) == self.request.ranks
+        everybody = len(self._outliving) == self.request.ranks
         if not everybody or not settled or end.stopped:
             return False
         return may_replace(end, self._loss_of(end), self.request.recovery, self.history)
@@ -90,6 +92,8 @@ class Replacements:
             end: how it ended.
             running: the other ranks that have a process.
         """
+        if self._is_done and end.signal:
+            return True
         if end.rank in self._started and end.stopped:  # started once more, because another one was lost meanwhile
             self._started.discard(end.rank)
             self._start_all(running)
@@ -120,7 +124,17 @@ class Replacements:
             self._started.add(rank)
             self.start(rank, generation)
 
-    def live(self, rank: int) -> None:
+    def hear(self, news: News) -> None:
+        """Take what a rank tells about itself."""
+        match news.event:
+            case Event.OUTLIVES:
+                self._outliving.add(news.rank)
+            case Event.LIVE:
+                self._live(news.rank)
+            case Event.FINISHED:
+                self._finished(news.rank, at_exit=bool(news.code))
+
+    def _live(self, rank: int) -> None:
         """A replacement has caught up."""
         self._started.discard(rank)
         if (lost := self._waited_for.pop(rank, None)) is None:
@@ -128,8 +142,22 @@ class Replacements:
         if self.request.verbosity is not Verbosity.QUIET:
             self.saying.line(replaced_line(lost.loss, time.monotonic() - lost.at_s))
 
+    def _finished(self, rank: int, *, at_exit: bool) -> None:
+        """All ranks have done what a run does; nobody waits for a replacement any more.
+
+        Args:
+            rank: it says so.
+            at_exit: whether its script is over too, and so every rank's.
+        """
+        self._outliving.discard(rank)
+        self._is_done = self._is_done or at_exit
+        self.kill(signal.SIGKILL, frozenset(self._started))
+        self._started.clear()
+
     def end_of(self, rank: int, end: RankEnd) -> RankEnd:
         """How a rank ended: a replacement that did not catch up, and did nothing wrong, ended as the rank that was lost."""
+        if self._is_done and end.signal and end.failure is None:  # after the last exchange
+            return RankEnd(rank, 0, 0, end.time_ns, False, None)
         lost = self._waited_for.get(rank)
         if lost is None:
             return end

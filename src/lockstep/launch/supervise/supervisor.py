@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
-from lockstep.journal.failure import Failure, FailureKind, read_failure
+from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.news import Event, read_news
 from lockstep.launch import stopping
 from lockstep.launch.nursery.channel import ChannelClosed
@@ -31,26 +31,15 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
+from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.starting import Start
-from lockstep.launch.verdict import RankEnd, was_stopped
+from lockstep.launch.verdict import RankEnd
 
 IDLE_S = 0.5
 SWEEP_S = 5.0
 DRAIN_S = 2.0
-
-
-@dataclass
-class _Rank:
-    pid: int = 0
-    sent: set[int] = field(default_factory=set)
-    """The signals that the launcher sent it."""
-    failure: Failure | None = None
-    """What it reported because it could not write its record."""
-    leaving: tuple[int, int] | None = None
-    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it does."""
-    end: RankEnd | None = None
 
 
 @dataclass
@@ -82,7 +71,6 @@ class Supervisor:
     history: list[Loss]
     """What was lost so far, in all worlds."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _ranks: dict[int, _Rank] = field(default_factory=dict)
     _plan: stopping.Plan = ()
     _stopping_for: FailureKind | None = None
     _interrupted_by: int = 0
@@ -106,7 +94,7 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        self._orders = Orders(self.nursery)
+        self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
         self._replacements = Replacements(
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
@@ -125,8 +113,7 @@ class Supervisor:
             self._selector.close()
             os.close(self._news)
             os.close(self._news_end)
-        ended = {number: rank.end for number, rank in self._ranks.items() if rank.end is not None}
-        ends = [self._replacements.end_of(number, end) for number, end in ended.items()]
+        ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
         gone = self._lost or self._orders.gave_up
         return Ending(ends, self._interrupted_by, self._joined or self.observer.met, gone, self._replacements.losses)
 
@@ -159,22 +146,17 @@ class Supervisor:
                 key.data()
 
     def _all_ended(self) -> bool:
-        if self._interrupted_by and not self._ranks:
-            return True
-        return bool(self._ranks) and all(rank.end is not None for rank in self._ranks.values())
-
-    def _running(self) -> frozenset[int]:
-        return frozenset(number for number, rank in self._ranks.items() if rank.end is None)
+        return self._ranks.have_ended or bool(self._interrupted_by and not self._ranks)
 
     def _start_ranks(self) -> None:
         start = Start(self.request, self.nursery, self.store, self.saying)
         self._start = start
         for number in range(self.request.ranks):
-            self._ranks[number] = _Rank()
+            self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
 
     def _start_replacement(self, number: int, generation: Generation) -> None:
-        self._ranks[number] = _Rank()
+        self._ranks.add(number)
         self._start.rank(number, self._streams.new_pipes(number, hidden=True), self._news_end, generation)
 
     # Events
@@ -193,10 +175,10 @@ class Supervisor:
             case Broken():
                 raise WorldError(message.sentence)
             case Spawned():
-                self._ranks[message.rank].pid = message.pid
-                if not self._has_begun and all(rank.pid for rank in self._ranks.values()):
+                self._ranks.began(message.rank, message.pid)
+                if not self._has_begun and len(self._ranks.pids) == self.request.ranks:
                     self._has_begun = True
-                    self._start.say(self.began_ns, {number: rank.pid for number, rank in self._ranks.items()})
+                    self._start.say(self.began_ns, self._ranks.pids)
             case Exited():
                 self._on_exit(message)
             case Signalled():
@@ -205,21 +187,14 @@ class Supervisor:
                 self._swept = True
 
     def _on_exit(self, message: Exited) -> None:
-        number, rank = message.rank, self._ranks[message.rank]
         self._on_news()
-        failure = self._failure_of(number)
-        stopped = was_stopped(message.signal, rank.sent)
-        left = rank.leaving is not None
-        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure, left)
-        if rank.leaving is not None and stopped:
-            code, time_ns = rank.leaving
-            rank.end = RankEnd(number, code, 0, time_ns, False, failure, left)
-        if self._may_replace() and self._replacements.take(rank.end, self._running()):
+        end = self._ranks.exited(message)
+        if self._may_replace() and self._replacements.take(end, self._ranks.running):
             return
-        if failure is not None:
-            self._stop_for(number, failure.kind)
-        elif message.code and not stopped and self._may_stop_for(FailureKind.SCRIPT):
-            self._plan = stopping.after_bad_exit(time.monotonic(), self._running())
+        if end.failure is not None:
+            self._stop_for(end.rank, end.failure.kind)
+        elif message.code and not end.stopped and self._may_stop_for(FailureKind.SCRIPT):
+            self._plan = stopping.after_bad_exit(time.monotonic(), self._ranks.running)
 
     def _on_news(self) -> None:
         with suppress(BlockingIOError):
@@ -236,17 +211,15 @@ class Supervisor:
                 case Event.STORE:
                     self._serve()
                 case Event.LEAVING:
-                    self._ranks[news.rank].leaving = (news.code, news.time_ns)
+                    self._ranks.leaving(news.rank, news.code, news.time_ns)
                 case Event.FAILED:
-                    self._ranks[news.rank].failure = news.failure
-                    failure = self._failure_of(news.rank)
+                    failure = self._ranks.reported(news.rank, news.failure)
                     if failure is not None and not self._will_replace(news.rank, failure):
                         self._stop_for(news.rank, failure.kind)
-                case Event.OUTLIVES:
-                    self._replacements.outliving.add(news.rank)
-                case Event.LIVE:
-                    self._streams.show(news.rank)
-                    self._replacements.live(news.rank)
+                case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
+                    if news.event is Event.LIVE:
+                        self._streams.show(news.rank)
+                    self._replacements.hear(news)
 
     def _may_replace(self) -> bool:
         return not (self._interrupted_by or self._plan or self._stopping_for)
@@ -254,18 +227,15 @@ class Supervisor:
     def _will_replace(self, number: int, failure: Failure) -> bool:
         """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
         end = RankEnd(number, 1, 0, failure.time_ns, False, failure)
-        return self._may_replace() and self._replacements.may_take(end, self._running() - {number})
+        return self._may_replace() and self._replacements.may_take(end, self._ranks.running - {number})
 
     def _say_plain(self) -> None:
         if self.request.verbosity is not Verbosity.QUIET and not self.request.restart.number:
             self.saying.line(plain_line())
 
-    def _failure_of(self, number: int) -> Failure | None:
-        return self._ranks[number].failure or read_failure(self.folder.failure(number))
-
     def _stop_for(self, number: int, kind: FailureKind) -> None:
         if self._may_stop_for(kind):
-            self._plan = stopping.after_failure(time.monotonic(), number, kind, self._running())
+            self._plan = stopping.after_failure(time.monotonic(), number, kind, self._ranks.running)
 
     def _may_stop_for(self, kind: FailureKind) -> bool:
         """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
@@ -283,7 +253,7 @@ class Supervisor:
                 continue
             again = bool(self._interrupted_by)
             self._interrupted_by = self._interrupted_by or number
-            self._plan = stopping.after_signal(time.monotonic(), number, self._running(), again)
+            self._plan = stopping.after_signal(time.monotonic(), number, self._ranks.running, again)
         self._send_due(time.monotonic())
 
     def _serve(self) -> None:
@@ -296,11 +266,7 @@ class Supervisor:
         self._selector.unregister(self.nursery.channel)
         self._lost = True
         self.nursery.bury()
-        now = time.monotonic_ns()
-        for number in self._running():
-            failure = self._failure_of(number)
-            end = RankEnd(number, 128 + signal.SIGKILL, signal.SIGKILL, now, True, failure)
-            self._ranks[number].end = end
+        self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interrupted_by or self._orders.gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
@@ -309,11 +275,10 @@ class Supervisor:
     def _send_due(self, now: float) -> None:
         ready, self._plan = stopping.due(self._plan, now)
         for send in ready:
-            self._send(send.signal, send.ranks & self._running())
+            self._send(send.signal, send.ranks & self._ranks.running)
 
     def _send(self, number: int, ranks: frozenset[int]) -> None:
-        for rank in ranks:
-            self._ranks[rank].sent.add(number)
+        self._ranks.sent(number, ranks)
         self._orders.signal(number, ranks)
 
     def _sweep(self) -> None:

@@ -248,8 +248,7 @@ class Step:
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
         notes = _notes(run)
         self._result = result = current.end(notes, seen)
-        for lane, (_, sums) in result.notes.items():
-            run.progress.tallies.hear(lane, sums)
+        run.progress.tallies.hear(result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
         if result.apart:

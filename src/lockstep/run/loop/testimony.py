@@ -34,6 +34,22 @@ def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan) -> Non
         run.machinery.witness.plans.setdefault(loader.standing.number, plan)
 
 
+def testify_before(run: RunState) -> None:
+    """Record what the next step begins with, where `verify` compares a run that goes on. Collective: call it on every rank."""
+    if run.machinery.witness is not None:
+        run.machinery.witness.before_step(run.machinery.ledger.step, _taken(run))
+
+
+def testify_saved(run: RunState) -> None:
+    """After a state is saved: end here, as if the run were killed, where `verify` wants it. Collective: call it on every rank."""
+    witness = run.machinery.witness
+    if witness is None or not witness.stops:
+        return
+    witness.variables(run.machinery.ledger.step)
+    run.machinery.transport.barrier("the stop of verify")
+    os._exit(0)
+
+
 def testify_step(run: RunState) -> None:
     """Record a step whose body is finished. Collective: call it on every rank.
 
@@ -96,6 +112,8 @@ def _taken(run: RunState) -> Taken:
     return Taken(
         run.progress.models,
         [*run.progress.taken, *run.progress.stateful.values()],
+        run.progress.tracked,
+        vars(run.progress.values),
         run.is_here,
         partial(run.machinery.strategy.whole_state, everyone=True),
     )

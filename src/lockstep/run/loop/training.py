@@ -19,8 +19,9 @@ from lockstep.run.loop.evaluation import say_shares
 from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
-from lockstep.run.loop.testimony import is_over, settle, testify_begin, testify_left, testify_step
+from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
 from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.kept_values import restore
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.run.watch.counted import counter_of
@@ -126,6 +127,9 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     if progress.later_streams is not None:  # those of the loaded state, should no step be left
         machinery.streams.restore(progress.later_streams, machinery.ledger.step)
         progress.later_streams = None
+    if progress.later_values is not None:  # what the body changed before its steps, it changed before the state too
+        restore(progress.values, progress.later_values)
+        progress.later_values = None
     if 0 < done < len(steps):
         _refuse_counters(progress)
     progress.rescue.enter_boundary(InsideEpoch(which, plan.digest, done, loop), is_last=done == len(steps))
@@ -135,6 +139,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     say_shares(run.machinery)
     run.machinery.streams.look()  # at what the body of the last step drew
+    testify_before(run)
     run.machinery.streams.enter(Domain.STEP, step.number, 0)
     run.progress.rescue.enter_step()
     run.progress.position.region = Region.STEP

@@ -55,3 +55,16 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     if left is not None:
         transport.on_live = live
     News(rank, Event.OUTLIVES).tell(place.news.number)
+
+
+def finished(run: RunState, variables: dict[str, str], *, at_exit: bool) -> None:
+    """Tell the launcher that no rank of the run can be replaced any more.
+
+    Args:
+        run: the run, which has ended well.
+        variables: the environment of this process.
+        at_exit: whether the script is over too.
+    """
+    place = decode_place(variables)
+    if isinstance(run.machinery.transport, OutlivingTransport) and place is not None and place.news.is_open():
+        News(run.machinery.transport.rank, Event.FINISHED, int(at_exit)).tell(place.news.number)

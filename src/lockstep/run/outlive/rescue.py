@@ -12,6 +12,7 @@ the step began.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -102,7 +103,12 @@ class Rescue(NoRescue):
 
     def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
         streams = self._run.machinery.streams
-        return Moment(counters(self._run, inside), streams.snapshot() if keeps_streams else None, streams.seen)
+        return Moment(
+            counters(self._run, inside),
+            streams.snapshot() if keeps_streams else None,
+            copy.deepcopy(vars(self._run.progress.values)),
+            streams.seen,
+        )
 
     # What a survivor does
 

@@ -15,5 +15,7 @@ class Moment:
     """As a state holds them (`run.saving.state.counters`)."""
     streams: Mapping[str, Any] | None
     """The random streams, where what comes next draws from them; None where a step begins, which has its own."""
+    values: Mapping[str, Any]
+    """`run.state`."""
     seen: int
     """`Streams.seen`, there or where the next step has begun."""

@@ -96,8 +96,12 @@ class Tallies:
                     found.setdefault(lane, []).append([place, number, name, *pair])
         return found
 
-    def hear(self, lane: int, told: Sequence[Any]) -> None:
-        """Take what some rank added in `lane`."""
+    def hear(self, notes: Mapping[int, Any]) -> None:
+        """Take what all ranks added in the lanes of a pass: by lane, what they logged, and what `take_new` returned."""
+        for lane, (_, told) in notes.items():
+            self._hear(lane, told)
+
+    def _hear(self, lane: int, told: Sequence[Any]) -> None:
         for place, number, name, total, weight in told:
             tally = (self._outside, self._body)[place].alive.get(number)
             if tally is not None:
@@ -112,27 +116,6 @@ def _items(sums: Sums) -> Iterator[tuple[str, int, tuple[float, float]]]:
 
 def _encoded(sums: Sums) -> dict[str, Any]:
     return {name: {str(lane): list(pair) for lane, pair in lanes.items()} for name, lanes in sums.items()}
-
-
-def is_saved(told: Any) -> bool:
-    """Whether it is what `Tallies.encode` returns."""
-    return (
-        isinstance(told, Mapping)
-        and set(told) == {"outside", "body"}
-        and all(isinstance(made, list) and all(map(_is_sums, made)) for made in told.values())
-    )
-
-
-def _is_sums(told: Any) -> bool:
-    return isinstance(told, Mapping) and all(
-        isinstance(lanes, Mapping)
-        and all(lane.isdecimal() and isinstance(pair, list) and _are_two_numbers(pair) for lane, pair in lanes.items())
-        for lanes in told.values()
-    )
-
-
-def _are_two_numbers(pair: list[Any]) -> bool:
-    return [type(one) for one in pair] == [float, float]
 
 
 def _decoded(saved: Mapping[str, Mapping[str, Sequence[float]]]) -> Sums:

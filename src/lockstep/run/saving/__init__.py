@@ -2,5 +2,6 @@
 
 save_state:    refuse -> collect -> agree -> rank 0 writes, all wait    state
 load_state:    read and check everything -> then change everything      load_plan, saved_streams; resume
+track:         names objects for every state                                    tracking
 save_weights:  one safetensors file with the keys of one device         weights
 """

@@ -19,6 +19,7 @@ from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.notices import say
+from lockstep.run.loop.testimony import testify_saved
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, RunState
 from lockstep.run.saving.resume import load_state
@@ -108,6 +109,7 @@ class Automatic(NoStates):
             return
         if self._run.machinery.transport.rank == 0:
             self._ring.prune()
+        testify_saved(self._run)
 
     def _newest(self) -> str:
         """The name of the newest state that is whole; empty when there is none yet."""

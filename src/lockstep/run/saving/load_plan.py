@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpoint.exact_json import decode
 from lockstep.checkpoint.likeness import unlike
@@ -27,10 +28,13 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.kept_values import restore
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    TRACKED,
+    VALUE,
     counters,
     is_stateful,
     label_of,
@@ -75,6 +79,8 @@ class LoadPlan:
         self._used: set[str] = set(OWN)
         self._models: list[_Step] = []
         self._rest: list[_Step] = []
+        self.new: list[str] = []
+        """Names of tracked objects that the state does not have."""
         self._counters = self._decode(self._documents["the run"])
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._documents.get(BODY_STREAMS) and self._decode(self._documents[BODY_STREAMS])
@@ -91,9 +97,12 @@ class LoadPlan:
             self._add(
                 label, thing, self._like(label, thing.state_dict(), self._decode(self._document(label)), all_keys=True)
             )
+        for name, thing in run.progress.tracked.items():
+            self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
-        self.extra = self._values()
+        self._values = self._kept_values()
+        self.extra = self._extra()
 
     def load_all_but_models(self) -> None:
         """Load optimizers, schedulers, objects and counters.
@@ -118,10 +127,12 @@ class LoadPlan:
             step.load()
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        restore(self._run.progress.values, self._values)
         self._restore_counters(self._counters)
         begins = self._streams if self._body_streams is None else self._body_streams
         self._run.machinery.streams.restore(begins, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
+        self._run.progress.later_values = self._values if self._counters.get("inside") else None
 
     def other_loaders(self) -> list[str]:
         """In words, how the run's loaders differ from those of the state."""
@@ -224,15 +235,23 @@ class LoadPlan:
         """Refuse the state of another class: torch takes it without a word, and lets it replace methods."""
         document, mine = self._document(label), type(scheduler).__name__
         if document["class"] != mine:
-            raise UsageError(
-                f"the {label} was a {document['class']}, but the run prepared a {mine}.", "Prepare the same one."
-            )
+            raise UsageError(f"the {label} was a {document['class']}, but the run has a {mine}.", "Use the same one.")
         state = self._like(label, scheduler.state_dict(), self._decode(document["state"]), may_be_unset=True)
         if strange := [key for key in state if key == "optimizer" or callable(getattr(type(scheduler), key, None))]:
             raise UsageError(
-                f"{label}.{strange[0]} is not part of the state of a {mine}.", "Prepare the scheduler that was saved."
+                f"{label}.{strange[0]} is not part of the state of a {mine}.", "Use the scheduler that was saved."
             )
         self._add(label, scheduler, state)
+
+    def _add_tracked(self, name: str, thing: Any) -> None:
+        """What is new begins as the script made it; what only the state has is refused in `_extra`, or it would be lost."""
+        label = f"{TRACKED}{name}"
+        if label not in self._documents:
+            self.new.append(name)
+        elif isinstance(thing, LRScheduler):
+            self._add_scheduler(label, thing)
+        else:
+            self._add(label, thing, self._decode(self._document(label)["state"]))
 
     def _add_object(self, name: str, thing: Any) -> None:
         if not is_stateful(thing):
@@ -247,10 +266,21 @@ class LoadPlan:
             )
         self._add(name, thing, self._decode(document["value"]))
 
-    def _values(self) -> dict[str, Any]:
+    def _kept_values(self) -> dict[str, Any]:
+        """`run.state`."""
+        labels = [label for label in self._documents if label.startswith(VALUE)]
+        return {label.removeprefix(VALUE): self._decode(self._document(label)) for label in labels}
+
+    def _extra(self) -> dict[str, Any]:
         """What the script saved besides objects; raise for what nothing takes."""
         left = {label: document for label, document in self._documents.items() if label not in self._used}
         for label, document in left.items():
+            if label.startswith(TRACKED):
+                name = label.removeprefix(TRACKED)
+                raise UsageError(
+                    f"it holds {name!r}, which this script does not track.",
+                    f"Add run.track({name}=...) before it is loaded.",
+                )
             if not label.endswith("="):
                 raise UsageError(f"it holds {label!r}, which this run did not prepare.", "Prepare the same things.")
             if document["object"]:

@@ -25,6 +25,7 @@ def load_state(
 ) -> dict[str, Any]:
     """See `Run.load_state`."""
     require_between_epochs(run.progress, LOAD)
+    run.progress.has_looked = True
     folder = StateFolder(place_of(run, path))
     before = identity_of(folder.target)
     together = Together(run.machinery.transport, LOAD, where())
@@ -82,7 +83,9 @@ def _planned(
 
 
 def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifest: Manifest) -> None:
-    """Name on standard error a folder that was left over, and why bits may differ from the undisturbed run."""
+    """Name on standard error what was left over, what is new, and why bits may differ from the undisturbed run."""
+    for name in plan.new:
+        say(f"the state has no {name!r}: run.track({name}=...) begins with the object as the script made it.")
     if plan.place != folder.target:
         say(left_between(folder.target, plan.place))
     now, then = facts_of(run), manifest.facts

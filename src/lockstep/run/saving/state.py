@@ -38,6 +38,8 @@ from lockstep.transport.together import Together
 
 BODY_STREAMS = "random numbers of the epoch"
 SAVE = "run.save_state"
+TRACKED, VALUE = "tracked ", "run.state."
+"""What labels of tracked objects and of values begin with."""
 
 
 def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
@@ -73,6 +75,9 @@ def require_between_epochs(progress: Progress, call: str) -> None:
 
 def place_of(run: RunState, path: str | os.PathLike[str]) -> Path:
     """Where a file of the run is. Under `verify` and `bench` runs must not touch the user's, nor see each other's."""
+    told = run.setup.environment.settings.saving if run.setup.environment.settings is not None else None
+    if told is not None and Path(path).parent == Path(told.folder):
+        return Path(path)
     if (run.machinery.witness is not None or run.machinery.meter is not None) and run.setup.folder is not None:
         name = f"state-{digest(os.path.abspath(path))}"  # noqa: PTH100 - a name only
         return put_elsewhere(path, run.setup.folder.path / "evidence" / name)
@@ -116,6 +121,7 @@ def collect(
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
+    _add_kept(contents, run, at)
     contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
     streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
@@ -131,6 +137,18 @@ def _add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) 
             if parameter.grad is not None and not parameter.is_meta and names[id(parameter)] not in tensors.tensors:
                 holder = run.machinery.strategy.holder_of(parameter)
                 tensors.add(names[id(parameter)], parameter.grad.to_dense(), holder)
+
+
+def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
+    """What the script keeps in every state: objects that it tracks, and `run.state`."""
+    apart = run.setup.mesh.asynchronous
+    for name, thing in run.progress.tracked.items():
+        label = f"{TRACKED}{name}"
+        contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart)
+        contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
+    later = at.values if at is not None else run.progress.later_values
+    for name, value in (vars(run.progress.values) if later is None else later).items():
+        contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
 
 
 def label_of(name: str) -> str:

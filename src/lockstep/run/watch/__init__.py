@@ -2,5 +2,5 @@
 
 `strangers`: optimizers that `prepare` did not take. `shares`: evaluations that nobody put together. `written_files`:
 paths that several ranks write. `holdings`: what else the script holds (averages, schedulers), for messages and
-`verify`.
+`verify`. `variables`: plain values in its variables, for `verify --interrupt`.
 """

@@ -50,16 +50,22 @@ class Holdings:
 
     def before_lanes(self, models: Sequence[nn.Module]) -> None:
         """Note what the script holds before any lane begins: it belongs to none."""
-        self._before = {id(thing): thing for _, thing in _found(models, list(_script_frames()))}
+        self._before = {id(thing): thing for _, thing in _found(models, list(script_frames()))}
+
+    def before_step(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Name and object of everything that the script holds between two steps, except `known`."""
+        found = list(_found(models, list(script_frames())))
+        self._kept = {id(thing): thing for _, thing in found}
+        yield from _named(found, models, known)
 
     def after_lanes(self, models: Sequence[nn.Module]) -> None:
         """Note what is new after the lanes of a pass: it belongs to them (at the first step, nothing is known yet)."""
-        found = _found(models, list(_script_frames()))
+        found = _found(models, list(script_frames()))
         self._of_lanes |= {id(thing) for _, thing in found if id(thing) not in self._kept}
 
     def after_step(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Name and object of everything that the script holds, except `known` and what its lanes left behind."""
-        frames = list(_script_frames())
+        frames = list(script_frames())
         self._frames = [frame for frame in frames if not _holds_a_loop(frame)]
         found = list(_found(models, frames))
         self._kept = {id(thing): thing for _, thing in found}
@@ -70,7 +76,7 @@ class Holdings:
 
     def at_end(self, models: Sequence[nn.Module], known: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """The same when the script is over: what its functions held on return, and what it held after the last step."""
-        found = list(_found(models, [*_script_frames(), *self._frames]))
+        found = list(_found(models, [*script_frames(), *self._frames]))
         found = [(name, thing) for name, thing in found if id(thing) not in self._left]
         seen = {id(thing) for _, thing in found}
         yield from _named([*found, *(told for told in self._told if id(told[1]) not in seen)], models, known)
@@ -98,7 +104,8 @@ def _found(models: Sequence[nn.Module], frames: Sequence[FrameType]) -> Iterator
                     yield from _walk(name, thing, weights, seen, MAX_DEPTH)
 
 
-def _script_frames() -> Iterator[FrameType]:
+def script_frames() -> Iterator[FrameType]:
+    """The frames of the user's code above the caller, innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to see the script's variables
     while frame is not None:
         if is_a_frame_of_the_script(frame):
@@ -161,12 +168,13 @@ def _members(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, (list, tuple)):
         if len(thing) <= MAX_MEMBERS:
             yield from ((f"{name}[{number}]", value) for number, value in enumerate(thing))
-    elif _is_of_the_users_class(thing):
+    elif is_of_the_users_class(thing):
         attributes = list(getattr(thing, "__dict__", {}).items())
         yield from ((f"{name}.{key}", value) for key, value in attributes if key not in _MODULE_TABLES)
 
 
-def _is_of_the_users_class(thing: Any) -> bool:
+def is_of_the_users_class(thing: Any) -> bool:
+    """Whether the script, or a module beside it, defines the thing's class."""
     module = type(thing).__module__
     if module == "__main__":
         return True

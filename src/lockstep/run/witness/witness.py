@@ -23,6 +23,7 @@ from lockstep.feed.sample_hash import batch_digest
 from lockstep.handover.recording import AT_END, NAN_MARK
 from lockstep.handover.run_folder import RunFolder
 from lockstep.run.watch.holdings import Holdings
+from lockstep.run.watch.variables import plain_variables
 from lockstep.run.witness.lane_gradients import LaneGradients
 from lockstep.run.witness.recorder import Recorder
 
@@ -34,10 +35,19 @@ class Taken:
     models: Sequence[nn.Module]
     things: Sequence[Any]
     """Everything that was prepared, and what the run keeps itself."""
+    tracked: Mapping[str, Any]
+    """What the script named in `run.track`."""
+    values: Mapping[str, Any]
+    """`run.state`."""
     is_here: Callable[[Tensor], bool]
     """Whether this rank looks after a buffer, not another stage of the model."""
     state_of: Callable[[Optimizer], Mapping[Any, Any]]
     """An optimizer's state by parameter, each one whole. Collective: call it on every rank."""
+
+    @property
+    def known(self) -> list[Any]:
+        """What need not be looked for in the script's variables."""
+        return [*self.things, *self.tracked.values()]
 
 
 class Witness:
@@ -49,7 +59,8 @@ class Witness:
         wanted: `steps` (record this many); `to_the_end` (then let the loops end as if the data were over, and record
             the end too; otherwise the script ends there); `plain` (record each lane's first gradients); `capture`
             (write the values of one item at one step); `norms` (write the norm of each tensor too); `watch` (look for
-            tensors that lanes hand on, see `lane_watch`).
+            tensors that lanes hand on, see `lane_watch`); `stops` (end the run when its first state is saved); `goes_on`
+            (record what the step after this one begins with).
     """
 
     def __init__(self, folder: RunFolder, rank: int, wanted: Mapping[str, Any]) -> None:
@@ -59,6 +70,8 @@ class Witness:
         self.to_the_end = bool(wanted.get("to_the_end"))
         self.lanes = LaneGradients(folder.evidence(rank).parent) if wanted.get("plain") else None
         self.watches = bool(wanted.get("watch"))
+        self.stops = bool(wanted.get("stops"))
+        self.goes_on: int | None = wanted.get("goes_on")
         self.over = self._last_step <= 0
         """Whether all wanted steps are recorded: the script's loops end as if the data were over."""
         self.left: int | None = None
@@ -90,6 +103,25 @@ class Witness:
                 if kind == "parameters" or taken.is_here(tensor):
                     self._recorder.tensor_item(place, f"initial {name}{suffix}", tensor)
         self._recorder.flush(place)
+
+    def before_step(self, step: int, taken: Taken) -> None:
+        """Record what the step after `step` begins with, where that is wanted. Collective: call it on every rank."""
+        if step != self.goes_on:
+            return
+        self.goes_on = None
+        self._record(step, taken, iter(()), "", before="resumed ")
+        for name, thing in self._holdings.before_step(taken.models, taken.known):
+            self._recorder.text_item(f"own {name}", type(thing).__name__)
+            self._recorder.state_items(
+                step, f"own {name}", thing.state_dict() if hasattr(thing, "state_dict") else thing
+            )
+        self.variables(step)
+
+    def variables(self, step: int) -> None:
+        """Record the plain values in the script's variables."""
+        for name, text in plain_variables():
+            self._recorder.text_item(f"variable {name}", text)
+        self._recorder.flush(step)
 
     def samples(self, lane: int, batch: Any) -> None:
         """Record the batch that a lane got."""
@@ -134,7 +166,7 @@ class Witness:
         """Record a step whose body is finished. Collective: call it on every rank."""
         self.left = None
         place = self._place(step)
-        self._record(place, taken, self._holdings.after_step(taken.models, taken.things), "")
+        self._record(place, taken, self._holdings.after_step(taken.models, taken.known), "")
         self._repeats = {place: count for place, count in self._repeats.items() if place[0] == self._place(step)}
         self._recorder.flush(place)
         self._flushed = step
@@ -144,7 +176,7 @@ class Witness:
     def at_end(self, taken: Taken) -> None:
         """Record the end of the script. Collective: call it on every rank."""
         suffix = f" (run {self._recorder.number})" if self._recorder.number > 1 else ""
-        self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.things), suffix)
+        self._record(AT_END, taken, self._holdings.at_end(taken.models, taken.known), suffix)
         self._recorder.flush(AT_END)
 
     def flush_end(self) -> None:
@@ -159,22 +191,28 @@ class Witness:
         """The step among those of all runs that this script makes."""
         return step + self._recorder.steps_before
 
-    def _record(self, step: int, taken: Taken, own: Iterator[tuple[str, Any]], suffix: str) -> None:
+    def _record(
+        self, step: int, taken: Taken, own: Iterator[tuple[str, Any]], suffix: str, *, before: str = ""
+    ) -> None:
         for name, buffer in named(taken.models, "buffers"):
             if taken.is_here(buffer):
-                self._recorder.tensor_item(step, f"buffer {name}{suffix}", buffer)
+                self._recorder.tensor_item(step, f"{before}buffer {name}{suffix}", buffer)
         names: dict[int, str] = {}
         for name, parameter in named(taken.models, "parameters"):
-            self._recorder.tensor_item(step, f"parameter {name}{suffix}", parameter)
+            self._recorder.tensor_item(step, f"{before}parameter {name}{suffix}", parameter)
             names.setdefault(id(parameter), name)
         optimizers = [thing for thing in taken.things if isinstance(thing, Optimizer)]
         for number, optimizer in enumerate(optimizers, 1):
             prefix = f"optimizer {number}{suffix}: " if len(optimizers) > 1 or suffix else "optimizer "
+            prefix = before + prefix
             self._groups(step, prefix, optimizer.param_groups)
             self._states(step, prefix, taken.state_of(optimizer), names)
         for other in taken.things:
             if not isinstance(other, (Optimizer, nn.Module)) and hasattr(other, "state_dict"):
-                self._recorder.state_items(step, f"script {type(other).__name__}{suffix}", other.state_dict())
+                self._recorder.state_items(step, f"{before}script {type(other).__name__}{suffix}", other.state_dict())
+        for name, thing in taken.tracked.items():
+            self._recorder.state_items(step, f"{before}script tracked {name}{suffix}", thing.state_dict())
+        self._recorder.state_items(step, f"{before}script run.state{suffix}", taken.values)
         for name, thing in own:
             state = thing.state_dict() if hasattr(thing, "state_dict") else thing
             self._recorder.state_items(step, f"script {name}{suffix}", state)
@@ -188,7 +226,9 @@ class Witness:
 
     def _states(self, step: int, prefix: str, states: Mapping[Any, Any], names: Mapping[int, str]) -> None:
         for parameter, state in states.items():
-            if isinstance(parameter, Tensor):
+            if (
+                isinstance(parameter, Tensor) and not parameter.is_meta
+            ):  # else another stage's, and what a state left here
                 for key, value in state.items():
                     self._recorder.state_items(step, f"{prefix}{key} of {names.get(id(parameter), '?')}", value)
 

@@ -246,8 +246,7 @@ class Step:
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
-        notes = _notes(run)
-        self._result = result = current.end(notes, seen)
+        self._result = result = current.end(_notes(run), seen)
         run.progress.tallies.hear(result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None

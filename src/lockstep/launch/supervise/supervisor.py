@@ -157,7 +157,7 @@ class Supervisor:
 
     def _start_replacement(self, number: int, generation: Generation) -> None:
         self._ranks.add(number)
-        self._start.rank(number, self._streams.new_pipes(number, hidden=True), self._news_end, generation)
+        self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation)
 
     # Events
 
@@ -217,8 +217,6 @@ class Supervisor:
                     if failure is not None and not self._will_replace(news.rank, failure):
                         self._stop_for(news.rank, failure.kind)
                 case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
-                    if news.event is Event.LIVE:
-                        self._streams.show(news.rank)
                     self._replacements.hear(news)
 
     def _may_replace(self) -> bool:

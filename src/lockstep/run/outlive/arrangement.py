@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from lockstep.handover.environment import RankEnvironment, decode_place
+from lockstep.handover.hidden_output import show
 from lockstep.journal.news import Event, News
 from lockstep.layout.mesh import Mesh
 from lockstep.rank.rejoin import Rejoining
@@ -48,6 +49,7 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
 
     def live() -> None:
         run.machinery.metrics.is_held = False
+        show()
         if left is not None:
             shutil.rmtree(left, ignore_errors=True)
         News(rank, Event.LIVE).tell(place.news.number)

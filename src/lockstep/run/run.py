@@ -149,18 +149,20 @@ class Run:
         rescue.begin(automatic.begin)
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
-        for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
-            ledger.epoch = epoch + 1
-            if automatic.is_on or rescue.is_on:
-                self._run.progress.body_streams = self._run.machinery.streams.snapshot()
-            self._run.progress.tallies.enter_body()
-            rescue.enter_body()
-            yield epoch
-            settle(self._run)
-            automatic.after_body()
-            if is_over(self._run.machinery):
-                return
-        rescue.leave_epochs()
+        try:
+            for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
+                ledger.epoch = epoch + 1
+                if automatic.is_on or rescue.is_on:
+                    self._run.progress.body_streams = self._run.machinery.streams.snapshot()
+                self._run.progress.tallies.enter_body()
+                rescue.enter_body()
+                yield epoch
+                settle(self._run)
+                automatic.after_body()
+                if is_over(self._run.machinery):
+                    return
+        finally:  # also when the script breaks out of its loop
+            rescue.leave_epochs()
 
     def steps(self, loader: Iterable[Any]) -> Steps:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.

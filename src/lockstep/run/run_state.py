@@ -38,6 +38,8 @@ class NoStates:
     """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps`."""
 
     is_on = False
+    owes = False
+    """Whether a state is saved when the body of `run.epochs` is over, because it could not be before."""
     place = ""
     """The folder of the states."""
 
@@ -71,6 +73,9 @@ class NoRescue:
 
     def enter_step(self) -> None:
         """A step has begun."""
+
+    def enter_pass(self) -> None:
+        """A pass over a step's lanes begins."""
 
     def left_steps(self) -> None:
         """The script left its loop over steps."""

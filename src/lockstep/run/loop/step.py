@@ -181,6 +181,7 @@ class Step:
                 "A step's lanes were iterated inside another loop over batches.",
                 f"Write one loop after the other:\n{RIGHT_FORM}",
             )
+        run.progress.rescue.enter_pass()
         current = run.machinery.strategy.begin_pass(self._cut, where())
         run.machinery.streams.look()
         seen = run.machinery.streams.seen

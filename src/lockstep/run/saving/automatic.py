@@ -46,7 +46,7 @@ class Automatic(NoStates):
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
         self._saved_at = time.monotonic()
-        self._has_said = self._owes = False
+        self._has_said = self.owes = False
         run.progress.automatic = self
 
     def begin(self) -> None:
@@ -71,7 +71,7 @@ class Automatic(NoStates):
             return
         epochs = self._run.progress.epochs
         if epochs.in_body and (ends_epoch or not epochs.is_first):
-            self._owes = True  # until the body is over: nothing of it has to run again
+            self.owes = True  # until the body is over: nothing of it has to run again
         elif epochs.is_first:
             self._say_once(self._counters() if not ends_epoch else "")
             self._save()
@@ -83,11 +83,11 @@ class Automatic(NoStates):
     def left_steps(self) -> None:
         """The script leaves its loop over steps; not a place where ranks may exchange anything."""
         if self._schedule.steps:
-            self._owes = self._owes or self._run.machinery.ledger.step % self._schedule.steps == 0
+            self.owes = self.owes or self._run.machinery.ledger.step % self._schedule.steps == 0
 
     def after_body(self) -> None:
         """Save between epochs, when it is time."""
-        if self._owes or self._schedule.epoch:
+        if self.owes or self._schedule.epoch:
             self._save()
 
     def _is_due(self, *, ends_epoch: bool) -> bool:
@@ -99,7 +99,7 @@ class Automatic(NoStates):
         return told[0]  # rank 0's clock
 
     def _save(self) -> None:
-        self._saved_at, self._owes = time.monotonic(), False
+        self._saved_at, self.owes = time.monotonic(), False
         try:
             save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {})
         except PeerLost:

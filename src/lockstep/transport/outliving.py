@@ -8,6 +8,7 @@ make it again when somebody has taken the dead rank's place.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
@@ -84,6 +85,8 @@ class OutlivingTransport(Transport):
                     undo()
                 self._inner = self.rejoin(lost)
                 self.generation += 1
+                lost.__traceback__ = None
+                gc.collect()  # what the last generation shared hangs on frames that raised
         if self.on_live is not None:
             live, self.on_live = self.on_live, None
             self.generation += 1

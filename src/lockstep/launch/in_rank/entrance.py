@@ -7,6 +7,7 @@ failure record and into the rank's log; the launcher prints it, once.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import importlib
 import io
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
+from lockstep.handover.at_the_end import do_last
 from lockstep.handover.environment import decode, encode_place
 from lockstep.handover.hidden_output import hide
 from lockstep.handover.late_settings import remember
@@ -62,6 +64,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     faulthandler.enable(log)
     if _takes_a_place(order):
         hide(log)
+    atexit.register(do_last)
     _line_buffered_streams()
     start_equal_streams()
     _guard(order, news, port)

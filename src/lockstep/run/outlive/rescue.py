@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
@@ -28,6 +29,7 @@ from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
+from lockstep.run.watch.carried import carried_variables
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
 
@@ -37,6 +39,7 @@ LOADING = "the ranks were loading a state"
 SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
 CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
 UNHEARD = "a tally holds what only the dead rank knew"
+CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 LEFT = "the script has left its loop over steps"
 
 
@@ -56,6 +59,8 @@ class Rescue(NoRescue):
         self._moment: Moment | None = None
         self._small, self._versions = Small.of(run.progress), versions(run.progress)
         self._tallies = 0
+        self._carried: list[str] | None = None
+        """Variables that the script carries from step to step by itself; None before the first step."""
         self._has_begun = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
@@ -89,6 +94,8 @@ class Rescue(NoRescue):
         if not self._run.progress.epochs.is_first:
             self._transport.history.gap = SECOND_LOOP
             return
+        if self._carried is None:
+            self._carried = carried_variables(self._belongs)
         self._enter(Part.STEP)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
@@ -115,6 +122,11 @@ class Rescue(NoRescue):
         """A loop over epochs is over."""
         self._enter(Part.OUTSIDE)
         self._moment = self._now(None, keeps_streams=True)
+
+    def _belongs(self, thing: Any) -> bool:
+        progress = self._run.progress
+        known = (*progress.taken, *progress.tracked.values(), progress.values)
+        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
 
     def _enter(self, part: Part) -> None:
         self._transport.history.enter(part)
@@ -145,6 +157,8 @@ class Rescue(NoRescue):
         """Why nobody could go on from here; empty when somebody can."""
         if num_exchanges() != 0:
             return "the script has exchanged something through torch.distributed"
+        if self._carried:
+            return CARRIED.format(", ".join(self._carried[:3]))
         if self._transport.history.gap or self._transport.is_whole:
             return self._transport.history.gap
         return self._change()

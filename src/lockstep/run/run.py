@@ -161,8 +161,10 @@ class Run:
                 automatic.after_body()
                 if is_over(self._run.machinery):
                     return
-        finally:  # also when the script breaks out of its loop
-            rescue.leave_epochs()
+        except GeneratorExit:
+            rescue.left_epochs()
+            raise
+        rescue.leave_epochs()
 
     def steps(self, loader: Iterable[Any]) -> Steps:
         """Train on one epoch of a prepared loader: the same number of steps on every rank.

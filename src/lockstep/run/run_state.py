@@ -83,6 +83,9 @@ class NoRescue:
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
 
+    def left_epochs(self) -> None:
+        """The script left its loop over epochs."""
+
 
 @dataclass(frozen=True)
 class Setup:

@@ -37,7 +37,7 @@ class Slow(torch.optim.Optimizer):
     """SGD with momentum, a parameter at a time."""
 
     def __init__(self, params):
-        super().__init__(params, {})
+        super().__init__(params, {"lr": 0.05})
 
     @torch.no_grad()
     def step(self):
@@ -45,7 +45,7 @@ class Slow(torch.optim.Optimizer):
             if number == 2:
                 here("middle of the update", at.number)
             momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-            p.sub_(momentum.mul_(0.9).add_(p.grad), alpha=0.05)
+            p.sub_(momentum.mul_(0.9).add_(p.grad), alpha=self.param_groups[0]["lr"])
 
 
 def fatal(kind, name):
@@ -71,10 +71,13 @@ here("start", 0)
 x, y = torch.randn(152, 16), torch.randint(0, 10, (152,))
 model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, 10))
 train = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
-model, optimizer, train, test = run.prepare(model, Slow(model.parameters()), train, DataLoader(TensorDataset(x, y), batch_size=24))
+optimizer, test = Slow(model.parameters()), DataLoader(TensorDataset(x, y), batch_size=24)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+model, optimizer, scheduler, train, test = run.prepare(model, optimizer, scheduler, train, test)
 here("prepared", 0)
 run.state.best = 0.0
 model[0].weight.register_hook(lambda gradient: here("hook", at.number))
+whole_run = run.tally()
 for epoch in run.epochs(4):
     here("body", epoch)
     tally = run.tally()
@@ -92,20 +95,23 @@ for epoch in run.epochs(4):
         optimizer.zero_grad()
         run.log(loss=step.loss)
     at = None
+    scheduler.step()
     model.eval()
     right = run.tally()
     with torch.no_grad():
         for images, labels in test:
             here("evaluation", epoch)
             right.add(accuracy=(model(images).argmax(1) == labels).float().mean())
+            whole_run.add(accuracy=(model(images).argmax(1) == labels).float().mean())
     model.train()
     accuracy = right.mean()["accuracy"]
     here("evaluated", epoch)
     run.state.best = max(run.state.best, accuracy)
     run.log(accuracy=accuracy, train=tally.mean()["loss"])
+    whole_run.mean()
     run.print(f"epoch {epoch}: {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
 here("over", 0)
-run.print("mean", run.mean(1.0))
+run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr())
 '''
 
 PLACES = {

@@ -41,6 +41,7 @@ CHANGED = "the script has changed weights or tracked objects since the last step
 UNHEARD = "a tally holds what only the dead rank knew"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 LEFT = "the script has left its loop over steps"
+LEFT_EPOCHS = "the script has left its loop over epochs"
 
 
 class Rescue(NoRescue):
@@ -122,6 +123,11 @@ class Rescue(NoRescue):
         """A loop over epochs is over."""
         self._enter(Part.OUTSIDE)
         self._moment = self._now(None, keeps_streams=True)
+
+    def left_epochs(self) -> None:
+        """The script left its loop over epochs."""
+        self._transport.history.enter(Part.OUTSIDE)
+        self._transport.history.gap = LEFT_EPOCHS
 
     def _belongs(self, thing: Any) -> bool:
         progress = self._run.progress

@@ -59,7 +59,7 @@ class Rescue(NoRescue):
         self._run, self._transport, self._left = run, transport, left
         self._moment: Moment | None = None
         self._small, self._versions = Small.of(run.progress), versions(run.progress)
-        self._tallies = 0
+        self._tallies, self._evaluation = 0, ""
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
         self._has_begun = False
@@ -142,7 +142,7 @@ class Rescue(NoRescue):
     def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
         streams = self._run.machinery.streams
         self._small, self._versions = Small.of(self._run.progress), versions(self._run.progress)
-        self._tallies = self._run.progress.tallies.changes
+        self._tallies, self._evaluation = self._run.progress.tallies.changes, self._run.progress.evaluation
         told = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot = streams.snapshot() if keeps_streams else None
         return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
@@ -183,6 +183,7 @@ class Rescue(NoRescue):
             "seen": moment.seen if moment is not None else 0,
             "resumed": self._run.progress.resumed,
             "metrics": self._run.machinery.metrics.recent(),
+            "evaluation": self._evaluation,
             "owes": self._run.progress.automatic.owes,
         }
         if moment is not None:
@@ -222,6 +223,7 @@ class Rescue(NoRescue):
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
         self._run.progress.automatic.owes = notes["owes"]
+        self._run.progress.evaluation = notes["evaluation"]
         if self._run.progress.goes_on is None:
             self._run.machinery.streams.seen = notes["seen"]
         else:

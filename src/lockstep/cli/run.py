@@ -89,6 +89,14 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option(
     "--save-every", "--save_every", default=None, metavar="500steps|10min|epoch", help="Save the state by itself."
 )
+@click.option(
+    "--grace",
+    type=float,
+    default=30.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long a signal waits for such a state.",
+)
 @click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
 @click.option(
     *spellings("--on-failure"),
@@ -149,6 +157,10 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
     recovery = recovery_from(own["on_failure"], own["max_restarts"])
     check_saving(own["name"], own["save_every"], own["keep"])
+    if not 0 <= own["grace"] < float("inf"):
+        raise UsageError(
+            f"--grace must be a number of seconds, but is {own['grace']:g}.", "Give 0 to stop without a state."
+        )
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
     base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
@@ -180,6 +192,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             why=decided.why,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
+            grace_s=own["grace"],
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
@@ -201,6 +214,7 @@ OWN_OPTIONS = (
         "name",
         "save_every",
         "keep",
+        "grace",
         "on_failure",
         "max_restarts",
         "log_dir",

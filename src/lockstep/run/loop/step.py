@@ -27,6 +27,9 @@ from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, Pas
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
+ASKED = -1
+"""In place of a lane: the note of a rank that was asked to save and end."""
+
 
 class Step:
     """What `run.steps(loader)` yields. Iterate it for the batches of this rank's lanes, perhaps none.
@@ -248,6 +251,7 @@ class Step:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run), seen)
+        run.progress.automatic.hear(result.notes.pop(ASKED, 0))
         run.progress.tallies.hear(result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
@@ -297,7 +301,10 @@ def _notes(run: RunState) -> dict[int, Any]:
     """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both."""
     logs, run.progress.lane_logs = run.progress.lane_logs, {}
     sums = run.progress.tallies.take_new()
-    return {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
+    notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
+    if asked := run.progress.automatic.asked:
+        notes[ASKED] = asked
+    return notes
 
 
 def _show_loss(machinery: Machinery, step: int, loss: float) -> None:

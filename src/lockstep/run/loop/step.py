@@ -251,8 +251,7 @@ class Step:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run), seen)
-        run.progress.automatic.hear(result.notes.pop(ASKED, 0))
-        run.progress.tallies.hear(result.notes)
+        _hear(run, result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
         if result.apart:
@@ -305,6 +304,12 @@ def _notes(run: RunState) -> dict[int, Any]:
     if asked := run.progress.automatic.asked:
         notes[ASKED] = asked
     return notes
+
+
+def _hear(run: RunState, notes: dict[int, Any]) -> None:
+    """Take what all ranks told in `_notes`, apart from what the lanes logged."""
+    run.progress.automatic.hear(notes.pop(ASKED, 0))
+    run.progress.tallies.hear(notes)
 
 
 def _show_loss(machinery: Machinery, step: int, loss: float) -> None:

@@ -173,7 +173,7 @@ def asked_line(number: int, grace_s: float) -> Line:
     """Say that the run is saved before it ends."""
     return Line(
         "stopping",
-        f"by {signal_name(number)}: the run is saved after this step, within {grace_s:g} s; a second signal ends it now",
+        f"by {signal_name(number)}: the run is saved between two steps, within {grace_s:g} s; a second signal ends it now",
     )
 
 

@@ -114,7 +114,7 @@ class SignalAsks(NobodyAsks):
         self._number, self._has_heard = number, True
         if self._says:
             text = (
-                f"lockstep: {signal_name(number)}: the run is saved and ends after this step; once more ends it now\n"
+                f"lockstep: {signal_name(number)}: the run is saved between two steps and ends; once more ends it now\n"
             )
             with suppress(OSError):  # not `say`: this may interrupt a line that is being written
                 os.write(2, text.encode())

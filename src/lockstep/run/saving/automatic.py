@@ -160,10 +160,9 @@ class Automatic(NoStates):
             return
         self.has_ended = True
         self._asks.answer(saved)
-        if self._run.setup.folder is None and saved is not None:  # else the launcher says so
-            self._say(
-                f"stopped by {signal_name(self._ends_by)}; saved after step {saved}: the same command goes on from there."
-            )
+        if self._run.setup.folder is None:  # else the launcher says so
+            what = "not saved" if saved is None else f"saved after step {saved}: the same command goes on from there"
+            self._say(f"stopped by {signal_name(self._ends_by)}; {what}.")
         raise SystemExit(128 + self._ends_by)
 
     def _newest(self) -> str:

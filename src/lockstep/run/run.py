@@ -164,6 +164,8 @@ class Run:
         except GeneratorExit:
             rescue.left_epochs()
             raise
+        finally:  # also when the script leaves the loop
+            automatic.leave_loop()
         rescue.leave_epochs()
 
     def steps(self, loader: Iterable[Any]) -> Steps:

@@ -35,13 +35,23 @@ from lockstep.transport.contract import Transport
 
 
 class NoStates:
-    """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps`."""
+    """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
 
     is_on = False
     owes = False
     """Whether a state is saved when the body of `run.epochs` is over, because it could not be before."""
     place = ""
     """The folder of the states."""
+    has_ended = False
+    """Whether the run has ended because it was asked to."""
+
+    @property
+    def asked(self) -> int:
+        """The signal because of which this rank was asked to save and end; 0 when it was not."""
+        return 0
+
+    def hear(self, asked: int) -> None:
+        """What the ranks told each other in a pass about `asked`; the same on every rank."""
 
     def begin(self) -> None:
         """Before the first epoch or step: load the newest state."""
@@ -54,6 +64,9 @@ class NoStates:
 
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
+
+    def leave_loop(self) -> None:
+        """The script is out of its loop; no step follows for now."""
 
 
 class NoRescue:

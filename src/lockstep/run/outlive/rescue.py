@@ -188,7 +188,7 @@ class Rescue(NoRescue):
         }
         if moment is not None:
             if "tallies" not in moment.counters:
-                moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode()}
+                moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
             with self._options_of_then():
                 write_alone(self._run, StateFolder(folder / STATE), moment)
         write_private(folder / NOTES, json.dumps(notes))

@@ -86,9 +86,9 @@ class Tallies:
         for made in (self._outside, self._body):
             made.before_steps, made.saved = made.count, ()
 
-    def encode(self) -> dict[str, Any]:
-        """What a state holds; the same on every rank."""
-        return {"outside": self._outside.told(), "body": self._body.told()}
+    def encode(self, *, inside: bool) -> dict[str, Any]:
+        """What a state holds; the same on every rank. Between epochs, not `inside` one, a body's are over."""
+        return {"outside": self._outside.told(), "body": self._body.told() if inside else []}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on with what `encode` returned."""

@@ -189,7 +189,7 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
         "epochs_seen": list(run.progress.epochs_seen),
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else asdict(inside),
-        **({"tallies": run.progress.tallies.encode()} if with_tallies else {}),
+        **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),

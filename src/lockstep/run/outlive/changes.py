@@ -28,6 +28,8 @@ class Small:
     """Of each optimizer's groups: learning rates and the like."""
     values: Mapping[str, Any]
     """`run.state`; tensors in it are not copied."""
+    objection: str = ""
+    """Why there are no copies."""
 
     @classmethod
     def of(cls, progress: Progress) -> Small:
@@ -36,13 +38,16 @@ class Small:
             [{key: _copied(value) for key, value in group.items() if key != "params"} for group in one.param_groups]
             for _, one in optimizers_of(progress)
         ]
-        return cls(copy.deepcopy(states), options, _copied(vars(progress.values)))
+        try:
+            return cls(copy.deepcopy(states), options, _copied(vars(progress.values)))
+        except Exception as error:  # noqa: BLE001 - an object of the script may hold anything
+            return cls({}, options, {}, f"a scheduler cannot be copied ({type(error).__name__}: {error})")
 
 
 def versions(progress: Progress) -> list[Any]:
     """What changes with every write to what is large: weights, buffers, optimizer states, tracked objects, tensors."""
     found: list[Any] = [
-        tensor._version  # noqa: SLF001 - torch's own name for a documented idea
+        _version(tensor)
         for model in progress.models
         for tensors in (model.parameters(), model.buffers())
         for tensor in tensors
@@ -57,9 +62,14 @@ def versions(progress: Progress) -> list[Any]:
     return found
 
 
+def _version(tensor: Tensor) -> int:
+    """How often it was written to; tensors of inference mode do not count that."""
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch's own name for a documented idea
+
+
 def _versions(value: Any) -> Iterator[Any]:
     if isinstance(value, Tensor):
-        yield value.data_ptr(), value._version  # noqa: SLF001
+        yield value.data_ptr(), _version(value)
     elif isinstance(value, Mapping):
         for one in value.values():
             yield from _versions(one)

@@ -163,6 +163,8 @@ class Rescue(NoRescue):
         """Why nobody could go on from here; empty when somebody can."""
         if num_exchanges() != 0:
             return "the script has exchanged something through torch.distributed"
+        if self._small.objection:
+            return self._small.objection
         if self._carried:
             return CARRIED.format(", ".join(self._carried[:3]))
         if self._transport.history.gap or self._transport.is_whole:

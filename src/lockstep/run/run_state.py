@@ -53,6 +53,9 @@ class NoStates:
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
 
+    def end(self) -> None:
+        """The run is over, well or not: finish what is being written. Not collective."""
+
 
 class NoRescue:
     """Ranks of this run are not replaced in the middle; `lockstep.run.outlive.rescue` keeps what that takes."""

@@ -19,9 +19,10 @@ from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.notices import say
-from lockstep.run.loop.testimony import testify_saved
+from lockstep.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, RunState
+from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring, trouble_of
 from lockstep.run.saving.state import save_state
@@ -45,6 +46,7 @@ class Automatic(NoStates):
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
+        self._aside = Aside(saving.keep)
         self._saved_at = time.monotonic()
         self._has_said = self._owes = False
         run.progress.automatic = self
@@ -66,7 +68,8 @@ class Automatic(NoStates):
             load_state(self._run, self._ring.place / name, {}, missing_ok=False)
 
     def after_step(self, *, ends_epoch: bool) -> None:
-        """Save when it is time."""
+        """Save when it is time; say what has become of the last state."""
+        self._tell(self._aside.look())
         if not self._is_due(ends_epoch=ends_epoch):
             return
         epochs = self._run.progress.epochs
@@ -98,18 +101,27 @@ class Automatic(NoStates):
         told: list[bool] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         return told[0]  # rank 0's clock
 
+    def end(self) -> None:
+        """The run is over: wait until the last state is on the disk."""
+        self._tell(self._aside.close())
+
     def _save(self) -> None:
         self._saved_at, self._owes = time.monotonic(), False
+        self._tell(self._aside.settle())
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {})
+            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
         except PeerLost:
             raise
         except WorldError as error:
-            self._say(f"{error} The run goes on.")
+            self._tell(str(error))
             return
-        if self._run.machinery.transport.rank == 0:
-            self._ring.prune()
-        testify_saved(self._run)
+        if stops_after_saving(self._run):
+            self._tell(self._aside.settle())
+            testify_saved(self._run)
+
+    def _tell(self, problem: str) -> None:
+        if problem:
+            self._say(f"{problem} The run goes on.")
 
     def _newest(self) -> str:
         """The name of the newest state that is whole; empty when there is none yet."""

@@ -46,11 +46,13 @@ Write = Callable[[RunState, StateFolder, Contents, Mapping[str, Mapping[str, Sou
 """Brings every rank's tensors to rank 0, which does something with them; returns why it could not, on rank 0."""
 
 
-def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any], write: Write | None = None) -> None:
+def save_state(
+    run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any], write: Write | None = None
+) -> None:
     """See `Run.save_state`; `write` does what comes after the ranks have agreed, by default `write_now`."""
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
-    checksums = run.machinery.strategy.checksums()
+    checksums = run.machinery.strategy.checksums() if run.machinery.transport.world_size > 1 else []
     check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
     folder = StateFolder(place_of(run, path))
     together = Together(run.machinery.transport, SAVE, where())
@@ -271,9 +273,7 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
     return {file: sources([inventory[file] for inventory in inventories]) for file in told}
 
 
-def write_now(
-    run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]
-) -> str:
+def write_now(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:

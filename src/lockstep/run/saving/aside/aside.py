@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from torch import Tensor
+
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source, stream
@@ -77,14 +79,14 @@ class Aside:
             return write_now(run, folder, contents, found)
         memory.put(end, order)
         for file, image in images.items():
-            _copy(memory, image, found[file], contents, file, run.machinery.transport)
+            _copy(memory, image, found[file], contents.files[file].tensors, run.machinery.transport)
         self._target = folder.target
         try:
             self._writer = self._writer or Writer(memory.descriptor)
             self._writer.hand_over(end, len(order))
         except OSError as error:
             self._drop_writer()
-            return f"the process that writes it could not be started ({error.strerror})"
+            return f"the process that writes it could not be started ({error.strerror})."
         return ""
 
     def look(self) -> str:
@@ -141,13 +143,11 @@ def _copy(
     memory: StateMemory,
     image: FileImage,
     found: Mapping[str, Source],
-    contents: Contents,
-    file: str,
+    tensors: Mapping[str, Tensor],
     transport: Transport,
 ) -> None:
     """Copy one file's tensors to where they lie in its image. Collective: the other ranks stream them."""
     memory.put(image.at, image.header)
-    tensors = stream(found, contents.files[file].tensors, transport)
-    for name, tensor in zip(image.order, tensors, strict=True):
-        if tensor is not None and tensor.numel():
-            memory.view(image.places[name], found[name].described).copy_(tensor.detach())
+    for name, tensor in zip(image.order, stream(found, tensors, transport), strict=True):
+        if tensor is not None:
+            memory.put_tensor(image.places[name], tensor, found[name].described)

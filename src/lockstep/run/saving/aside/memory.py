@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -27,7 +28,7 @@ class StateMemory:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def reserve(self, size: int) -> None:
-        """Let there be `size` bytes, with their pages, so that copying waits for no page. Views become invalid.
+        """Let there be `size` bytes, with their pages, so that copying waits for no page.
 
         Raises:
             OSError: when there is not so much memory.
@@ -45,13 +46,21 @@ class StateMemory:
         """Write plain bytes."""
         os.pwrite(self.descriptor, data, at)
 
-    def view(self, at: int, described: Described) -> Tensor:
-        """The tensor that lies there; `at` must be a multiple of its item size."""
-        flat = self._bytes[at : at + described.size_bytes].view(described.dtype)
-        return flat.view(described.shape)
+    def put_tensor(self, at: int, tensor: Tensor, described: Described) -> None:
+        """Write the values of `tensor`, on any device, with any strides; `at` must be a multiple of its item size.
+
+        What lies in one piece is copied by the C library: for large blocks it writes past the caches, torch does not.
+        """
+        size = described.size_bytes
+        if not size:
+            return
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            ctypes.memmove(self._bytes.data_ptr() + at, tensor.data_ptr(), size)
+            return
+        self._bytes[at : at + size].view(described.dtype).view(described.shape).copy_(tensor.detach())
 
     def close(self) -> None:
-        """Let go of it; views that are left keep the memory."""
+        """Let go of it."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
         with suppress(OSError):
             os.close(self.descriptor)

@@ -75,7 +75,7 @@ class Writer:
             message = b""
         if not message:
             self.is_gone = True
-            return f"{GONE}{self._how()}"
+            return f"{GONE}{self._how()}."
         problem: str = json.loads(message)["problem"]
         return problem
 

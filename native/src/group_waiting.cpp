@@ -1,6 +1,8 @@
 // How a rank waits: it moves what can be moved, spins a little, sleeps, and looks around now and then.
 #include <sched.h>
 
+#include <utility>
+
 #include "busy_groups.hpp"
 #include "group.hpp"
 
@@ -32,6 +34,7 @@ bool Group::test(Pending& pending) {
 void Group::wait(Pending& pending, Nanoseconds patience) {
   check_process();
   auto deadline = Clock::time_point::max(), last_look = deadline;
+  bool has_looked = false;  // since the group is broken
   try {
     while (true) {
       Awaited awaited;
@@ -53,7 +56,9 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
         if (lock) other.move_on();
       });
       if (wait_a_while(awaited)) continue;
-      const bool is_broken = header_->broken.load(std::memory_order_relaxed) != 0;
+      const bool is_broken = header_->broken.load(std::memory_order_acquire) != 0;
+      // Whoever broke it may have finished this operation before: then it is finished here too.
+      if (is_broken && !std::exchange(has_looked, true)) continue;
       if (!is_broken && Clock::now() - last_look < look_interval) continue;
       settings_.while_waiting();
       look_around(pending, awaited, {deadline, patience});

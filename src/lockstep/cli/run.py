@@ -54,7 +54,8 @@ torch.distributed.launch (--use-env: never; --no-use-env: always).
 
 \b
 Exit code: 0; the script's own; 1 after an exception; 2 for a mistake in the
-options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
+options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
+143 for SIGTERM, 138 for SIGUSR1): with --save-every the same command goes on."""
 
 
 @click.command(
@@ -88,6 +89,14 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C)."""
 @click.option("--name", default=None, help="Name of the run folder. [default: time and script]")
 @click.option(
     "--save-every", "--save_every", default=None, metavar="500steps|10min|epoch", help="Save the state by itself."
+)
+@click.option(
+    "--grace",
+    type=float,
+    default=30.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long a signal waits for such a state.",
 )
 @click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
 @click.option(
@@ -147,7 +156,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
-    recovery = recovery_from(own["on_failure"], own["max_restarts"])
+    recovery, grace_s = recovery_from(own["on_failure"], own["max_restarts"]), grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
@@ -180,6 +189,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             why=decided.why,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
+            grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
@@ -201,6 +211,7 @@ OWN_OPTIONS = (
         "name",
         "save_every",
         "keep",
+        "grace",
         "on_failure",
         "max_restarts",
         "log_dir",
@@ -252,6 +263,13 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None) -> 
     check_name(name)
     if keep is not None and keep < 1:
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
+
+
+def grace_from(seconds: float) -> float:
+    """Return it; raise `UsageError` for what is no time."""
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"--grace must be a number of seconds, but is {seconds:g}.", "Give 0 to stop without a state.")
+    return seconds
 
 
 def _size(own: dict[str, Any], form: Form) -> Size:

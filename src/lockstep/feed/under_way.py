@@ -15,7 +15,7 @@ from lockstep.errors import SAMPLE_NOTE
 
 ROW = 64
 MAX_INDEX = ROW - 2
-ENDS_WITHIN_S = 1.0
+ENDS_WITHIN_S = 5.0
 """How long a worker may take to end after its connection broke."""
 IN_WORKER = "in DataLoader worker process"
 """In the message of an exception that a worker passed on; then the worker lives."""

@@ -4,7 +4,7 @@ The page cache keeps what a killed process wrote, so the launcher reads the last
 record costs well under a microsecond besides the clock (`tests/unit/journal/test_journal.py` prints it); nothing is
 flushed to the disk on purpose.
 
-Layout: header (4 KiB: magic, capacity, rank, pid, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
+Layout: header (4 KiB: magic, capacity, rank, pid, asking, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ MAGIC = b"lkstpJ01"
 HEADER = struct.Struct("<8sIIIIQ")
 """magic, capacity, rank, pid, number of texts, last sequence."""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
+ASKING_OFFSET = 64
+"""Three numbers (`lockstep.journal.asking`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 4096, 128, 255
@@ -44,7 +46,8 @@ def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
         os.close(descriptor)
 
 
-def _map(path: Path, access: int) -> mmap.mmap:
+def map_ring(path: Path, access: int) -> mmap.mmap:
+    """Map a ring with `mmap.ACCESS_READ` or `ACCESS_WRITE`. Raises `ValueError` for another version's."""
     with path.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as file:
         ring = mmap.mmap(file.fileno(), 0, access=access)
     if ring[: len(MAGIC)] != MAGIC:
@@ -56,7 +59,7 @@ class JournalWriter:
     """The rank's end. One thread writes. A process may reopen its ring: it goes on where the last writer stopped."""
 
     def __init__(self, path: Path) -> None:
-        self._ring = _map(path, mmap.ACCESS_WRITE)
+        self._ring = map_ring(path, mmap.ACCESS_WRITE)
         self._capacity: int = HEADER.unpack_from(self._ring)[1]
         self._sequence: int = HEADER.unpack_from(self._ring)[5]
         self._texts = {_text(self._ring, number): number for number in range(HEADER.unpack_from(self._ring)[4] + 1)}
@@ -126,7 +129,7 @@ class JournalReader:
     """Everybody else's end. Never blocks, never fails on a half-written ring: it returns the newest whole values."""
 
     def __init__(self, path: Path) -> None:
-        self._ring = _map(path, mmap.ACCESS_READ)
+        self._ring = map_ring(path, mmap.ACCESS_READ)
         self._capacity: int = HEADER.unpack_from(self._ring)[1]
 
     @property

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder
@@ -19,12 +17,11 @@ from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import Line, alone_line, done_lines, ranks_line
+from lockstep.launch.screen.report import StatesLeft, alone_line, done_lines, ranks_line, stopped_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.worlds import World, Worlds
-from lockstep.launch.verdict import signal_name
 from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 
 
@@ -83,7 +80,7 @@ def _launch(
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
-    _say_ending(request, saying, outcome, ending.interrupted_by, world.observer.result())
+    _say_ending(request, saying, outcome, world)
     return outcome
 
 
@@ -100,20 +97,18 @@ def _evidence(world: World, folder: RunFolder, before: MemoryPressure) -> Eviden
     )
 
 
-def _say_ending(
-    request: LaunchRequest, saying: Saying, outcome: Outcome, interrupted_by: int, result: Mapping[str, Any]
-) -> None:
+def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: World) -> None:
     """Say the last lines; a failure block comes at the very end."""
     saying.settle()
-    if interrupted_by:
-        text = f"by {signal_name(interrupted_by)} after {outcome.duration_s:.1f} s; logs in {request.run_folder}"
+    if outcome.interrupted_by:
+        left = StatesLeft(world.ending.saved, world.newest_step, world.ending.waited_s) if world.saves else None
         if request.call is None or request.verbosity is not Verbosity.QUIET:
-            saying.line(Line("stopped", text))
+            saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.run_folder, left))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(request.ranks))
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
-        for line in done_lines(result, request.run_folder, outcome.duration_s):
+        for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)
     if outcome.block and request.call is None:  # the caller of a function gets an exception instead
         saying.block(outcome.block)

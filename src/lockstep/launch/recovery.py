@@ -18,7 +18,8 @@ from pathlib import Path
 from lockstep.journal.failure import FailureKind
 from lockstep.journal.record import Record
 from lockstep.launch.request import OnFailure, Recovery
-from lockstep.launch.verdict import RankEnd, Verdict, signal_name
+from lockstep.launch.verdict import RankEnd, Verdict
+from lockstep.machine.ending_signals import signal_name
 
 DEFAULT_RESTARTS = 3
 """How often the ranks of a script with `lockstep.init` start again, unless --max-restarts says otherwise."""

@@ -102,6 +102,8 @@ class LaunchRequest:
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     recovery: Recovery = field(default_factory=Recovery)
+    grace_s: float = 30.0
+    """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
     restart: Restart = field(default_factory=Restart)
     """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None

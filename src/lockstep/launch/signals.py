@@ -9,13 +9,13 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from lockstep.machine.ending_signals import ENDING
 
 
 class CaughtSignals:
     """`with CaughtSignals() as signals:` — inside, `signals.fileno()` is readable after a signal.
 
-    A signal that was ignored before stays ignored (nohup). Outside the main thread nothing is caught; there `send`
+    A signal that was ignored before stays ignored (nohup), and SIGUSR1 is left to whoever has a handler for it. Outside the main thread nothing is caught; there `send`
     replaces a person's signal.
     """
 
@@ -45,7 +45,7 @@ class CaughtSignals:
         if threading.current_thread() is threading.main_thread():
             self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in ENDING:
-                if signal.getsignal(number) is not signal.SIG_IGN:
+                if _is_caught(number, signal.getsignal(number)):
                     self._before[number] = signal.signal(number, _noted)
         return self
 
@@ -59,6 +59,10 @@ class CaughtSignals:
         write, self._write = self._write, -1
         os.close(self._read)
         os.close(write)
+
+
+def _is_caught(number: int, handler: Any) -> bool:
+    return handler is signal.SIG_DFL if number == signal.SIGUSR1 else handler is not signal.SIG_IGN
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:

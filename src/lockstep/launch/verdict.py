@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -106,11 +105,3 @@ def _code(culprit: RankEnd) -> int:
     if culprit.failure.kind is FailureKind.USAGE:
         return 2
     return culprit.code if culprit.code and not culprit.signal else 1
-
-
-def signal_name(number: int) -> str:
-    """`signal 9 (SIGKILL)`."""
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"

@@ -24,6 +24,7 @@ from lockstep.node.generation_store import GenerationStore
 from lockstep.node.meeting import meet
 from lockstep.node.native import compiled
 from lockstep.node.shared_store import inherited_store
+from lockstep.notices import say
 from lockstep.process_group.joining import meet_through
 from lockstep.process_group.membership import Membership
 from lockstep.process_group.self_test import group_problem
@@ -32,6 +33,8 @@ from lockstep.transport.shared_memory import SharedMemoryTransport
 
 ORDER_S = 3.0
 """How long a rank that has lost another waits for the launcher to replace it. Usually that takes milliseconds."""
+LEFT_S = 0.5
+"""How long it waits where the other one has left by itself: perhaps because its loader worker was killed."""
 LOOK_S = 0.005
 
 DEFAULT_GROUP, TRANSPORT = "default group", "transport"
@@ -68,9 +71,9 @@ class Rejoining:
         Raises:
             PeerLost: when nobody can go on from here, or nobody will.
         """
-        if not lost.is_dead:
-            raise lost
         if objection := self._rescue.objection():
+            if self._position.rank == 0:
+                say(f"no rank is replaced here: {objection}.")
             raise PeerLost(f"{lost} It cannot be replaced here: {objection}.") from lost
         while True:
             order = self._next_order(lost)
@@ -90,7 +93,7 @@ class Rejoining:
             raise PeerLost(f"{lost} Memory for a replacement is missing ({error.strerror}).") from lost
 
     def _next_order(self, lost: PeerLost) -> Generation:
-        deadline = time.monotonic() + ORDER_S
+        deadline = time.monotonic() + (ORDER_S if lost.is_dead else LEFT_S)
         while (order := read_generation(self._orders)) is None or order.number <= self._number:
             if time.monotonic() > deadline:
                 raise lost

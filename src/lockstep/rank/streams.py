@@ -57,12 +57,16 @@ class Streams:
             for generator in torch.cuda.default_generators:  # a module may span devices; CUDA knows them all
                 generator.manual_seed(key)
 
-    def look(self) -> None:
-        """Note where the current streams are, by the next number of each. Call before leaving them: it moves them."""
+    def look(self) -> int:
+        """Note where the current streams are, by the next number of each; return `seen`.
+
+        Call it before leaving them: it moves them.
+        """
         if not self._looks:
-            return
+            return self.seen
         numbers = struct.pack("<IQ", random.getrandbits(32), int(torch.empty((), dtype=torch.int64).random_()))
         self.seen = zlib.crc32(np.random.bytes(4) + numbers, self.seen)
+        return self.seen
 
     def was_seeded(self) -> bool:
         """Whether somebody has called `torch.manual_seed` since `enter`, and nobody has put the stream back."""

@@ -26,7 +26,7 @@ def end(run: RunState) -> bool:
         run.setup.folder is not None and run.setup.folder.failure(run.machinery.transport.rank).exists()
     )
     try:
-        if not failed:
+        if not failed and not run.progress.automatic.has_ended:
             if run.machinery.meter is not None:
                 run.machinery.meter.close()
             say_shares(run.machinery)
@@ -53,7 +53,8 @@ def end(run: RunState) -> bool:
         if not failed:
             run.machinery.transport.close()
             leave()
-    return not failed
+        run.progress.automatic.leave_loop()
+    return not failed and not run.progress.automatic.has_ended
 
 
 def _write_result(run: RunState) -> None:

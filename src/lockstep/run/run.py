@@ -149,17 +149,23 @@ class Run:
         rescue.begin(automatic.begin)
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
-        for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
-            ledger.epoch = epoch + 1
-            if automatic.is_on or rescue.is_on:
-                self._run.progress.body_streams = self._run.machinery.streams.snapshot()
-            self._run.progress.tallies.enter_body()
-            rescue.enter_body()
-            yield epoch
-            settle(self._run)
-            automatic.after_body()
-            if is_over(self._run.machinery):
-                return
+        try:
+            for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
+                ledger.epoch = epoch + 1
+                if automatic.is_on or rescue.is_on:
+                    self._run.progress.body_streams = self._run.machinery.streams.snapshot()
+                self._run.progress.tallies.enter_body()
+                rescue.enter_body()
+                yield epoch
+                settle(self._run)
+                automatic.after_body()
+                if is_over(self._run.machinery):
+                    return
+        except GeneratorExit:
+            rescue.left_epochs()
+            raise
+        finally:  # also when the script leaves the loop
+            automatic.leave_loop()
         rescue.leave_epochs()
 
     def steps(self, loader: Iterable[Any]) -> Steps:

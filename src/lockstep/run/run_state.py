@@ -35,11 +35,23 @@ from lockstep.transport.contract import Transport
 
 
 class NoStates:
-    """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps`."""
+    """The run saves no states by itself; `lockstep.run.saving.automatic` does. Collective, but for `left_steps` and `leave_loop`."""
 
     is_on = False
+    owes = False
+    """Whether a state is saved when the body of `run.epochs` is over, because it could not be before."""
     place = ""
     """The folder of the states."""
+    has_ended = False
+    """Whether the run has ended because it was asked to."""
+
+    @property
+    def asked(self) -> int:
+        """The signal because of which this rank was asked to save and end; 0 when it was not."""
+        return 0
+
+    def hear(self, asked: int) -> None:
+        """What the ranks told each other in a pass about `asked`; the same on every rank."""
 
     def begin(self) -> None:
         """Before the first epoch or step: load the newest state."""
@@ -55,6 +67,9 @@ class NoStates:
 
     def end(self) -> None:
         """The run is over, well or not: finish what is being written. Not collective."""
+
+    def leave_loop(self) -> None:
+        """The script is out of its loop; no step follows for now."""
 
 
 class NoRescue:
@@ -75,11 +90,17 @@ class NoRescue:
     def enter_step(self) -> None:
         """A step has begun."""
 
+    def enter_pass(self) -> None:
+        """A pass over a step's lanes begins."""
+
     def left_steps(self) -> None:
         """The script left its loop over steps."""
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
+
+    def left_epochs(self) -> None:
+        """The script left its loop over epochs."""
 
 
 @dataclass(frozen=True)

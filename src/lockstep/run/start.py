@@ -37,6 +37,7 @@ from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
 from lockstep.run.run import Run
 from lockstep.run.run_state import Machinery, Progress, RunState, Setup
+from lockstep.run.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
 from lockstep.run.saving.automatic import Automatic
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
@@ -109,8 +110,16 @@ def init(
     run = _assemble(environment, _decide(environment, wanted))
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
-        Automatic(run, saving, claims=told is None)
+        Automatic(run, saving, claims=told is None, asks=_who_asks(run) if is_users else NobodyAsks())
     return _present_run(run)
+
+
+def _who_asks(run: RunState) -> NobodyAsks:
+    """Who may ask the run to save and end; where ranks make their steps independently, no step is the same for all."""
+    rank, folder = run.machinery.transport.rank, run.setup.folder
+    if run.setup.mesh.asynchronous:
+        return NobodyAsks()
+    return SignalAsks(says=rank == 0) if folder is None else LauncherAsks(folder.journal(rank))
 
 
 def _present_run(run: RunState) -> Run:

@@ -57,10 +57,9 @@ class History:
         if self._told[self._part] and part is not Part.OUTSIDE:
             raise PromiseBroken("The script did not run the same way a second time, so its rank cannot be replaced.")
         self._part, self.gap = part, ""
-        if part is Part.BODY:
+        if part is not Part.STEP:
             self._forget(Part.BODY)
-        if part is not Part.OUTSIDE:
-            self._forget(Part.STEP)
+        self._forget(Part.STEP)
 
     def _forget(self, part: Part) -> None:
         self._heard[part].clear()

@@ -8,6 +8,7 @@ make it again when somebody has taken the dead rank's place.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
@@ -53,16 +54,17 @@ class OutlivingTransport(Transport):
         """Set once there is something that a replacement could take over."""
         self.on_live: Callable[[], None] | None = None
         """Called once, when a replacement has caught up: its first exchange with the others is over."""
-        self._is_whole = False
+        self.is_whole = False
+        """Whether exchanges that belong together are under way."""
 
     def whole(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:
-        if self._is_whole:
+        if self.is_whole:
             return exchange()
-        self._is_whole = True
+        self.is_whole = True
         try:
             result = self._again_until_done(lambda: self._and_barrier(exchange), undo)
         finally:
-            self._is_whole = False
+            self.is_whole = False
         self.history.gap = "in the middle of a step, after its gradients were exchanged"
         return result
 
@@ -83,6 +85,8 @@ class OutlivingTransport(Transport):
                     undo()
                 self._inner = self.rejoin(lost)
                 self.generation += 1
+                lost.__traceback__ = None
+                gc.collect()  # what the last generation shared hangs on frames that raised
         if self.on_live is not None:
             live, self.on_live = self.on_live, None
             self.generation += 1
@@ -90,7 +94,7 @@ class OutlivingTransport(Transport):
         return result
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        if self._is_whole:
+        if self.is_whole:
             return self._inner.all_gather_bytes(data)
         if self.history.replays:
             return self._heard_again(data)
@@ -109,7 +113,7 @@ class OutlivingTransport(Transport):
         return WorldError(f"Rank {self.rank} was started again, but its script did not come to the same exchanges.")
 
     def exchange(self, operation: str, payload: bytes = b"", where: str = "") -> list[bytes]:
-        if self.history.replays and not self._is_whole:
+        if self.history.replays and not self.is_whole:
             heard = self.history.peek()
             if not heard or Frame.decode(heard[self.rank]).operation != operation:
                 raise self._another_way()
@@ -117,14 +121,14 @@ class OutlivingTransport(Transport):
 
     def _whole_tensors(self, exchange: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Exchange tensors, which a new rank hears again too."""
-        if self._is_whole:
+        if self.is_whole:
             return exchange()
         tensors = self._again_until_done(lambda: self._and_barrier(exchange))
         self.history.note([one.reshape(-1).view(torch.uint8).numpy().tobytes() for one in tensors])
         return tensors
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        if self.history.replays and not self._is_whole:
+        if self.history.replays and not self.is_whole:
             _fill(tensor, self.history.next()[0])
             return
 
@@ -135,7 +139,7 @@ class OutlivingTransport(Transport):
         self._whole_tensors(broadcast)
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        if self.history.replays and not self._is_whole:
+        if self.history.replays and not self.is_whole:
             heard = self.history.next()
             found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in heard]
             for one, data in zip(found, heard, strict=True):

@@ -17,8 +17,8 @@ from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
 from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
-from lockstep.launch.signals import ENDING
 from lockstep.layout.mesh import Form, launched, on_ranks
+from lockstep.machine.ending_signals import ENDING
 from lockstep.trials.runs_folder import RunsFolder, kept_sentence
 from lockstep.trials.workplace import Workplaces
 

@@ -52,7 +52,8 @@ NAMED = ("--name", "exp1", "--save-every", "1steps")
 
 
 def train(place: Path, *options: str, ranks: int = 2, **variables: str) -> Finished:
-    return run_script(place, TRAINING, "-n", str(ranks), *options, env=variables)
+    # under ddp a lost rank is replaced in place
+    return run_script(place, TRAINING, "-n", str(ranks), "--strategy", "zero1", *options, env=variables)
 
 
 def bits(ended: Finished) -> str:

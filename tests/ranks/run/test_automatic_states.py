@@ -31,8 +31,8 @@ def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_f
     loader = DataLoader(scenarios.digits(150), batch_size=32, shuffle=True, num_workers=workers)
     model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
     losses = {}
-    whole_run = run.tally()
-    for _ in range(EPOCHS) if ranges else run.epochs(EPOCHS):
+    whole_run, means = run.tally(), {}
+    for epoch in range(EPOCHS) if ranges else run.epochs(EPOCHS):
         tally = run.tally()
         for step in run.steps(loader):
             if stop_after is not None and step.number > stop_after:
@@ -49,9 +49,10 @@ def train(place, stop_after=None, workers=0, strategy=None, accumulate=1, zero_f
                     optimizer.zero_grad()
             scheduler.step()
             losses[step.number] = step.loss.hex()
+        means[epoch] = tally.mean()
     drawn = [torch.rand(2).tolist(), np.random.randn(), random.gauss(0, 1)]
-    drawn += [tally.mean(), whole_run.sum()]
-    return {"bits": digest_of(model, optimizer, scheduler), "drawn": drawn, "losses": losses}
+    drawn.append(whole_run.sum())
+    return {"means": means, "bits": digest_of(model, optimizer, scheduler), "drawn": drawn, "losses": losses}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,7 @@ def same(results, undisturbed, after):
     for result in results:
         assert result["bits"] == undisturbed["bits"]
         assert result["drawn"] == undisturbed["drawn"]
+        assert result["means"].items() <= undisturbed["means"].items()
         assert min(result["losses"], default=after + 1) == after + 1, "no step is made twice"
         assert result["losses"].items() <= undisturbed["losses"].items()
 

@@ -83,6 +83,7 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--save-every", "1h", "--log-dir", "x.py", "--name", "a", "x.py"), "The run folder x.py/a cannot be"),
         (("run", "--save-every", "5steps", "--name", "exp1", "--keep", "0", "x.py"), "--keep must be at least 1"),
         (("run", "--keep", "2", "x.py"), "--keep is about the states of --save-every."),
+        (("run", "--grace", "-1", "x.py"), "--grace must be a number of seconds, but is -1."),
         (("run", "--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
         (("run", "--max_restarts", "x", "x.py"), "Invalid value for '--max-restarts'"),
         (("PET_MAX_RESTARTS=-2", "run", "x.py"), "--max-restarts must be at least 0, but is -2."),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import SAMPLE_NOTE, PeerLost, UsageError
+from lockstep.journal.asking import Asking
 from lockstep.journal.failure import FailureKind, describe, read_failure, write_failure
 from lockstep.journal.gauges import Gauges, pack, unpack
 from lockstep.journal.record import Phase
@@ -32,6 +33,19 @@ def test_the_newest_records_come_back_in_order(tmp_path):
     assert records[-1] == reader.last()
     assert (records[-1].operation, records[-1].file, records[-1].line) == ("lane 1", "/home/me/train.py", 140)
     assert reader.pid == os.getpid()
+
+
+def test_the_launcher_asks_and_the_rank_answers_beside_the_records(tmp_path):
+    path = ring(tmp_path)
+    writer, rank, launcher = JournalWriter(path), Asking(path), Asking(path)
+    assert (launcher.listens, rank.asked, launcher.saved) == (False, 0, None)
+    rank.listen(True)
+    launcher.ask(signal.SIGTERM)
+    rank.answer(0)
+    writer.gauges(Gauges(step=7))
+    writer.lost("a line")
+    assert (launcher.listens, rank.asked, launcher.saved) == (True, signal.SIGTERM, 0)
+    assert (JournalReader(path).gauges().step, JournalReader(path).lost()) == (7, ["a line"])
 
 
 def test_only_the_owner_can_read_it(tmp_path):

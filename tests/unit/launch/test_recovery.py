@@ -9,7 +9,17 @@ import pytest
 
 from lockstep.journal.failure import Failure, FailureKind, kind_of
 from lockstep.journal.record import Phase, Record
-from lockstep.launch.recovery import DEFAULT_RESTARTS, Loss, RestartAll, Scene, Stop, decide, most_restarts
+from lockstep.launch.recovery import (
+    DEFAULT_RESTARTS,
+    Loss,
+    RestartAll,
+    Scene,
+    Stop,
+    decide,
+    loss_of,
+    may_replace,
+    most_restarts,
+)
 from lockstep.launch.request import OnFailure, Recovery
 from lockstep.launch.screen.report import restart_line
 from lockstep.launch.verdict import RankEnd, Verdict
@@ -116,3 +126,23 @@ def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
     assert kind_of(outer) is FailureKind.SCRIPT, "it called os._exit, say"
     outer.__cause__ = killed
     assert kind_of(killed) is kind_of(outer) is FailureKind.WORKER
+
+
+@pytest.mark.parametrize(
+    ("end", "recovery", "history", "replaced"),
+    [
+        (ended(by=9), REPLACE, [], True),
+        (ended(1, kind=FailureKind.WORKER), REPLACE, [], True),
+        (ended(1, kind=FailureKind.SCRIPT), REPLACE, [], False),
+        (ended(by=9), Recovery(OnFailure.STOP), [], False),
+        (ended(by=9), Recovery(OnFailure.REPLACE, 0), [], False),
+        (ended(by=9), REPLACE, [Loss(0, "was killed", 1)] * 3, False),
+        (ended(by=9), REPLACE, [Loss(2, "was killed by signal 9 (SIGKILL)", 1204)], False),
+        (ended(by=9), REPLACE, [Loss(1, "was killed by signal 9 (SIGKILL)", 1204)], True),
+    ],
+)
+def test_a_rank_is_replaced_in_place_when_its_death_was_the_machines_doing(
+    end: RankEnd, recovery: Recovery, history: list[Loss], replaced: bool
+) -> None:
+    loss = loss_of(end, AT_1204, uses_lockstep=True)
+    assert may_replace(end, loss, recovery, history) is replaced

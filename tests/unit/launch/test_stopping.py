@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import signal
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind
+from lockstep.launch.request import LaunchRequest
+from lockstep.launch.screen.saying import Saying
 from lockstep.launch.stopping import Send, after_bad_exit, after_failure, after_signal, due
+from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.verdict import RankEnd, Verdict, judge
 
 RANKS = frozenset(range(4))
+REQUEST = LaunchRequest(Path("train.py"), None, (), 4, 1, "cpu", None, Path("run"), "run")
 
 
 def failure(rank: int, kind: FailureKind, time_ns: int, error: str = "ValueError: no") -> Failure:
@@ -46,11 +52,35 @@ def test_a_bad_exit_ends_all_others_within_a_second() -> None:
 
 @pytest.mark.parametrize(
     ("number", "handed_on"),
-    [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM), (signal.SIGHUP, signal.SIGTERM)],
+    [
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGHUP, signal.SIGTERM),
+        (signal.SIGUSR1, signal.SIGTERM),
+    ],
 )
 def test_control_c_is_handed_on_as_it_is_and_the_rest_as_sigterm(number: int, handed_on: int) -> None:
     first, second = sorted(after_signal(0.0, number, RANKS, again=False))
     assert (first.at_s, first.signal, second.signal) == (0.0, handed_on, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("is_asked", "code", "ended_by"), [(True, 0, 0), (True, 143, 15), (False, 0, 15)])
+def test_a_script_that_ends_well_before_it_hears_of_a_signal_has_ended_well(
+    is_asked: bool, code: int, ended_by: int, tmp_path: Path
+) -> None:
+    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_asked=is_asked)
+    assert interruption.ended([end(0), end(1, code)]) == ended_by
+
+
+@pytest.mark.parametrize("bad", [{"by": signal.SIGKILL}, {"code": 1}, {"code": 1, "why": True}])
+def test_ranks_that_were_asked_to_end_do_not_wait_for_one_that_failed(bad: dict[str, int], tmp_path: Path) -> None:
+    interruption = Interruption(REQUEST, RunFolder(tmp_path), Saying(None), by=signal.SIGTERM, is_asked=True)
+    assert interruption.gave_up(end(0, 143), RANKS) is None, "it was saved"
+    why = failure(1, FailureKind.SCRIPT, 0) if bad.pop("why", None) else None
+    plan = interruption.gave_up(end(1, **bad, why=why), RANKS - {1})
+    assert plan is not None
+    assert [send.signal for send in plan] == [signal.SIGTERM, signal.SIGKILL]
+    assert interruption.gave_up(end(2, 1), RANKS) is None, "once"
 
 
 def test_the_second_signal_kills_at_once() -> None:

@@ -7,6 +7,7 @@ failure record and into the rank's log; the launcher prints it, once.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import importlib
 import io
@@ -21,7 +22,9 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
+from lockstep.handover.at_the_end import do_last
 from lockstep.handover.environment import decode, encode_place
+from lockstep.handover.hidden_output import hide
 from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
@@ -59,6 +62,9 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
         remember(os.environ)
     log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
+    if _takes_a_place(order):
+        hide(log)
+    atexit.register(do_last)
     _line_buffered_streams()
     start_equal_streams()
     _guard(order, news, port)
@@ -66,6 +72,12 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     code = _run_script(order, news, log)
     _report_joined(order, news)
     return code
+
+
+def _takes_a_place(order: RankTask) -> bool:
+    """Whether the rank takes the place of one that died, and says again what that one has said."""
+    settings = decode({name: value for name, value in order.variables.items() if value is not None}).settings
+    return settings is not None and settings.generation is not None
 
 
 def _line_buffered_streams() -> None:

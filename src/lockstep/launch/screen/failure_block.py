@@ -11,7 +11,8 @@ from lockstep.errors import mistake_text
 from lockstep.journal.failure import FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.screen.report import ranks_text
-from lockstep.launch.verdict import RankEnd, Verdict, signal_name
+from lockstep.launch.verdict import RankEnd, Verdict
+from lockstep.machine.ending_signals import signal_name
 from lockstep.visible import visible
 
 INDENT = "  "

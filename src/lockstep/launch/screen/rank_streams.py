@@ -6,7 +6,6 @@ Each byte goes into the rank's log, and to the terminal as `rank_output` decides
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import time
 from collections.abc import Callable
@@ -27,8 +26,6 @@ class _Stream:
     rank: int
     target: int
     descriptor: int
-    is_hidden: bool = False
-    """Whether what it says was said before: it is in the log only."""
     cutter: LineCutter = field(default_factory=LineCutter)
 
 
@@ -45,17 +42,12 @@ class RankStreams:
         self._streams: list[_Stream] = []
         self._others = OtherRanks(logs)
 
-    def new_pipes(self, rank: int, *, hidden: bool = False) -> tuple[int, int]:
-        """Return the writing ends of a rank's standard output and error; the caller closes them.
-
-        Args:
-            rank: the rank.
-            hidden: whether what comes is not shown, until `show`.
-        """
+    def new_pipes(self, rank: int) -> tuple[int, int]:
+        """Return the writing ends of a rank's standard output and error; the caller closes them."""
         ends = []
         for target in (OUT, ERR):
             reading, writing = os.pipe()
-            stream = _Stream(rank, target, reading, hidden)
+            stream = _Stream(rank, target, reading)
             self._streams.append(stream)
             self._open.add(reading)
             self._selector.register(reading, selectors.EVENT_READ, self._reader(stream))
@@ -76,7 +68,7 @@ class RankStreams:
         if reason := self._logs[stream.rank].write(data):
             log = self._paths[stream.rank]
             self._losses.add(f"{log} cannot be written ({reason}): later output of rank {stream.rank} is not in it")
-        if self._terminal is None or stream.is_hidden:
+        if self._terminal is None:
             return
         if stream.rank == 0 and (reason := self._terminal.pass_through(stream.target, data)):
             name, log = _NAMES[stream.target], self._paths[0]
@@ -96,14 +88,6 @@ class RankStreams:
         self._selector.unregister(stream.descriptor)
         self._open.discard(stream.descriptor)
         os.close(stream.descriptor)
-
-    def show(self, rank: int) -> None:
-        """Show what a rank says from now on."""
-        for stream in self._streams:
-            if stream.rank == rank and stream.is_hidden:
-                while stream.descriptor in self._open and select.select([stream.descriptor], [], [], 0)[0]:
-                    self._reader(stream)()
-                stream.is_hidden = False
 
     def show_due(self, now: float) -> float | None:
         """Show the other ranks' lines whose time has come; return the time of the next one, or None."""

@@ -14,6 +14,7 @@ from lockstep.handover.arithmetic import arithmetic_text
 from lockstep.launch.recovery import Loss, RestartAll
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.mesh import choose_mesh
+from lockstep.machine.ending_signals import signal_name
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
@@ -144,6 +145,42 @@ def restart_line(decision: RestartAll, step: int | None) -> Line:
 def replaced_line(loss: Loss, seconds: float) -> Line:
     """Say what was lost, and that it was replaced."""
     return Line("replace", f"{loss.sentence}; replaced in {seconds:.1f} s, nothing recomputed")
+
+
+@dataclass(frozen=True)
+class StatesLeft:
+    """From where a run that was stopped by a signal can go on."""
+
+    saved: int | None
+    """The step after which it was saved because of the signal; None when it was not."""
+    newest: int | None
+    """The step of the newest state; None when there is none."""
+    waited_s: float
+    """How long the ranks had time to save, if it was too short."""
+
+    @property
+    def sentence(self) -> str:
+        """`saved after step 1204: the same command goes on from there`."""
+        if self.saved is not None:
+            return f"saved after step {self.saved}: the same command goes on from there"
+        why = f"not saved within {self.waited_s:g} s, so " if self.waited_s else ""
+        if self.newest is None:
+            return f"{why}there is no state yet: the same command begins anew"
+        return f"{why}the last state is of step {self.newest}: the same command goes on from there"
+
+
+def asked_line(number: int, grace_s: float) -> Line:
+    """Say that the run is saved before it ends."""
+    return Line(
+        "stopping",
+        f"by {signal_name(number)}: the run is saved between two steps, within {grace_s:g} s; a second signal ends it now",
+    )
+
+
+def stopped_line(number: int, seconds: float, folder: Path, left: StatesLeft | None) -> Line:
+    """Say which signal ended the run, and when; `left`: of a run that saves by itself."""
+    states = f" {left.sentence};" if left is not None else ""
+    return Line("stopped", f"by {signal_name(number)} after {seconds:.1f} s;{states} logs in {folder}")
 
 
 def stop_line(reason: str) -> Line:

@@ -69,7 +69,8 @@ class Replacements:
     _started: set[int] = field(default_factory=set)
     """Those of them that have a process."""
     _number: int = 0
-    _is_done: bool = False
+    _finished: set[int] = field(default_factory=set)
+    """Ranks whose script is over, exit handlers and all."""
     _folders: list[Path] = field(default_factory=list)
 
     def may_take(self, end: RankEnd, running: frozenset[int]) -> bool:
@@ -92,7 +93,7 @@ class Replacements:
             end: how it ended.
             running: the other ranks that have a process.
         """
-        if self._is_done and end.signal:
+        if end.rank in self._finished and end.signal:
             return True
         if end.rank in self._started and end.stopped:  # started once more, because another one was lost meanwhile
             self._started.discard(end.rank)
@@ -132,7 +133,7 @@ class Replacements:
             case Event.LIVE:
                 self._live(news.rank)
             case Event.FINISHED:
-                self._finished(news.rank, at_exit=bool(news.code))
+                self._end(news.rank, at_exit=bool(news.code))
 
     def _live(self, rank: int) -> None:
         """A replacement has caught up."""
@@ -142,7 +143,7 @@ class Replacements:
         if self.request.verbosity is not Verbosity.QUIET:
             self.saying.line(replaced_line(lost.loss, time.monotonic() - lost.at_s))
 
-    def _finished(self, rank: int, *, at_exit: bool) -> None:
+    def _end(self, rank: int, *, at_exit: bool) -> None:
         """All ranks have done what a run does; nobody waits for a replacement any more.
 
         Args:
@@ -150,21 +151,20 @@ class Replacements:
             at_exit: whether its script is over too, and so every rank's.
         """
         self._outliving.discard(rank)
-        self._is_done = self._is_done or at_exit
+        if at_exit:
+            self._finished.add(rank)
         self.kill(signal.SIGKILL, frozenset(self._started))
         self._started.clear()
 
     def end_of(self, rank: int, end: RankEnd) -> RankEnd:
-        """How a rank ended: a replacement that did not catch up, and did nothing wrong, ended as the rank that was lost."""
-        if self._is_done and end.signal and end.failure is None:  # after the last exchange
+        """How a rank ended: a replacement that did not catch up, for whatever reason, ended as the rank that was lost."""
+        if rank in self._finished and end.signal and end.failure is None:  # its script was over
             return RankEnd(rank, 0, 0, end.time_ns, False, None)
         lost = self._waited_for.get(rank)
         if lost is None:
             return end
         if lost.loss in self.history:
             self.history.remove(lost.loss)  # it is told once more, as the end of all ranks
-        if not end.stopped and end.code:
-            return end
         self.losses[rank] = lost.loss
         return lost.end
 

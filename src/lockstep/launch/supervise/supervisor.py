@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.asking import Asking
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.news import Event, read_news
 from lockstep.launch import stopping
@@ -29,6 +30,7 @@ from lockstep.launch.screen.rank_streams import RankStreams
 from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.ranks import Ranks
@@ -53,6 +55,10 @@ class Ending:
     """Whether the nursery is gone, so that nothing can be started again."""
     losses: dict[int, Loss] = field(default_factory=dict)
     """What is known of ranks whose journal a replacement has continued."""
+    saved: int | None = None
+    """The step after which the run was saved because of the signal; None when it was not."""
+    waited_s: float = 0.0
+    """How long the ranks had time for that, if it was too short."""
 
 
 @dataclass
@@ -73,7 +79,6 @@ class Supervisor:
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _plan: stopping.Plan = ()
     _stopping_for: FailureKind | None = None
-    _interrupted_by: int = 0
     _joined: bool = False
     _serves: bool = False
     _swept: bool = False
@@ -98,12 +103,13 @@ class Supervisor:
         self._replacements = Replacements(
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
+        self._interruption = Interruption(self.request, self.folder, self.saying)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
             self._register()
             self._on_signal()
-            if self.nursery.ready is not None and not self._interrupted_by:
+            if self.nursery.ready is not None and not self._interruption.by:
                 self._start_ranks()
             self._watch(self._all_ended)
             self._sweep()
@@ -115,7 +121,10 @@ class Supervisor:
             os.close(self._news_end)
         ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
         gone = self._lost or self._orders.gave_up
-        return Ending(ends, self._interrupted_by, self._joined or self.observer.met, gone, self._replacements.losses)
+        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(0)).saved
+        waited_s = self._interruption.waited_s
+        joined = self._joined or self.observer.met
+        return Ending(ends, by, joined, gone, self._replacements.losses, saved, waited_s)
 
     def _register(self) -> None:
         for source, handler in (
@@ -134,7 +143,7 @@ class Supervisor:
                 self.observer.look(now)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interrupted_by))
+            give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))
             moments = [
                 look_at,
                 deadline,
@@ -146,7 +155,7 @@ class Supervisor:
                 key.data()
 
     def _all_ended(self) -> bool:
-        return self._ranks.have_ended or bool(self._interrupted_by and not self._ranks)
+        return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
 
     def _start_ranks(self) -> None:
         start = Start(self.request, self.nursery, self.store, self.saying)
@@ -157,7 +166,7 @@ class Supervisor:
 
     def _start_replacement(self, number: int, generation: Generation) -> None:
         self._ranks.add(number)
-        self._start.rank(number, self._streams.new_pipes(number, hidden=True), self._news_end, generation)
+        self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation)
 
     # Events
 
@@ -170,7 +179,7 @@ class Supervisor:
         match message:
             case Ready():
                 self.nursery.ready = message
-                if not self._interrupted_by:
+                if not self._interruption.by:
                     self._start_ranks()
             case Broken():
                 raise WorldError(message.sentence)
@@ -191,6 +200,7 @@ class Supervisor:
         end = self._ranks.exited(message)
         if self._may_replace() and self._replacements.take(end, self._ranks.running):
             return
+        self._plan = self._interruption.gave_up(end, self._ranks.running) or self._plan
         if end.failure is not None:
             self._stop_for(end.rank, end.failure.kind)
         elif message.code and not end.stopped and self._may_stop_for(FailureKind.SCRIPT):
@@ -217,12 +227,10 @@ class Supervisor:
                     if failure is not None and not self._will_replace(news.rank, failure):
                         self._stop_for(news.rank, failure.kind)
                 case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
-                    if news.event is Event.LIVE:
-                        self._streams.show(news.rank)
                     self._replacements.hear(news)
 
     def _may_replace(self) -> bool:
-        return not (self._interrupted_by or self._plan or self._stopping_for)
+        return not (self._interruption.by or self._plan or self._stopping_for)
 
     def _will_replace(self, number: int, failure: Failure) -> bool:
         """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
@@ -239,7 +247,7 @@ class Supervisor:
 
     def _may_stop_for(self, kind: FailureKind) -> bool:
         """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
-        if self._interrupted_by or self._stopping_for not in (None, FailureKind.PEER):
+        if self._interruption.by or self._stopping_for not in (None, FailureKind.PEER):
             return False
         if self._stopping_for is FailureKind.PEER and kind is FailureKind.PEER:
             return False
@@ -248,12 +256,11 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         for number in self.signals.take():
-            if number == signal.SIGINT and self.observer.paused and not self._interrupted_by:
+            if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue
-            again = bool(self._interrupted_by)
-            self._interrupted_by = self._interrupted_by or number
-            self._plan = stopping.after_signal(time.monotonic(), number, self._ranks.running, again)
+            may_ask = not (self._plan or self._stopping_for)
+            self._plan = self._interruption.take(number, self._ranks.running, may_ask=may_ask)
         self._send_due(time.monotonic())
 
     def _serve(self) -> None:
@@ -267,7 +274,7 @@ class Supervisor:
         self._lost = True
         self.nursery.bury()
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
-        if not (self._interrupted_by or self._orders.gave_up):
+        if not (self._interruption.by or self._orders.gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     # Stopping

@@ -39,6 +39,10 @@ class World:
     observer: Observer
     log_bytes: Mapping[int, int]
     """How long each rank's log was when it started."""
+    saves: bool
+    """Whether the run saves by itself."""
+    newest_step: int | None
+    """The step of the newest state that lockstep saved; None when the script begins from its beginning."""
 
 
 @dataclass
@@ -71,14 +75,8 @@ class Worlds:
                 history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
-                self.losses.saying.line(restart_line(decision, self._newest_step(world)))
+                self.losses.saying.line(restart_line(decision, world.newest_step))
                 request = replace(request, restart=replace(renew_run_folder(request), most=decision.most))
-
-    def _newest_step(self, world: World) -> int | None:
-        """The step of the newest state that lockstep saved; None when the script begins from its beginning."""
-        saving, told = self.request.saving, world.observer.decided().get("states")
-        place = saving.folder if saving is not None else told
-        return newest_step(Path(place)) if place else None
 
     def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
         folder = RunFolder(request.run_folder)
@@ -91,7 +89,9 @@ class Worlds:
             )
             ending = supervisor.run()
         observer.last_words()
-        return World(ending, judge(ending.ends, ending.interrupted_by), observer, log_bytes)
+        place = request.saving.folder if request.saving is not None else observer.decided().get("states")
+        newest = newest_step(Path(place)) if place else None
+        return World(ending, judge(ending.ends, ending.interrupted_by), observer, log_bytes, bool(place), newest)
 
     def _decide(self, world: World, history: list[Loss]) -> Decision:
         culprit, observer = world.verdict.culprit, world.observer

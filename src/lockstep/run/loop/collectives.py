@@ -76,7 +76,9 @@ def new_tally(run: RunState) -> Tally:
             )
         return [values for _, values in told]
 
-    tally = Tally(run.progress.position, run.setup.placement.num_lanes, run.setup.lanes, exchange)
+    tally = Tally(
+        run.progress.position, run.setup.placement.num_lanes, run.setup.lanes, exchange, run.progress.tallies.changed
+    )
     run.progress.tallies.add(tally, in_body=run.progress.epochs.in_body)
     return tally
 

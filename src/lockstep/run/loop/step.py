@@ -27,6 +27,9 @@ from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, Pas
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
+ASKED = -1
+"""In place of a lane: the note of a rank that was asked to save and end."""
+
 
 class Step:
     """What `run.steps(loader)` yields. Iterate it for the batches of this rank's lanes, perhaps none.
@@ -181,9 +184,9 @@ class Step:
                 "A step's lanes were iterated inside another loop over batches.",
                 f"Write one loop after the other:\n{RIGHT_FORM}",
             )
+        run.progress.rescue.enter_pass()
         current = run.machinery.strategy.begin_pass(self._cut, where())
-        run.machinery.streams.look()
-        seen = run.machinery.streams.seen
+        seen = run.machinery.streams.look()
         run.progress.broken = "the loop over the step's lanes was left early"
         self._current = current
         finished = False
@@ -247,7 +250,7 @@ class Step:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
         self._result = result = current.end(_notes(run), seen)
-        run.progress.tallies.hear(result.notes)
+        _hear(run, result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
         if result.apart:
@@ -296,7 +299,16 @@ def _notes(run: RunState) -> dict[int, Any]:
     """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both."""
     logs, run.progress.lane_logs = run.progress.lane_logs, {}
     sums = run.progress.tallies.take_new()
-    return {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
+    notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
+    if asked := run.progress.automatic.asked:
+        notes[ASKED] = asked
+    return notes
+
+
+def _hear(run: RunState, notes: dict[int, Any]) -> None:
+    """Take what all ranks told in `_notes`, apart from what the lanes logged."""
+    run.progress.automatic.hear(notes.pop(ASKED, 0))
+    run.progress.tallies.hear(notes)
 
 
 def _show_loss(machinery: Machinery, step: int, loss: float) -> None:

@@ -26,16 +26,25 @@ class Tally:
         num_lanes: of the run.
         lanes: this rank's.
         exchange: hands a value to all ranks and returns everybody's.
+        changed: called when it is reset, or has heard what evaluations added.
     """
 
     def __init__(
-        self, position: LoopPosition, num_lanes: int, lanes: range, exchange: Callable[[Any, str], list[Any]]
+        self,
+        position: LoopPosition,
+        num_lanes: int,
+        lanes: range,
+        exchange: Callable[[Any, str], list[Any]],
+        changed: Callable[[], None],
     ) -> None:
-        self._position, self._num_lanes, self._own, self._exchange = position, num_lanes, lanes, exchange
+        self._position, self._num_lanes, self._own = position, num_lanes, lanes
+        self._exchange, self._changed = exchange, changed
         self._lanes: Sums = {}
         self._known: Sums = {}
         """What was added in the lanes of steps, on every rank: it travels with the gradients."""
         self._new: set[tuple[str, int]] = set()
+        self.is_unheard = False
+        """Whether this rank added something in an evaluation that the others have not heard of."""
 
     def add(self, *, weight: float | None = None, **values: float | Tensor) -> None:
         """Add values of the current batch, inside a step's lanes or while iterating a prepared loader.
@@ -60,6 +69,8 @@ class Tally:
             lanes[self._position.lane] = (total + number(value) * amount, weights + amount)
             if self._position.region is Region.LANE:
                 self._new.add((name, self._position.lane))
+            else:
+                self.is_unheard = True
 
     def mean(self) -> dict[str, Agreed]:
         """Return the weighted mean of each value over all ranks. Collective: call it on every rank, outside lanes."""
@@ -75,6 +86,8 @@ class Tally:
         self._lanes.clear()
         self._known.clear()
         self._new.clear()
+        self.is_unheard = False
+        self._changed()
 
     def known(self) -> Sums:
         return {name: dict(lanes) for name, lanes in self._known.items()}
@@ -98,6 +111,9 @@ class Tally:
         for lanes_of_rank in self._exchange(mine, call):
             for name, lanes in lanes_of_rank.items():
                 merged.setdefault(name, {}).update({int(lane): tuple(pair) for lane, pair in lanes.items()})
+        self.hear(merged)
+        self.is_unheard = False
+        self._changed()
         return {
             name: (
                 tree_sum([lanes.get(lane, (0.0, 0.0))[0] for lane in range(self._num_lanes)]),

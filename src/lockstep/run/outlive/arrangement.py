@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
+from lockstep.handover.at_the_end import last
 from lockstep.handover.environment import RankEnvironment, decode_place
+from lockstep.handover.hidden_output import show
 from lockstep.journal.news import Event, News
 from lockstep.layout.mesh import Mesh
 from lockstep.rank.rejoin import Rejoining
@@ -48,6 +51,7 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
 
     def live() -> None:
         run.machinery.metrics.is_held = False
+        show()
         if left is not None:
             shutil.rmtree(left, ignore_errors=True)
         News(rank, Event.LIVE).tell(place.news.number)
@@ -67,4 +71,5 @@ def finished(run: RunState, variables: dict[str, str], *, at_exit: bool) -> None
     """
     place = decode_place(variables)
     if isinstance(run.machinery.transport, OutlivingTransport) and place is not None and place.news.is_open():
-        News(run.machinery.transport.rank, Event.FINISHED, int(at_exit)).tell(place.news.number)
+        tell = partial(News(run.machinery.transport.rank, Event.FINISHED, int(at_exit)).tell, place.news.number)
+        last.append(tell) if at_exit else tell()

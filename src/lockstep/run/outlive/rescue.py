@@ -12,21 +12,24 @@ the step began.
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
 from lockstep.handover.run_folder import write_private
 from lockstep.process_group.default_group import num_exchanges
+from lockstep.run.outlive.changes import Small, versions
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
 from lockstep.run.saving.load_plan import made
-from lockstep.run.saving.state import counters, write_alone
+from lockstep.run.saving.state import counters, optimizers_of, write_alone
+from lockstep.run.watch.carried import carried_variables
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
 
@@ -34,7 +37,11 @@ STATE, NOTES = "state", "notes.json"
 
 LOADING = "the ranks were loading a state"
 SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
+CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
+UNHEARD = "a tally holds what only the dead rank knew"
+CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 LEFT = "the script has left its loop over steps"
+LEFT_EPOCHS = "the script has left its loop over epochs"
 
 
 class Rescue(NoRescue):
@@ -51,7 +58,16 @@ class Rescue(NoRescue):
     def __init__(self, run: RunState, transport: OutlivingTransport, left: Path | None) -> None:
         self._run, self._transport, self._left = run, transport, left
         self._moment: Moment | None = None
+        self._small, self._versions = Small.of(run.progress), versions(run.progress)
+        self._tallies, self._evaluation = 0, ""
+        self._carried: list[str] | None = None
+        """Variables that the script carries from step to step by itself; None before the first step."""
         self._has_begun = False
+        if left is not None:
+            notes = json.loads((left / NOTES).read_text())
+            if (left / STATE).exists():
+                run.machinery.metrics.earlier.keep_all()
+            run.machinery.metrics.catch_up(notes["metrics"])
         self._seen: int | None = None
         """`Streams.seen` of the others in the step that this replacement takes part in first."""
 
@@ -71,7 +87,7 @@ class Rescue(NoRescue):
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
-        self._transport.history.enter(Part.BODY)
+        self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
@@ -79,7 +95,9 @@ class Rescue(NoRescue):
         if not self._run.progress.epochs.is_first:
             self._transport.history.gap = SECOND_LOOP
             return
-        self._transport.history.enter(Part.STEP)
+        if self._carried is None:
+            self._carried = carried_variables(self._belongs)
+        self._enter(Part.STEP)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
         self._moment = self._now(inside, keeps_streams=is_last)
@@ -92,23 +110,52 @@ class Rescue(NoRescue):
         if self._moment is not None:
             self._moment.seen = streams.seen
 
+    def enter_pass(self) -> None:
+        """A pass over a step's lanes begins; the lanes themselves change nothing."""
+        if not self._transport.history.gap:
+            self._transport.history.gap = self._change()
+
     def left_steps(self) -> None:
         """The script left its loop over steps."""
         self._transport.history.gap = LEFT
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
-        self._transport.history.enter(Part.OUTSIDE)
+        self._enter(Part.OUTSIDE)
         self._moment = self._now(None, keeps_streams=True)
+
+    def left_epochs(self) -> None:
+        """The script left its loop over epochs."""
+        self._transport.history.enter(Part.OUTSIDE)
+        self._transport.history.gap = LEFT_EPOCHS
+
+    def _belongs(self, thing: Any) -> bool:
+        progress = self._run.progress
+        known = (*progress.taken, *progress.tracked.values(), progress.values)
+        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
+
+    def _enter(self, part: Part) -> None:
+        self._transport.history.enter(part)
+        if self._run.progress.tallies.are_unheard:
+            self._transport.history.gap = UNHEARD
 
     def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
         streams = self._run.machinery.streams
-        return Moment(
-            counters(self._run, inside),
-            streams.snapshot() if keeps_streams else None,
-            copy.deepcopy(vars(self._run.progress.values)),
-            streams.seen,
-        )
+        self._small, self._versions = Small.of(self._run.progress), versions(self._run.progress)
+        self._tallies, self._evaluation = self._run.progress.tallies.changes, self._run.progress.evaluation
+        told = counters(self._run, inside, with_tallies=keeps_streams)
+        snapshot = streams.snapshot() if keeps_streams else None
+        return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
+
+    def _change(self) -> str:
+        """What the script has changed since the moment that a replacement would change once more."""
+        if self._moment is None:
+            return ""
+        if versions(self._run.progress) != self._versions:
+            return CHANGED
+        if "tallies" not in self._moment.counters and self._run.progress.tallies.changes != self._tallies:
+            return UNHEARD
+        return ""
 
     # What a survivor does
 
@@ -116,7 +163,11 @@ class Rescue(NoRescue):
         """Why nobody could go on from here; empty when somebody can."""
         if num_exchanges() != 0:
             return "the script has exchanged something through torch.distributed"
-        return self._transport.history.gap
+        if self._carried:
+            return CARRIED.format(", ".join(self._carried[:3]))
+        if self._transport.history.gap or self._transport.is_whole:
+            return self._transport.history.gap
+        return self._change()
 
     def leave(self, folder: Path) -> None:
         """Leave what a replacement needs in `folder`, which is made.
@@ -132,10 +183,30 @@ class Rescue(NoRescue):
             "seen": moment.seen if moment is not None else 0,
             "resumed": self._run.progress.resumed,
             "metrics": self._run.machinery.metrics.recent(),
+            "evaluation": self._evaluation,
+            "owes": self._run.progress.automatic.owes,
         }
         if moment is not None:
-            write_alone(self._run, StateFolder(folder / STATE), moment)
+            if "tallies" not in moment.counters:
+                moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
+            with self._options_of_then():
+                write_alone(self._run, StateFolder(folder / STATE), moment)
         write_private(folder / NOTES, json.dumps(notes))
+
+    @contextmanager
+    def _options_of_then(self) -> Iterator[None]:
+        """Let the optimizers have the options that they had at the moment."""
+        now = Small.of(self._run.progress)
+        self._set_options(self._small)
+        try:
+            yield
+        finally:
+            self._set_options(now)
+
+    def _set_options(self, small: Small) -> None:
+        for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.update(options)
 
     # What a replacement does
 
@@ -151,8 +222,8 @@ class Rescue(NoRescue):
         epochs, steps = notes["resumed"]
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
-        self._run.machinery.metrics.earlier.keep_all()
-        self._run.machinery.metrics.catch_up(notes["metrics"])
+        self._run.progress.automatic.owes = notes["owes"]
+        self._run.progress.evaluation = notes["evaluation"]
         if self._run.progress.goes_on is None:
             self._run.machinery.streams.seen = notes["seen"]
         else:

@@ -15,6 +15,8 @@ class Moment:
     """As a state holds them (`run.saving.state.counters`)."""
     streams: Mapping[str, Any] | None
     """The random streams, where what comes next draws from them; None where a step begins, which has its own."""
+    states: Mapping[str, Any]
+    """Those of schedulers and of the run's own objects, by label."""
     values: Mapping[str, Any]
     """`run.state`."""
     seen: int

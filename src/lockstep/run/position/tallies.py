@@ -18,6 +18,9 @@ Sums = dict[str, dict[int, tuple[float, float]]]
 class Keeps(Protocol):
     """A tally."""
 
+    is_unheard: bool
+    """Whether this rank added something in an evaluation that the others have not heard of."""
+
     def known(self) -> Sums:
         """What every rank knows: what was added in lanes of steps that have ended."""
 
@@ -53,6 +56,9 @@ class _Made:
         if number < len(self.saved):
             self.alive[number].hear(_decoded(self.saved[number]))
 
+    def is_unheard(self) -> bool:
+        return any(tally.is_unheard for number, tally in self.alive.items() if number < self.before_steps)
+
     def told(self) -> list[dict[str, Any]]:
         found = [self.alive.get(number) for number in range(self.before_steps)]
         return [_encoded(tally.known()) if tally is not None else {} for tally in found]
@@ -63,6 +69,8 @@ class Tallies:
 
     def __init__(self) -> None:
         self._outside, self._body = _Made(), _Made()
+        self.changes = 0
+        """Grows when something that every rank knows changes outside of a step's lanes."""
 
     def add(self, tally: Keeps, *, in_body: bool) -> None:
         """Note a new one; it begins with what a loaded state has for it."""
@@ -78,14 +86,23 @@ class Tallies:
         for made in (self._outside, self._body):
             made.before_steps, made.saved = made.count, ()
 
-    def encode(self) -> dict[str, Any]:
-        """What a state holds; the same on every rank."""
-        return {"outside": self._outside.told(), "body": self._body.told()}
+    def encode(self, *, inside: bool) -> dict[str, Any]:
+        """What a state holds; the same on every rank. Between epochs, not `inside` one, a body's are over."""
+        return {"outside": self._outside.told(), "body": self._body.told() if inside else []}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on with what `encode` returned."""
         self._outside.restore(saved["outside"])
         self._body.restore(saved["body"])
+
+    def changed(self) -> None:
+        """A tally was reset, or has heard what evaluations added."""
+        self.changes += 1
+
+    @property
+    def are_unheard(self) -> bool:
+        """Whether this rank added something outside of steps that only it knows, and that a state would hold."""
+        return any(made.is_unheard() for made in (self._outside, self._body))
 
     def take_new(self) -> dict[int, list[Any]]:
         """What this rank added in the lanes of the last pass: by lane, a list of place, number, name and sums."""

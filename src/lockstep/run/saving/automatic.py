@@ -4,9 +4,12 @@
     between two steps            -> after_step   saved when it is due: inside the epoch
     the script left its steps    -> left_steps   a save that was due is owed
     a body of run.epochs is over -> after_body   saved when it is due or owed: between epochs
+    a pass                       -> hear         some rank was asked to save and end: every rank learns it here
 
 A state inside an epoch lets the body run again up to its `run.steps`. So it is taken in the first `run.steps` of a body
 only: what lies between two of them, or in a loop that is not `run.epochs`, would run twice.
+
+A run that was asked to end saves at the next of these places, and `SystemExit` leaves the script on every rank.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from lockstep.caller import where
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
+from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, RunState
 from lockstep.run.saving.aside.aside import Aside
+from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring, trouble_of
 from lockstep.run.saving.state import save_state
@@ -32,23 +37,25 @@ CALL = "automatic state"
 
 
 class Automatic(NoStates):
-    """Saves and loads the states of one run. Collective: call `begin`, `after_step` and `after_body` on every rank.
+    """Saves and loads the states of one run. Collective: call `begin`, `hear`, `after_step` and `after_body` on every rank.
 
     Args:
         run: it calls them.
         saving: when, where, and how many stay.
         claims: whether no launcher keeps other starts of the run out.
+        asks: may ask the run to save and end.
     """
 
     is_on = True
 
-    def __init__(self, run: RunState, saving: Saving, *, claims: bool) -> None:
+    def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NobodyAsks) -> None:
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
         self._aside = Aside(saving.keep)
         self._saved_at = time.monotonic()
-        self._has_said = self._owes = False
+        self._has_said = self.owes = False
+        self._asks, self._ends_by = asks, 0
         run.progress.automatic = self
 
     def begin(self) -> None:
@@ -57,6 +64,7 @@ class Automatic(NoStates):
         Raises:
             UsageError: on every rank, when states are there and none can be loaded.
         """
+        self._asks.listen()
         if self._run.progress.has_begun:
             return
         self._run.progress.has_begun = True
@@ -68,30 +76,63 @@ class Automatic(NoStates):
             load_state(self._run, self._ring.place / name, {}, missing_ok=False)
 
     def after_step(self, *, ends_epoch: bool) -> None:
-        """Save when it is time; say what has become of the last state."""
+        """Save when it is time; end when the run was asked to.
+
+        Raises:
+            SystemExit: on every rank, to end.
+        """
         self._tell(self._aside.look())
-        if not self._is_due(ends_epoch=ends_epoch):
-            return
+        if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
+            self._save_or_owe(ends_epoch=ends_epoch)
+        if ends_epoch and not self._run.progress.epochs.in_body:
+            self.leave_loop()
+
+    def _save_or_owe(self, *, ends_epoch: bool) -> None:
         epochs = self._run.progress.epochs
         if epochs.in_body and (ends_epoch or not epochs.is_first):
-            self._owes = True  # until the body is over: nothing of it has to run again
+            self.owes = True  # until the body is over: nothing of it has to run again
         elif epochs.is_first:
-            self._say_once(self._counters() if not ends_epoch else "")
+            counters = self._counters() if not ends_epoch else ""
+            if self._ends_by and self._run.machinery.transport.any(bool(counters), CALL, where()):
+                self.owes = True  # a run could not go on from here
+                return
+            self._say_once(counters)
             self._save()
         else:
             self._say_once(
                 f"{where()}: no state is saved here. Use run.epochs for a loop over epochs, with one run.steps in its body."
             )
+            self._end_if_asked(None)
 
     def left_steps(self) -> None:
         """The script leaves its loop over steps; not a place where ranks may exchange anything."""
         if self._schedule.steps:
-            self._owes = self._owes or self._run.machinery.ledger.step % self._schedule.steps == 0
+            self.owes = self.owes or self._run.machinery.ledger.step % self._schedule.steps == 0
+        self.owes = self.owes or bool(self._ends_by)
+        if not self._run.progress.epochs.in_body:
+            self.leave_loop()
 
     def after_body(self) -> None:
-        """Save between epochs, when it is time."""
-        if self._owes or self._schedule.epoch:
+        """Save between epochs, when it is time; end when the run was asked to.
+
+        Raises:
+            SystemExit: on every rank, to end.
+        """
+        if self.owes or self._schedule.epoch:
             self._save()
+
+    def leave_loop(self) -> None:
+        """No step follows for now: a signal acts as in any script."""
+        self._asks.rest()
+
+    @property
+    def asked(self) -> int:
+        """The signal because of which this rank was asked to save and end; 0 when it was not."""
+        return self._asks.number
+
+    def hear(self, asked: int) -> None:
+        """Take what the ranks told each other in a pass about `asked`."""
+        self._ends_by = self._ends_by or asked
 
     def _is_due(self, *, ends_epoch: bool) -> bool:
         seconds = time.monotonic() - self._saved_at
@@ -106,7 +147,7 @@ class Automatic(NoStates):
         self._tell(self._aside.close())
 
     def _save(self) -> None:
-        self._saved_at, self._owes = time.monotonic(), False
+        self._saved_at, self.owes = time.monotonic(), False
         self._tell(self._aside.settle())
         try:
             save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
@@ -114,14 +155,29 @@ class Automatic(NoStates):
             raise
         except WorldError as error:
             self._tell(str(error))
+            self._end_if_asked(None)
             return
+        problem = ""
+        if self._ends_by or stops_after_saving(self._run):
+            self._tell(problem := self._aside.settle())
         if stops_after_saving(self._run):
-            self._tell(self._aside.settle())
             testify_saved(self._run)
+        self._end_if_asked(None if problem else self._run.machinery.ledger.step)
 
     def _tell(self, problem: str) -> None:
         if problem:
-            self._say(f"{problem} The run goes on.")
+            self._say(f"{problem} The run {'ends' if self._ends_by else 'goes on'}.")
+
+    def _end_if_asked(self, saved: int | None) -> None:
+        """Leave the script, on every rank; `saved`: the step after which the run was saved for that, if it was."""
+        if not self._ends_by:
+            return
+        self.has_ended = True
+        self._asks.answer(saved)
+        if self._run.setup.folder is None:  # else the launcher says so
+            what = "not saved" if saved is None else f"saved after step {saved}: the same command goes on from there"
+            self._say(f"stopped by {signal_name(self._ends_by)}; {what}.")
+        raise SystemExit(128 + self._ends_by)
 
     def _newest(self) -> str:
         """The name of the newest state that is whole; empty when there is none yet."""

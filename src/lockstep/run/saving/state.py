@@ -124,10 +124,11 @@ def collect(
     for label, optimizer in optimizers_of(run.progress):
         add_optimizer(contents, label, optimizer, states[label], names=names, holder=holder)
     for label, scheduler in schedulers_of(run.progress):
-        contents.add(label, scheduler.state_dict(), OTHER_TENSORS)
+        state = scheduler.state_dict() if at is None else at.states[label]
+        contents.add(label, state, OTHER_TENSORS)
         contents.documents[label] = {"class": type(scheduler).__name__, "state": contents.documents[label]}
     for name, thing in run.progress.stateful.items():
-        contents.add(name, thing.state_dict(), OTHER_TENSORS)
+        contents.add(name, thing.state_dict() if at is None else at.states[name], OTHER_TENSORS)
     for name, thing in extra.items():
         stateful = is_stateful(thing)
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
@@ -188,7 +189,7 @@ def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
     return labelled([thing for thing in progress.taken if not isinstance(thing, known)], "scheduler")
 
 
-def counters(run: RunState, going: InsideEpoch | None) -> dict[str, Any]:
+def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = True) -> dict[str, Any]:
     """Where the run is; the same on every rank. `going`: where in an epoch whose steps have begun."""
     ledger, inside = run.machinery.ledger, going or run.progress.goes_on
     return {
@@ -199,7 +200,7 @@ def counters(run: RunState, going: InsideEpoch | None) -> dict[str, Any]:
         "epochs_seen": list(run.progress.epochs_seen),
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else asdict(inside),
-        "tallies": run.progress.tallies.encode(),
+        **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),

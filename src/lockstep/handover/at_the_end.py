@@ -1,0 +1,13 @@
+"""What a rank does last of all, after the exit handlers of its script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+last: list[Callable[[], None]] = []
+
+
+def do_last() -> None:
+    """Do it. Registered with `atexit` before the script begins, so that it comes after all that the script registers."""
+    while last:
+        last.pop(0)()

@@ -1,0 +1,79 @@
+"""Whether a script has changed what a replacement would take over, since the place from which it goes on.
+
+A replacement runs the script from that place again. What the script changed there by itself (weights before the lanes,
+an average) it would change a second time. Small things are copied, so that the replacement gets them as they were; for
+the others torch's version counters tell.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.run.run_state import Progress
+from lockstep.run.saving.state import optimizers_of, schedulers_of
+
+
+@dataclass(frozen=True)
+class Small:
+    """Copies of what is small."""
+
+    states: Mapping[str, Any]
+    """Of schedulers and the run's own objects, by label."""
+    options: list[list[dict[str, Any]]]
+    """Of each optimizer's groups: learning rates and the like."""
+    values: Mapping[str, Any]
+    """`run.state`; tensors in it are not copied."""
+
+    @classmethod
+    def of(cls, progress: Progress) -> Small:
+        states = {label: one.state_dict() for label, one in (*schedulers_of(progress), *progress.stateful.items())}
+        options = [
+            [{key: _copied(value) for key, value in group.items() if key != "params"} for group in one.param_groups]
+            for _, one in optimizers_of(progress)
+        ]
+        return cls(copy.deepcopy(states), options, _copied(vars(progress.values)))
+
+
+def versions(progress: Progress) -> list[Any]:
+    """What changes with every write to what is large: weights, buffers, optimizer states, tracked objects, tensors."""
+    found: list[Any] = [
+        tensor._version  # noqa: SLF001 - torch's own name for a documented idea
+        for model in progress.models
+        for tensors in (model.parameters(), model.buffers())
+        for tensor in tensors
+    ]
+    for _, optimizer in optimizers_of(progress):
+        for state in optimizer.state.values():
+            found.extend(_versions(state))
+    for thing in progress.tracked.values():
+        found.extend(_versions(thing.state_dict()))
+    for value in vars(progress.values).values():
+        found.extend(one for one in _versions(value) if isinstance(one, tuple))
+    return found
+
+
+def _versions(value: Any) -> Iterator[Any]:
+    if isinstance(value, Tensor):
+        yield value.data_ptr(), value._version  # noqa: SLF001
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _versions(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _versions(one)
+    elif isinstance(value, (int, float, str, bool)) or value is None:
+        yield value
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares tensors."""
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copied(one) for one in value]) if type(value) in (list, tuple) else value
+    return value

@@ -1,0 +1,163 @@
+"""A rank that dies is replaced while the others wait in their step: the same bits, values and output, nothing repeated."""
+
+import json
+import re
+
+import pytest
+
+from tests.support.launching import Finished, run_script
+
+pytestmark = pytest.mark.ranks
+
+TRAIN = '''
+import os, signal, sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+from lockstep.transport import shared_memory
+
+kills = [kill.split(":") for kill in sys.argv[1:]]
+
+
+def here(place, step):
+    """End this rank by SIGKILL if it is its turn; once."""
+    for rank, where, when in kills:
+        mark = Path(f"killed-{rank}-{where}-{when}")
+        if (int(rank), where, int(when)) == (run.rank, place, step) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Slow(torch.optim.Optimizer):
+    """SGD with momentum, a parameter at a time."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self):
+        for number, p in enumerate(self.param_groups[0]["params"]):
+            if number == 2:
+                here("middle of the update", at.number)
+            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            p.sub_(momentum.mul_(0.9).add_(p.grad), alpha=self.param_groups[0]["lr"])
+
+
+def fatal(kind, name):
+    inner = getattr(kind, name)
+
+    def call(*args, **kwargs):
+        if at is not None:
+            here(f"before {name}", at.number)
+        result = inner(*args, **kwargs)
+        if at is not None:
+            here(f"after {name}", at.number)
+        return result
+
+    setattr(kind, name, call)
+
+
+at = None
+run = lockstep.init(seed=3, lanes=8, threads=1)
+for kind, name in ((shared_memory._TreeSum, "advance"), (shared_memory._TreeSum, "finish")):
+    fatal(kind, name)
+fatal(shared_memory.SharedMemoryTransport, "all_gather_bytes")
+here("start", 0)
+x, y = torch.randn(152, 16), torch.randint(0, 10, (152,))
+model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, 10))
+train = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+optimizer, test = Slow(model.parameters()), DataLoader(TensorDataset(x, y), batch_size=24)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+model, optimizer, scheduler, train, test = run.prepare(model, optimizer, scheduler, train, test)
+here("prepared", 0)
+run.state.best = 0.0
+model[0].weight.register_hook(lambda gradient: here("hook", at.number))
+whole_run = run.tally()
+for epoch in run.epochs(4):
+    here("body", epoch)
+    tally = run.tally()
+    for step in run.steps(train):
+        at = step
+        here("step", step.number)
+        for images, labels in step:
+            loss = F.cross_entropy(model(images), labels)
+            here("forward", step.number)
+            run.backward(loss)
+            tally.add(loss=loss)
+        here("exchanged", step.number)
+        optimizer.step()
+        here("updated", step.number)
+        optimizer.zero_grad()
+        run.log(loss=step.loss)
+    at = None
+    scheduler.step()
+    model.eval()
+    right = run.tally()
+    with torch.no_grad():
+        for images, labels in test:
+            here("evaluation", epoch)
+            right.add(accuracy=(model(images).argmax(1) == labels).float().mean())
+            whole_run.add(accuracy=(model(images).argmax(1) == labels).float().mean())
+    model.train()
+    accuracy = right.mean()["accuracy"]
+    here("evaluated", epoch)
+    run.state.best = max(run.state.best, accuracy)
+    run.log(accuracy=accuracy, train=tally.mean()["loss"])
+    whole_run.mean()
+    run.print(f"epoch {epoch}: {tally.mean()['loss'].hex()} {run.state.best.hex()} {run.mean(float(torch.rand(())))}")
+here("over", 0)
+run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr())
+'''
+
+PLACES = {
+    "the loop": ["1:forward:2", "2:hook:3", "0:exchanged:5", "2:middle of the update:7", "0:updated:8", "1:step:11"],
+    "the exchange": [
+        "2:before all_gather_bytes:2",
+        "0:after all_gather_bytes:4",
+        "1:before advance:6",
+        "2:after advance:9",
+        "1:before finish:12",
+        "0:after finish:14",
+    ],
+    "around the loop": [
+        "1:start:0",
+        "2:prepared:0",
+        "0:body:0",
+        "1:body:1",
+        "0:evaluation:1",
+        "2:evaluated:2",
+        "0:over:0",
+    ],
+    "two at once": ["1:forward:3", "2:forward:3", "0:forward:8", "1:start:0", "0:updated:16", "2:step:17"],
+}
+"""Which rank dies where, at which step, epoch or, outside of both, 0."""
+
+
+def straight(finished: Finished) -> tuple[str, list[str], list[dict[str, float]]]:
+    """The bits, the output, and the logged values."""
+    assert finished.code == 0, finished.err
+    assert finished.folder is not None
+    bits = re.search(r"bits +(sha256:\w+)", finished.err)
+    assert bits is not None, finished.err
+    lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
+    return bits[1], finished.out.splitlines(), [{**line, "time": 0.0} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return straight(run_script(tmp_path_factory.mktemp("straight"), TRAIN, "-n", "2"))
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_rank_that_dies_is_replaced_and_nothing_is_computed_again(tmp_path, undisturbed, where):
+    kills = PLACES[where]
+    finished = run_script(tmp_path, TRAIN, "-n", "3", "--max-restarts", "20", args=tuple(kills))
+    assert straight(finished) == undisturbed
+    assert len(list(tmp_path.glob("killed-*"))) == len(kills), "every kill came"
+    assert finished.err.count("nothing recomputed") == len(kills), finished.err
+    assert "start again" not in finished.err

@@ -16,6 +16,8 @@ from benchmarks.parts.memory import measure_memory
 from benchmarks.parts.naive_split import measure_pipeline
 from benchmarks.parts.overhead import measure_overhead
 from benchmarks.parts.replacing import measure_replacement
+from benchmarks.parts.saving import SIZES_M as SAVED_M
+from benchmarks.parts.saving import measure_saving
 from benchmarks.parts.stepping import measure_alone, measure_steps
 from benchmarks.parts.transport import transport_measurements
 from benchmarks.parts.update import SIZES_M, measure_update
@@ -86,6 +88,10 @@ def _update(amount: Amount) -> list[Measurement]:
     ]
 
 
+def _save(amount: Amount) -> list[Measurement]:
+    return [Measurement(f"save, {size} M parameters", partial(measure_saving, size, amount.rounds)) for size in SAVED_M]
+
+
 def _transport(amount: Amount) -> list[Measurement]:
     return transport_measurements(amount.rounds, picture=amount.picture)
 
@@ -121,5 +127,6 @@ PARTS = {
     "replace": Part("fork to the first collective (C11)", _replace),
     "pipeline": Part("a pipeline beside the naive split (C12)", _pipeline, compiled=False),
     "memory": Part("memory of all ranks (C14)", _memory, compiled=False),
+    "save": Part("how long a step stands still for a state", _save, compiled=False),
     "overhead": Part("what a step costs besides the model (C16)", _overhead, compiled=False),
 }

@@ -66,6 +66,10 @@ class Contents:
         if of_main:
             self.of_main.add(label or name)
 
+    def written(self) -> dict[str, Any]:
+        """The content of state.json."""
+        return {"documents": self.documents, "entries": self.entries}
+
     def digests(self) -> dict[str, str]:
         """A digest of each document that ranks must agree on, with the bits of its tensors."""
         return {

@@ -78,6 +78,19 @@ def order_of(described: Mapping[str, Described]) -> list[str]:
     return sorted(described, key=lambda name: (-described[name].dtype.itemsize, name))
 
 
+def header(described: Mapping[str, Described]) -> bytes:
+    """How a file begins; the tensors follow in `order_of` it, each right behind the other."""
+    told: dict[str, Any] = {METADATA: {"format": "pt"}}
+    end = 0
+    for name in order_of(described):
+        one = described[name]
+        start, end = end, end + one.size_bytes
+        told[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
 class TensorFileWriter:
     """A file being written, which must not exist yet. `write` all of `described` in `order_of` it, then `finish`.
 
@@ -89,16 +102,8 @@ class TensorFileWriter:
         self._left = order_of(described)
         self._digest = hashlib.sha256()
         self._size = 0
-        header: dict[str, Any] = {METADATA: {"format": "pt"}}
-        end = 0
-        for name in self._left:
-            start, end = end, end + described[name].size_bytes
-            one = described[name]
-            header[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % _ALIGNMENT)
         self._file = path.open("xb")
-        self._write(struct.pack("<Q", len(text)) + text)
+        self._write(header(described))
 
     def write(self, tensor: Tensor) -> None:
         """Write the next tensor; on any device, with any strides."""

@@ -43,6 +43,7 @@ def end(run: RunState) -> bool:
             if run.machinery.transport.outlives:
                 run.machinery.transport.barrier("result")  # who dies before it is replaced, and makes up for it
     finally:
+        run.progress.automatic.end()
         run.machinery.strategy.close()
         run.machinery.strangers.close()
         if run.machinery.written is not None:

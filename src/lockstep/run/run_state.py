@@ -65,6 +65,9 @@ class NoStates:
     def after_body(self) -> None:
         """At the end of a body of `run.epochs`: save when it is time."""
 
+    def end(self) -> None:
+        """The run is over, well or not: finish what is being written. Not collective."""
+
     def leave_loop(self) -> None:
         """The script is out of its loop; no step follows for now."""
 

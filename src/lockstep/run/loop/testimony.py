@@ -40,11 +40,18 @@ def testify_before(run: RunState) -> None:
         run.machinery.witness.before_step(run.machinery.ledger.step, _taken(run))
 
 
+def stops_after_saving(run: RunState) -> bool:
+    """Whether `verify` wants the run to end after a state is saved."""
+    return run.machinery.witness is not None and bool(run.machinery.witness.stops)
+
+
 def testify_saved(run: RunState) -> None:
-    """After a state is saved: end here, as if the run were killed, where `verify` wants it. Collective: call it on every rank."""
+    """After a state is on the disk: end here, as if the run were killed. Collective: call it on every rank.
+
+    Call it only if `stops_after_saving`.
+    """
     witness = run.machinery.witness
-    if witness is None or not witness.stops:
-        return
+    assert witness is not None
     witness.variables(run.machinery.ledger.step)
     run.machinery.transport.barrier("the stop of verify")
     os._exit(0)

@@ -23,9 +23,10 @@ from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
-from lockstep.run.loop.testimony import testify_saved
+from lockstep.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import NoStates, RunState
+from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
 from lockstep.run.saving.ring import Ring, trouble_of
@@ -51,6 +52,7 @@ class Automatic(NoStates):
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
+        self._aside = Aside(saving.keep)
         self._saved_at = time.monotonic()
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0
@@ -79,6 +81,7 @@ class Automatic(NoStates):
         Raises:
             SystemExit: on every rank, to end.
         """
+        self._tell(self._aside.look())
         if self._is_due(ends_epoch=ends_epoch) or self._ends_by:
             self._save_or_owe(ends_epoch=ends_epoch)
         if ends_epoch and not self._run.progress.epochs.in_body:
@@ -139,20 +142,31 @@ class Automatic(NoStates):
         told: list[bool] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         return told[0]  # rank 0's clock
 
+    def end(self) -> None:
+        """The run is over: wait until the last state is on the disk."""
+        self._tell(self._aside.close())
+
     def _save(self) -> None:
         self._saved_at, self.owes = time.monotonic(), False
+        self._tell(self._aside.settle())
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {})
+            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
         except PeerLost:
             raise
         except WorldError as error:
-            self._say(f"{error} The run {'ends' if self._ends_by else 'goes on'}.")
+            self._tell(str(error))
             self._end_if_asked(None)
             return
-        if self._run.machinery.transport.rank == 0:
-            self._ring.prune()
-        testify_saved(self._run)
-        self._end_if_asked(self._run.machinery.ledger.step)
+        problem = ""
+        if self._ends_by or stops_after_saving(self._run):
+            self._tell(problem := self._aside.settle())
+        if stops_after_saving(self._run):
+            testify_saved(self._run)
+        self._end_if_asked(None if problem else self._run.machinery.ledger.step)
+
+    def _tell(self, problem: str) -> None:
+        if problem:
+            self._say(f"{problem} The run {'ends' if self._ends_by else 'goes on'}.")
 
     def _end_if_asked(self, saved: int | None) -> None:
         """Leave the script, on every rank; `saved`: the step after which the run was saved for that, if it was."""

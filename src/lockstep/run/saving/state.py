@@ -7,9 +7,8 @@ streams, and what the script names. `resume` reads it.
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lockstep.caller import where
+from lockstep.checkpoint.completion import complete
 from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
-from lockstep.checkpoint.folder import StateFolder, write_synced
+from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
-from lockstep.checkpoint.manifest import DOCUMENTS, GRADIENTS, NAME, OTHER_TENSORS, Manifest, SavedFile
+from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
@@ -42,11 +42,17 @@ TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 
 
-def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any]) -> None:
-    """See `Run.save_state`."""
+Write = Callable[[RunState, StateFolder, Contents, Mapping[str, Mapping[str, Source]]], str]
+"""Brings every rank's tensors to rank 0, which does something with them; returns why it could not, on rank 0."""
+
+
+def save_state(
+    run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any], write: Write | None = None
+) -> None:
+    """See `Run.save_state`; `write` does what comes after the ranks have agreed, by default `write_now`."""
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
-    checksums = run.machinery.strategy.checksums()
+    checksums = run.machinery.strategy.checksums() if run.machinery.transport.world_size > 1 else []
     check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
     folder = StateFolder(place_of(run, path))
     together = Together(run.machinery.transport, SAVE, where())
@@ -58,9 +64,14 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
     contents = together.do(lambda: collect(run, extra, states)) or Contents()
     told = together.do(lambda: {file: inventory_of(tensors) for file, tensors in contents.files.items()}) or {}
     together.agree()
-    if problem := _write(run, folder, contents, _agree(run.machinery, contents, told)):
-        together.refuse(WorldError(f"The state could not be written to {folder.target}: {problem}"))
+    if problem := (write or write_now)(run, folder, contents, _agree(run.machinery, contents, told)):
+        together.refuse(not_written(folder.target, problem))
     together.agree()
+
+
+def not_written(target: Path, problem: str) -> WorldError:
+    """The error for a state that rank 0 could not write."""
+    return WorldError(f"The state could not be written to {target}: {problem}")
 
 
 def require_between_epochs(progress: Progress, call: str) -> None:
@@ -218,8 +229,10 @@ def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:
         if problem:
             raise OSError(errno.ENOSPC, problem)
         files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found)))
-    if problem := _complete(run, folder, contents, files):
-        raise OSError(errno.ENOSPC, problem)
+    try:
+        complete(folder, contents.written(), files, facts_of(run))
+    except LockstepError as error:
+        raise OSError(errno.ENOSPC, str(error)) from error
 
 
 def facts_of(run: RunState) -> dict[str, Any]:
@@ -261,7 +274,7 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
     return {file: sources([inventory[file] for inventory in inventories]) for file in told}
 
 
-def _write(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
+def write_now(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:
@@ -276,20 +289,10 @@ def _write(run: RunState, folder: StateFolder, contents: Contents, found: Mappin
         if written:
             files[file] = SavedFile(written["size"], written["sha256"], tuple(sorted(found[file])))
     if is_main and not problem:
-        problem = _complete(run, folder, contents, files)
+        try:
+            complete(folder, contents.written(), files, facts_of(run))
+        except (OSError, LockstepError) as error:
+            problem = str(error)
     if is_main and problem:
         folder.abandon()
     return problem
-
-
-def _complete(run: RunState, folder: StateFolder, contents: Contents, files: dict[str, SavedFile]) -> str:
-    documents = {"documents": contents.documents, "entries": contents.entries}
-    text = json.dumps(documents, allow_nan=False, indent=1).encode()
-    try:
-        write_synced(folder.stage / DOCUMENTS, text)
-        files[DOCUMENTS] = SavedFile.of(text)
-        write_synced(folder.stage / NAME, Manifest(files, facts_of(run)).encode())
-        folder.install()
-    except (OSError, LockstepError) as error:
-        return str(error)
-    return ""

@@ -1,0 +1,31 @@
+"""The last files of a state, and the moment in which it becomes one. Plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.checkpoint.folder import StateFolder, write_synced
+from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
+
+
+def complete(
+    folder: StateFolder, documents: Mapping[str, Any], files: Mapping[str, SavedFile], facts: Mapping[str, Any]
+) -> None:
+    """Write state.json and the manifest into the stage, which holds all other files, and put it in place.
+
+    Args:
+        folder: it has begun.
+        documents: the content of state.json.
+        files: those that are in the stage, flushed to the disk.
+        facts: what the manifest says besides its files.
+
+    Raises:
+        OSError: when there is no room.
+        WorldError: when somebody has changed what is there.
+    """
+    text = json.dumps(documents, allow_nan=False, indent=1).encode()
+    write_synced(folder.stage / DOCUMENTS, text)
+    write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
+    folder.install()

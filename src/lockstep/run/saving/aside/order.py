@@ -1,0 +1,47 @@
+"""What a rank hands to the process that writes: where the files of a state lie in memory, and what goes with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Image:
+    """The bytes of one file, in memory."""
+
+    name: str
+    at: int
+    """Its first byte."""
+    size: int
+    """In bytes."""
+    tensors: Sequence[str]
+    """Names of the tensors in it, sorted."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One state to write."""
+
+    target: str
+    """An absolute path; the ring is its parent."""
+    keep: int
+    """How many states of the ring stay."""
+    images: Sequence[Image]
+    documents: Mapping[str, Any]
+    """The content of state.json."""
+    facts: Mapping[str, Any]
+    """What the manifest says besides its files."""
+
+    def encode(self) -> bytes:
+        """As JSON. Raises ValueError for a number that JSON cannot express."""
+        told = {**vars(self), "images": [asdict(image) for image in self.images]}
+        return json.dumps(told, allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Order:
+        """The inverse of `encode`."""
+        told = json.loads(text)
+        return cls(**{**told, "images": [Image(**image) for image in told["images"]]})

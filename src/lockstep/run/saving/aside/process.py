@@ -1,0 +1,98 @@
+"""The process that writes states: plain Python, without torch, at the lowest priority.
+
+    python -P -m lockstep.run.saving.aside.process CHANNEL MEMORY PARENT
+
+CHANNEL: a socket; each message is an order's place in memory, and each is answered by `{"problem": ""}` when the state
+is on the disk. MEMORY: the anonymous file. Both are descriptors. The process ends at once when the channel closes, and
+with PARENT, which is 0 if the thread that started it may end earlier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from lockstep.checkpoint.completion import complete
+from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.manifest import SavedFile
+from lockstep.errors import LockstepError
+from lockstep.machine.processes import die_with_parent
+from lockstep.run.saving.aside.order import Image, Order
+from lockstep.run.saving.ring import Ring
+
+PIECE_BYTES = 1 << 20
+"""Read, hashed and written in one go: small enough to stay in the cache between the three."""
+NICEST = 19
+
+
+def write(memory: int, order: Order) -> str:
+    """Write the state that `memory` holds; return why it could not be written, or an empty text."""
+    folder = StateFolder(order.target)
+    try:
+        folder.begin()
+        files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
+        complete(folder, order.documents, files, order.facts)
+    except (OSError, LockstepError) as error:
+        folder.abandon()
+        return str(error)
+    Ring(folder.target.parent, order.keep).prune()
+    return ""
+
+
+def _write_file(memory: int, image: Image, path: Path) -> SavedFile:
+    digest, piece = hashlib.sha256(), memoryview(bytearray(min(PIECE_BYTES, image.size)))
+    with path.open("xb", buffering=0) as file:
+        done = 0
+        while done < image.size:
+            read = os.preadv(memory, [piece[: image.size - done]], image.at + done)
+            digest.update(piece[:read])
+            written = 0
+            while written < read:
+                written += file.write(piece[written:read])
+            done += read
+        os.fsync(file.fileno())
+    return SavedFile(image.size, digest.hexdigest(), tuple(image.tensors))
+
+
+def _step_aside() -> None:
+    """Let everything else go first. A signal for the whole run is the rank's to answer."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(NICEST)
+
+
+def _listen(channel: socket.socket, orders: queue.SimpleQueue[tuple[int, int]]) -> None:
+    """Take in orders until the rank is gone: then nobody waits for a state any more."""
+    with suppress(OSError):
+        while message := channel.recv(1 << 10):
+            at, size = json.loads(message)
+            orders.put((at, size))
+    os._exit(0)
+
+
+def main() -> None:
+    """Write what is ordered, one state after the other."""
+    descriptor, memory, parent = map(int, sys.argv[1:])
+    if parent:
+        die_with_parent(parent)
+    _step_aside()
+    channel = socket.socket(fileno=descriptor)
+    orders: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, orders), daemon=True).start()
+    while True:
+        at, size = orders.get()
+        problem = write(memory, Order.decode(os.pread(memory, size, at)))
+        channel.send(json.dumps({"problem": problem[: 1 << 12]}).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -107,6 +107,7 @@ def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_sam
 def test_a_second_signal_ends_it_at_once_without_a_state(tmp_path: Path) -> None:
     running = begin(tmp_path, 2, *EVERY, HOLDS_AT="step 9")
     running.wait_for("holding")
+    until(lambda: any(tmp_path.glob("lockstep-runs/exp1/states/step-00000007")), "the state", stretched(20.0))
     running.process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in running.err, "the answer to the signal", stretched(20.0))
     running.process.send_signal(signal.SIGTERM)

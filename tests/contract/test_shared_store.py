@@ -147,7 +147,7 @@ def test_values_of_a_process_that_has_ended_stay():
 def test_a_process_without_the_descriptor_has_inherited_nothing(tmp_path):
     memory = native.compiled.Memory.create(1 << 20, reserve=False)
     table = InheritedFile.at(memory.descriptor)
-    variables = encode_place(MeetingPlace(table, table))
+    variables = encode_place(MeetingPlace(table, table, table))
     inherited = inherited_store(variables)
     inherited_store(variables).set("key", "value")
     assert inherited.get("key") == b"value"
@@ -155,4 +155,4 @@ def test_a_process_without_the_descriptor_has_inherited_nothing(tmp_path):
     with (tmp_path / "other").open("w") as other:
         for number in (other.fileno(), 9999):
             elsewhere = InheritedFile(number, table.identity)
-            assert inherited_store(encode_place(MeetingPlace(elsewhere, table))) is None
+            assert inherited_store(encode_place(MeetingPlace(elsewhere, table, table))) is None

@@ -161,3 +161,35 @@ def test_a_rank_that_dies_is_replaced_and_nothing_is_computed_again(tmp_path, un
     assert len(list(tmp_path.glob("killed-*"))) == len(kills), "every kill came"
     assert finished.err.count("nothing recomputed") == len(kills), finished.err
     assert "start again" not in finished.err
+
+
+LOSES_A_WORKER = """
+import os, signal, sys, torch, torch.nn.functional as F
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset
+import lockstep
+class N(Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, i):
+        if "dies" in sys.argv and i == 70 and not Path("dead").exists():
+            Path("dead").touch(); os.kill(os.getpid(), signal.SIGKILL)
+        return torch.arange(8.0).sin() * i / 100, i % 3
+run = lockstep.init(seed=1, lanes=6, threads=1)
+m = torch.nn.Linear(8, 3); o = torch.optim.AdamW(m.parameters())
+m, o, l = run.prepare(m, o, DataLoader(N(), batch_size=24, shuffle=True, num_workers=1))
+for e in run.epochs(2):
+    for s in run.steps(l):
+        for x, y in s: run.backward(F.cross_entropy(m(x), y))
+        o.step(); o.zero_grad()
+"""
+
+
+def test_a_rank_that_loses_a_loader_worker_is_replaced_and_its_failure_forgotten(tmp_path):
+    for name in ("straight", "dies"):
+        (tmp_path / name).mkdir()
+    ends = [run_script(tmp_path / name, LOSES_A_WORKER, "-n", "2", args=(name,)) for name in ("straight", "dies")]
+    bits = [re.search(r"bits +(sha256:\w+)", end.err) for end in ends]
+    assert None not in bits, [end.err for end in ends]
+    assert bits[0][1] == bits[1][1]
+    assert (tmp_path / "dies" / "dead").exists()
+    assert ends[1].err.count("lost a loader worker") == 1, ends[1].err

@@ -38,7 +38,8 @@ def _too_late(_signal: int, _frame: object) -> None:
         server = "multiprocessing" in " ".join(child.cmdline())  # the fork server, and the resource tracker
         below = child.children(recursive=True)
         if server:
-            _send(below, signal.SIGUSR1)
+            for rank in below:  # they share one stderr, and would tear each other's lines
+                _send([rank], signal.SIGUSR1)
         else:
             leaves = [process for process in below if not process.children()]
             _send(leaves, signal.SIGABRT)  # ranks first: when their parent dies they are killed in silence
@@ -51,7 +52,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-    select.select([], [], [], 1.0 if processes else 0.0)
+    select.select([], [], [], 0.7 if processes else 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,37 +1,43 @@
 """A test that hangs shows where: the Python stack of every rank, of the test kit and under the launcher."""
 
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.launching import until
+
 ROOT = Path(__file__).parents[2]
 
+# Each rank leaves a file when it has begun to wait. The limit ends when both have, however long they took to start.
 HANGING = """
-import threading
+import os, signal, sys, threading
+from pathlib import Path
 from lockstep.testing.ranks import Started, run_ranks
 from tests.support.launching import start, write_script
 
+BEGUN = Path(__file__).parent / "begun"
+
 def wait_for_ever():
+    (BEGUN / str(os.getpid())).touch()
     threading.Event().wait()
 
 def test_in_the_kit():
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 77, "the limit is not set"
     run_ranks(wait_for_ever, Started(2))
 
 def test_under_the_launcher(tmp_path):
-    script = write_script(tmp_path, "import threading\\ndef wait_in_the_script():\\n  threading.Event().wait()\\nwait_in_the_script()")
+    script = write_script(tmp_path, f'''
+import os, threading
+def wait_in_the_script():
+  open(os.path.join({str(BEGUN)!r}, str(os.getpid())), "w").close()
+  threading.Event().wait()
+wait_in_the_script()''')
     start(tmp_path, "-n", "2", script).process.wait()
 """
-
-
-def long_enough_to_begin():
-    """Seconds after which a test's ranks are surely in its code: several times what importing torch takes now."""
-    begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    return max(5, round(5 * (time.monotonic() - begin)))
 
 
 @pytest.mark.ranks
@@ -41,27 +47,20 @@ def long_enough_to_begin():
 )
 def test_a_test_that_hangs_shows_the_stack_of_every_rank(tmp_path, name, stack):
     (tmp_path / "test_hanging.py").write_text(HANGING)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-        "-s",
-        "--rootdir",
-        str(tmp_path),
-    ]
-    limit_s = long_enough_to_begin()
-    done = subprocess.run(
-        [*command, "-k", name, f"--basetemp={tmp_path / 'base'}", str(tmp_path / "test_hanging.py")],
-        env=os.environ | {"LOCKSTEP_TEST_LIMIT_S": str(limit_s)},
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-s", "--rootdir"]
+    hanging = subprocess.Popen(
+        [*command, tmp_path, "-k", name, f"--basetemp={tmp_path / 'base'}", tmp_path / "test_hanging.py"],
+        env=os.environ | {"LOCKSTEP_TEST_LIMIT_S": "77"},
         cwd=ROOT,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=100 + limit_s,
     )
+    until(lambda: len(list(begun.iterdir())) == 2 or hanging.poll() is not None, "both ranks to begin")
+    hanging.send_signal(signal.SIGALRM)
+    out, err = hanging.communicate(timeout=100)
     logs = "".join(log.read_text() for log in (tmp_path / "base").rglob("rank-*.log"))
-    assert f"the test took longer than {limit_s} s" in done.stdout
-    assert (done.stderr + logs).count(f"in {stack}") >= 2
+    assert "the test took longer than 77 s" in out
+    assert (err + logs).count(f"in {stack}") >= 2

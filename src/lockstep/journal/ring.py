@@ -4,7 +4,7 @@ The page cache keeps what a killed process wrote, so the launcher reads the last
 record costs well under a microsecond besides the clock (`tests/unit/journal/test_journal.py` prints it); nothing is
 flushed to the disk on purpose.
 
-Layout: header (4 KiB: magic, capacity, rank, pid, asking, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
+Layout: header (4 KiB: magic, capacity, rank, pid, asking, reached, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ HEADER = struct.Struct("<8sIIIIQ")
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
 ASKING_OFFSET = 64
 """Three numbers (`lockstep.journal.asking`)."""
+REACHED_OFFSET = 96
+"""One number (`lockstep.journal.reached`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 4096, 128, 255

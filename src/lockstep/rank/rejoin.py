@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -46,6 +46,9 @@ class Rescue(Protocol):
     def objection(self) -> str:
         """Why nobody could go on from here; empty when somebody can."""
 
+    def objection_for(self, lost: int) -> str:
+        """Why this dead rank in particular cannot be replaced; empty when it can."""
+
     def leave(self, folder: Path) -> None:
         """Leave it in `folder`. Raises OSError."""
 
@@ -72,9 +75,7 @@ class Rejoining:
             PeerLost: when nobody can go on from here, or nobody will.
         """
         if objection := self._rescue.objection():
-            if self._position.rank == 0:
-                say(f"no rank is replaced here: {objection}.")
-            raise PeerLost(f"{lost} It cannot be replaced here: {objection}.") from lost
+            self._refuse(objection, lost, speaks=self._position.rank == 0)
         while True:
             order = self._next_order(lost)
             try:
@@ -86,7 +87,16 @@ class Rejoining:
                 if not again.is_dead:
                     raise
 
+    @staticmethod
+    def _refuse(objection: str, lost: PeerLost, *, speaks: bool) -> NoReturn:
+        if speaks:
+            say(f"no rank is replaced here: {objection}.")
+        raise PeerLost(f"{lost} It cannot be replaced here: {objection}.") from lost
+
     def _leave(self, order: Generation, lost: PeerLost) -> None:
+        for rank in range(order.writer):  # the writer is the first one that is left
+            if objection := self._rescue.objection_for(rank):
+                self._refuse(objection, lost, speaks=True)
         try:
             self._rescue.leave(Path(order.folder))
         except OSError as error:

@@ -115,7 +115,7 @@ run.print("mean", run.mean(1.0), whole_run.mean(), scheduler.get_last_lr())
 '''
 
 PLACES = {
-    "the loop": ["1:forward:2", "2:hook:3", "0:exchanged:5", "2:middle of the update:7", "0:updated:8", "1:step:11"],
+    "the loop": ["1:forward:2", "2:hook:3", "2:exchanged:5", "2:middle of the update:7", "1:updated:8", "1:step:11"],
     "the exchange": [
         "2:before all_gather_bytes:2",
         "0:after all_gather_bytes:4",
@@ -133,7 +133,7 @@ PLACES = {
         "2:evaluated:2",
         "0:over:0",
     ],
-    "two at once": ["1:forward:3", "2:forward:3", "0:forward:8", "1:start:0", "0:updated:16", "2:step:17"],
+    "two at once": ["1:forward:3", "2:forward:3", "0:forward:8", "1:start:0", "1:updated:16", "2:step:17"],
 }
 """Which rank dies where, at which step, epoch or, outside of both, 0."""
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from lockstep.errors import UsageError
 from lockstep.handover.at_the_end import do_last
 from lockstep.handover.environment import decode, encode_place
-from lockstep.handover.hidden_output import hide
+from lockstep.handover.hidden_output import give_up, hide, show
 from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
@@ -62,22 +62,17 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
         remember(os.environ)
     log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
-    if _takes_a_place(order):
-        hide(log)
+    if order.said:
+        hide([said.encode("latin-1") for said in order.said])
     atexit.register(do_last)
     _line_buffered_streams()
     start_equal_streams()
     _guard(order, news, port)
     _debugger(order)
     code = _run_script(order, news, log)
+    give_up(log) if code else show()
     _report_joined(order, news)
     return code
-
-
-def _takes_a_place(order: RankTask) -> bool:
-    """Whether the rank takes the place of one that died, and says again what that one has said."""
-    settings = decode({name: value for name, value in order.variables.items() if value is not None}).settings
-    return settings is not None and settings.generation is not None
 
 
 def _line_buffered_streams() -> None:
@@ -164,6 +159,7 @@ def _failed(order: RankTask, error: BaseException, news: int, log: int) -> int:
     shown = None if is_written else shortened(failure, MOST_NEWS_BYTES)
     News(order.rank, Event.FAILED, failure=shown).tell(news)
     with suppress(OSError):
+        give_up(log)
         os.write(log, failure.traceback.encode(errors="backslashreplace"))
     _call_hook(error)
     if is_peer:

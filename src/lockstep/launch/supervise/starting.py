@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
@@ -34,7 +35,14 @@ class Start:
             text = f"importing torch started {tasks - 1} threads, so each rank starts its own interpreter (--fresh)"
             saying.line(Line("note", text))
 
-    def rank(self, number: int, pipes: tuple[int, int], news: int, generation: Generation | None = None) -> None:
+    def rank(
+        self,
+        number: int,
+        pipes: tuple[int, int],
+        news: int,
+        generation: Generation | None = None,
+        said: Sequence[bytes] = (),
+    ) -> None:
         """Order a rank; its pipes (standard output and error) are closed here.
 
         Args:
@@ -42,13 +50,14 @@ class Start:
             pipes: for its standard output and error.
             news: the pipe on which it tells what has happened.
             generation: that in which it takes a dead one's place; None at the start of the run.
+            said: the last of what that one had printed to standard output and error.
 
         Raises:
             WorldError: when the nursery takes no orders.
         """
-        order = write_task(
-            rank_task(self._request, number, self._store.port, self._nursery.changed(os.environ), generation)
-        )
+        changed = self._nursery.changed(os.environ)
+        task = rank_task(self._request, number, self._store.port, changed, generation)
+        order = write_task(replace(task, said=tuple(one.decode("latin-1") for one in said)))
         nothing = os.open(os.devnull, os.O_RDONLY)
         stdin = 0 if number == 0 and self._saying.terminal is not None else nothing
         sent = self._nursery.send(Spawn(number, self._fresh), (order, stdin, *pipes, news, *self._store.descriptors))

@@ -167,7 +167,8 @@ class Supervisor:
     def _start_replacement(self, number: int, generation: Generation) -> None:
         self.folder.failure(number).unlink(missing_ok=True)  # the dead one's; the new one has not failed
         self._ranks.add(number)
-        self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation)
+        said = self._streams.said(number)
+        self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation, said)
 
     # Events
 

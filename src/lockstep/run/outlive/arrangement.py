@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.handover.at_the_end import last
 from lockstep.handover.environment import RankEnvironment, decode_place
 from lockstep.handover.hidden_output import show
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.news import Event, News
 from lockstep.layout.mesh import Mesh
 from lockstep.rank.rejoin import Rejoining
@@ -43,7 +44,7 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
         return
     generation = environment.settings.generation
     left = Path(generation.folder) if generation is not None else None
-    rescue = Rescue(run, transport, left)
+    rescue = Rescue(run, transport, RunFolder(environment.settings.run_folder), left)
     run.progress.rescue, transport.rejoin = rescue, Rejoining(environment, rescue)
     place, rank = decode_place(variables), environment.position.rank
     if place is None or not place.news.is_open():

@@ -16,12 +16,15 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
-from lockstep.handover.run_folder import write_private
+from lockstep.handover.hidden_output import forget
+from lockstep.handover.run_folder import RunFolder, write_private
+from lockstep.journal.reached import Reached
 from lockstep.process_group.default_group import num_exchanges
 from lockstep.run.outlive.changes import Small, versions
 from lockstep.run.position.inside_epoch import InsideEpoch
@@ -44,22 +47,36 @@ LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
 
 
+BEHIND = "rank 0 died between two steps, and nobody else does what it had still to do there (print, write a file)"
+
+
+class _Place(IntEnum):
+    """Places from which a new rank can go on, in the order around one step."""
+
+    LAST_STEP = 1
+    OUTSIDE = 2
+    BODY = 3
+    STEP = 4
+
+
 class Rescue(NoRescue):
     """What one rank knows.
 
     Args:
         run: it calls the methods.
         transport: the run's.
+        folder: the run's.
         left: what the others left, for a replacement.
     """
 
     is_on = True
 
-    def __init__(self, run: RunState, transport: OutlivingTransport, left: Path | None) -> None:
+    def __init__(self, run: RunState, transport: OutlivingTransport, folder: RunFolder, left: Path | None) -> None:
         self._run, self._transport, self._left = run, transport, left
         self._moment: Moment | None = None
         self._small, self._versions = Small.of(run.progress), versions(run.progress)
         self._tallies, self._evaluation = 0, ""
+        self._folder, self._reached = folder, Reached(folder.journal(transport.rank))
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
         self._has_begun = False
@@ -89,6 +106,7 @@ class Rescue(NoRescue):
         """A body of `run.epochs` begins."""
         self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
+        self._reach(_Place.BODY)
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
         """The first step of an epoch is next, or one has ended; after the last one, `is_last`."""
@@ -101,6 +119,7 @@ class Rescue(NoRescue):
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
         self._moment = self._now(inside, keeps_streams=is_last)
+        self._reach(_Place.LAST_STEP if is_last else _Place.STEP)
 
     def enter_step(self) -> None:
         """A step has begun."""
@@ -123,11 +142,16 @@ class Rescue(NoRescue):
         """A loop over epochs is over."""
         self._enter(Part.OUTSIDE)
         self._moment = self._now(None, keeps_streams=True)
+        self._reach(_Place.OUTSIDE)
 
     def left_epochs(self) -> None:
         """The script left its loop over epochs."""
         self._transport.history.enter(Part.OUTSIDE)
         self._transport.history.gap = LEFT_EPOCHS
+
+    def _reach(self, place: _Place) -> None:
+        self._reached.note(self._run.machinery.ledger.step, place)
+        forget()
 
     def _belongs(self, thing: Any) -> bool:
         progress = self._run.progress
@@ -170,6 +194,16 @@ class Rescue(NoRescue):
         if self._transport.history.gap or self._transport.is_whole:
             return self._transport.history.gap
         return self._change()
+
+    def objection_for(self, lost: int) -> str:
+        """Why this rank in particular cannot be replaced any more; empty when it can.
+
+        Args:
+            lost: the rank, which has died.
+        """
+        if lost == 0 and Reached(self._folder.journal(lost)).place != self._reached.place:
+            return BEHIND
+        return ""
 
     def leave(self, folder: Path) -> None:
         """Leave what a replacement needs in `folder`, which is made.

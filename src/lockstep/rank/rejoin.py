@@ -74,11 +74,12 @@ class Rejoining:
         Raises:
             PeerLost: when nobody can go on from here, or nobody will.
         """
-        if objection := self._rescue.objection():
-            self._refuse(objection, lost, speaks=self._position.rank == 0)
+        objection = self._rescue.objection()
         while True:
             order = self._next_order(lost)
             try:
+                if objection:
+                    self._refuse(objection, lost, speaks=order.writer == self._position.rank)
                 if order.writer == self._position.rank:
                     self._leave(order, lost)
                 self._number = order.number

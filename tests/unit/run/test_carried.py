@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockstep.run.watch.carried import carried_variables
+from lockstep.run.watch.carried import carried_variables, left_variables
 
 START = """
 from collections import defaultdict
@@ -32,12 +33,17 @@ class Average:
         """Not a container's."""
 
 
-def carried(tmp_path: Path, body: str, after: str = "pass") -> list[str]:
+def carried(
+    tmp_path: Path,
+    body: str,
+    after: str = "pass",
+    look: Callable[[], list[str]] = lambda: carried_variables(lambda _: False),
+) -> list[str]:
     file = tmp_path / "train.py"
     file.write_text(textwrap.dedent(START).replace("{body}", body).replace("{after}", after))
     found: list[str] = []
     names: dict[str, Any] = {"Average": Average, "Tally": Average, "print": lambda *_: None, "__name__": "__main__"}
-    names["look"] = lambda: found.extend(carried_variables(lambda _: False))  # called from the script's frame
+    names["look"] = lambda: found.extend(look())  # called from the script's frame
     exec(compile(file.read_text(), str(file), "exec"), names)
     return found
 
@@ -72,3 +78,42 @@ def test_what_the_next_step_reads_is_carried(tmp_path: Path, body: str, after: s
 )
 def test_what_a_step_makes_anew_is_not(tmp_path: Path, body: str, after: str) -> None:
     assert carried(tmp_path, body, after) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "names"),
+    [
+        ("pass", "print(step)", ["step"]),
+        ("loss = 1.0; print(loss)", "print(loss, epoch)", ["loss"]),
+        ("loss = 1.0; print(loss)", "if epoch: print(loss)", ["loss"]),
+        ("loss = 1.0; print(loss)", "loss = 2.0; print(loss)", []),
+        ("for batch in [1]: loss = batch", "print(best)\n    for batch in [2]: print(batch)", []),
+    ],
+)
+def test_what_is_read_behind_the_loop_is_found(tmp_path: Path, body: str, after: str, names: list[str]) -> None:
+    assert carried(tmp_path, body, after, left_variables) == names
+
+
+IN_A_FUNCTION = """
+def train():
+    for step in range(1):
+        look()
+        loss = 1.0
+    return loss
+
+def later(step, loss):
+    print(step, loss)
+
+later(train(), 2.0)
+step = 5
+print(step)
+"""
+
+
+def test_only_the_loop_s_own_function_counts(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(IN_A_FUNCTION)
+    found: list[str] = []
+    names = {"look": lambda: found.extend(left_variables()), "print": lambda *_: None, "__name__": "__main__"}
+    exec(compile(IN_A_FUNCTION, str(file), "exec"), names)
+    assert found == ["loss"]

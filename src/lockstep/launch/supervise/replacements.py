@@ -95,6 +95,9 @@ class Replacements:
         """
         if end.rank in self._finished and end.signal:
             return True
+        if not running - self._started:  # nobody is left that a replacement could meet
+            self.kill(signal.SIGKILL, frozenset(self._started))
+            return False
         if end.rank in self._started and end.stopped:  # started once more, because another one was lost meanwhile
             self._started.discard(end.rank)
             self._start_all(running)

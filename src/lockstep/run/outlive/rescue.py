@@ -32,7 +32,7 @@ from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
-from lockstep.run.watch.carried import carried_variables
+from lockstep.run.watch.carried import carried_variables, left_variables
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
 
@@ -42,6 +42,7 @@ LOADING = "the ranks were loading a state"
 SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
 CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
 UNHEARD = "a tally holds what only the dead rank knew"
+BEHIND_LOOP = "the script reads {} behind the loop that assigns it, which a new rank would not have been in"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
@@ -79,6 +80,8 @@ class Rescue(NoRescue):
         self._folder, self._reached = folder, Reached(folder.journal(transport.rank))
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
+        self._left_over: list[str] = []
+        """Those that it assigns in its loop over steps and reads behind it."""
         self._has_begun = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
@@ -114,8 +117,10 @@ class Rescue(NoRescue):
             self._transport.history.gap = SECOND_LOOP
             return
         if self._carried is None:
-            self._carried = carried_variables(self._belongs)
+            self._carried, self._left_over = carried_variables(self._belongs), left_variables()
         self._enter(Part.STEP)
+        if is_last:
+            self._read_behind(self._left_over)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
         self._moment = self._now(inside, keeps_streams=is_last)
@@ -141,6 +146,7 @@ class Rescue(NoRescue):
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
         self._enter(Part.OUTSIDE)
+        self._read_behind(left_variables())
         self._moment = self._now(None, keeps_streams=True)
         self._reach(_Place.OUTSIDE)
 
@@ -157,6 +163,10 @@ class Rescue(NoRescue):
         progress = self._run.progress
         known = (*progress.taken, *progress.tracked.values(), progress.values)
         return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
+
+    def _read_behind(self, names: list[str]) -> None:
+        if names and not self._transport.history.gap:
+            self._transport.history.gap = BEHIND_LOOP.format(", ".join(names[:3]))
 
     def _enter(self, part: Part) -> None:
         self._transport.history.enter(part)

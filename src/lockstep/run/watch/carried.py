@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from inspect import CO_GENERATOR
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -37,13 +39,53 @@ def carried_variables(belongs: Callable[[Any], bool]) -> list[str]:
     return list(found)
 
 
-def _loops(file: str, line: int) -> Iterator[ast.For | ast.While]:
-    """The loops of a file around a line, without those of functions that the line is not in."""
+def left_variables() -> list[str]:
+    """Names that the innermost loop around the caller assigns, and that the script reads behind that loop.
+
+    A new rank that goes on from the loop's end has not been in it: `step` itself, the last `loss`.
+    """
+    found: dict[str, None] = {}
+    for frame in script_frames():
+        file, code = frame.f_code.co_filename, frame.f_code
+        loops = [loop for loop in _loops(file, frame.f_lineno) if isinstance(loop, ast.For)]
+        if loops:
+            found.update(dict.fromkeys(_left_by(loops[-1], _scope(file, code))))
+            if not code.co_flags & CO_GENERATOR:  # else its caller has the loop
+                break
+    return list(found)
+
+
+def _left_by(loop: ast.For, scope: list[ast.stmt]) -> Iterator[str]:
+    inside = {*_names(loop.target), *(name for node in loop.body for name in _names(node, ast.Store))}
+    end = loop.end_lineno or loop.lineno
+    for node in _in_order(scope):
+        if isinstance(node, ast.Name) and node.lineno > end and node.id in inside:
+            if isinstance(node.ctx, ast.Load):
+                yield node.id
+            inside.discard(node.id)
+
+
+def _scope(file: str, code: CodeType) -> list[ast.stmt]:
+    """The statements of a function, or of a whole file."""
+    tree = _tree(file)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for function in functions:
+        lines = {function.lineno, *(one.lineno for one in function.decorator_list)}
+        if function.name == code.co_name and code.co_firstlineno in lines:
+            return function.body
+    return tree.body
+
+
+def _tree(file: str) -> ast.Module:
     try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        return ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+        return ast.Module([], [])
+
+
+def _loops(file: str, line: int) -> Iterator[ast.For | ast.While]:
+    """The loops of a file around a line, outermost first, without those of functions that the line is not in."""
+    for node in ast.walk(_tree(file)):
         if isinstance(node, (ast.For, ast.While)) and node.lineno <= line <= (node.end_lineno or 0):
             yield node
 
@@ -100,8 +142,8 @@ def _visit(node: ast.AST) -> Iterator[ast.AST]:
         yield from _visit(child)
 
 
-def _names(target: ast.AST) -> Iterator[str]:
-    return (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+def _names(target: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> Iterator[str]:
+    return (node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, context))
 
 
 def _root(node: ast.AST) -> str | None:

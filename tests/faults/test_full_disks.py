@@ -138,6 +138,87 @@ def test_a_command_says_that_its_output_cannot_be_written(arguments: str) -> Non
     assert done.returncode == 2
 
 
+STATES = "lockstep-runs/exp1/states"
+BY_ITSELF = """
+    import os, select, subprocess, sys, torch, lockstep
+    from pathlib import Path
+    from lockstep.run.saving.ring import Ring, trouble_of
+    from lockstep.testing.digests import digest_of
+    states = Path("lockstep-runs/exp1/states")
+    run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)
+    model = torch.nn.Linear(100, 100)
+    data = torch.utils.data.TensorDataset(torch.randn(36, 100))
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    model, optimizer, loader = run.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+
+    def fill():
+        with (states / "filling").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1000))
+
+    def remount(how):
+        subprocess.run(["mount", "-o", f"remount,{how}", str(states)], check=True)
+
+    def act(number):
+        if number == 3:
+            try:
+                fill()
+            except OSError:
+                pass
+        elif number == 5:
+            (states / "filling").unlink()
+        elif number == 6:
+            remount("ro")
+        elif number == 8:
+            remount("rw")
+
+    for _ in run.epochs(1):
+        for step in run.steps(loader):
+            if step.number > 1:  # the state of the step before is written, or has failed
+                select.select([run._run.progress.automatic._aside._writer._channel], [], [])
+                if len(sys.argv) > 1:
+                    whole = [path for path in reversed(Ring(states, 2).newest_first()) if trouble_of(path) is None]
+                    print("before", step.number, "are", *(int(path.name[5:]) for path in whole), flush=True)
+                    act(step.number)
+            step.backward(lambda batch: model(batch[0]).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    print("bits", digest_of(model, optimizer))
+    lockstep.finish()
+    print("left", *sorted(path.name for path in states.iterdir()))
+"""
+
+
+@pytest.mark.ranks
+def test_a_full_or_read_only_place_of_states_is_said_at_once_and_older_states_stay(tmp_path: Path) -> None:
+    if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mount namespaces cannot be made here")
+    script, said = write_script(tmp_path, BY_ITSELF), {}
+    mount = f'mkdir -p {STATES} && mount -t tmpfs -o size=1m none {STATES} && exec "$@"'
+    for place, more in (("straight", []), ("small", ["act"])):
+        (tmp_path / place).mkdir()
+        done = subprocess.run(
+            [*IN_A_NAMESPACE, "sh", "-c", mount, "sh", sys.executable, tmp_path / script, *more],
+            cwd=tmp_path / place,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said[place] = done
+    lines = said["small"].stdout.splitlines()
+    found = {int(line.split()[1]): [int(step) for step in line.split()[3:]] for line in lines if "are" in line}
+    assert found == {2: [1], 3: [1, 2], 4: [1, 2], 5: [1, 2], 6: [2, 5], 7: [2, 5], 8: [2, 5], 9: [5, 8]}
+    assert lines[-2:] == said["straight"].stdout.splitlines()[-2:]
+    begins = f"lockstep: The state could not be written to {tmp_path / 'small' / STATES}/step-0000000"
+    told = [line.removeprefix(begins) for line in said["small"].stderr.splitlines() if "state" in line]
+    full, read_only = "[Errno 28] No space left on device", "[Errno 30] Read-only file system"
+    assert [line[: line.index(":")] for line in told] == ["3", "4", "6", "7"]
+    assert all(one in line for one, line in zip([full, full, read_only, read_only], told, strict=True)), told
+    assert all(line.endswith(" The run goes on.") for line in told)
+
+
 def with_small_files(program: str, *args: str) -> None:
     """Run `program` in an interpreter whose files may not grow beyond 1000 bytes."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

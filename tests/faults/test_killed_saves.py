@@ -14,7 +14,8 @@ pytestmark = pytest.mark.ranks
 SAVER = """
 import itertools, sys
 from pathlib import Path
-from lockstep.checkpoint.folder import StateFolder, write_synced
+from lockstep.checkpoint.flushed import write_synced
+from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 for number in itertools.count():
     folder = StateFolder(sys.argv[1])

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.checkpoint.folder import StateFolder, write_synced
+from lockstep.checkpoint.flushed import write_synced
+from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lockstep.checkpoint.exact_json import decode
-from lockstep.checkpoint.folder import is_state, sync
+from lockstep.checkpoint.flushed import sync
+from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.manifest import DOCUMENTS, MODEL_FILE, OTHER_TENSORS, Manifest
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.checkpoint.whole_state import whole_state

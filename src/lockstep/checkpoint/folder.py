@@ -15,6 +15,7 @@ import os
 from enum import Enum
 from pathlib import Path
 
+from lockstep.checkpoint.flushed import make_synced, sync
 from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest, is_manifest
 from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
 from lockstep.checkpoint.rename_exchange import exchange
@@ -133,8 +134,9 @@ class StateFolder:
 
     def _lock_new_stage(self) -> None:
         for _ in range(TRIES):
+            make_synced(self.stage.parent)
             with contextlib.suppress(FileExistsError):
-                self.stage.mkdir(parents=True)
+                self.stage.mkdir()
             if self._lock(self.stage):
                 return
         raise WorldError(" ".join(_another(self.target)))
@@ -160,6 +162,7 @@ class StateFolder:
 
     def unmark(self) -> None:
         """Remove the mark of the stage: it is complete, and may become a state."""
+        sync(self.stage)  # without its manifest and its mark nobody would know whose it is
         (self.stage / MARK).unlink()
         sync(self.stage)
 
@@ -175,12 +178,24 @@ class StateFolder:
             raise WorldError(" ".join(_another(self.target)))
         previous = self.previous is not None and self.previous.exists()
         if replaced and self.carry_out(Move.EXCHANGE):
-            left = moves(replaced, previous, exchanges=True)[1:]
+            left = moves(replaced, previous, exchanges=True)[2:]
+            self._sync_or_swap_back()
         else:
             left = moves(replaced, previous, exchanges=False)
         for move in left:
             self.carry_out(move)
         self._unlock()
+
+    def _sync_or_swap_back(self) -> None:
+        """Flush the exchange; where the disk fails, what was replaced must not go."""
+        try:
+            self.carry_out(Move.SYNC)
+        except OSError:
+            try:
+                self.carry_out(Move.EXCHANGE)
+            except OSError:
+                self._unlock()  # `abandon` leaves both
+            raise
 
     def carry_out(self, move: Move) -> bool:
         """Make one move; whether the file system can, which only EXCHANGE may fail at."""
@@ -282,21 +297,3 @@ def _is_at(descriptor: int, place: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(place))
     except FileNotFoundError:
         return False
-
-
-def sync(folder: Path) -> None:
-    """Flush a folder's entries to the disk, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_synced(path: Path, text: bytes) -> None:
-    """Write a small file and flush it to the disk."""
-    with path.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -13,12 +13,14 @@ import re
 import stat
 from pathlib import Path
 
+from lockstep.checkpoint.flushed import sync, write_synced
 from lockstep.checkpoint.manifest import FORMAT, MOST_BYTES, NAME, Manifest, is_manifest
 from lockstep.errors import UsageError
 from lockstep.regular_file import is_regular, read_regular
 
 MARK = "saving.json"
 """The first file of a stage, and the last to go before it becomes a state."""
+_MARKED = json.dumps({"format": FORMAT}).encode()
 _SUFFIXES = (".json", ".safetensors")
 """What lockstep calls the files of a state."""
 NAMES = re.compile(r"(manifest|state|saving)\.json|(state|gradients|(model|optimizer)\d*)\.safetensors")
@@ -37,8 +39,10 @@ def is_ours(folder: Path) -> bool:
     if not all(stat.S_ISREG(os.lstat(folder / name).st_mode) for name in names):
         return False
     if MARK in names:
-        mark = read_regular(folder / MARK)  # empty while it is written
-        return (not mark or FORMAT.encode() in mark) and all(name.endswith(_SUFFIXES) for name in names)
+        mark = read_regular(folder / MARK)
+        # while it is written, or after a power cut, a part of it may be missing, or be zeros
+        begun = _MARKED.startswith(mark.rstrip(b"\0"))
+        return (begun or FORMAT.encode() in mark) and all(name.endswith(_SUFFIXES) for name in names)
     if NAME not in names:
         return not names
     text = read_regular(folder / NAME, most_bytes=MOST_BYTES)
@@ -49,15 +53,22 @@ def is_ours(folder: Path) -> bool:
 
 
 def mark(folder: Path) -> None:
-    """Say that this folder, which is empty, is ours."""
-    (folder / MARK).write_text(json.dumps({"format": FORMAT}))
+    """Say that this folder, which is empty, is ours; on the disk before anything else is."""
+    write_synced(folder / MARK, _MARKED)
+    sync(folder)
 
 
 def empty(folder: Path) -> None:
     """Remove our files from a folder that is ours; those that say so go last, so that it stays ours to the end."""
-    for entry in sorted(folder.iterdir(), key=lambda entry: (entry.name in (MARK, NAME), entry.name)):
-        if entry.name.endswith(_SUFFIXES) and is_regular(entry):
+    ours = [entry for entry in folder.iterdir() if entry.name.endswith(_SUFFIXES) and is_regular(entry)]
+    last = [entry for entry in ours if entry.name in (MARK, NAME)]
+    for entry in ours:
+        if entry not in last:
             entry.unlink()
+    if last:
+        sync(folder)
+    for entry in last:
+        entry.unlink()
 
 
 def remove(folder: Path) -> None:

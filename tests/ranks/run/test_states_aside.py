@@ -49,8 +49,9 @@ def the_writer():
 
 
 def has_answered(run):
-    """Wait until the process has written the state that was handed to it after the last step."""
-    select.select([run._run.progress.automatic._aside._writer._channel], [], [])
+    """Wait until the process, if there is one, has written the state that was handed to it after the last step."""
+    if (writer := run._run.progress.automatic._aside._writer) is not None:
+        select.select([writer._channel], [], [])
 
 
 def is_there(step):
@@ -64,12 +65,12 @@ def later(seconds, what, *args):
     timer.start()
 
 
-def train(place, act, steps=8):
+def train(place, act, steps=8, keep=9):
     """A state after steps 3 and 6, and at 9 if there are as many; `act(step)` is called on rank 0 in each step's body."""
     os.chdir(place)
     heard = Heard()
     logging.getLogger("lockstep").addHandler(heard)
-    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="3steps", keep=9)
+    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="3steps", keep=keep)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Linear(32, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(scenarios.digits(160), batch_size=16, shuffle=True)
@@ -124,7 +125,23 @@ def lose_it(step):
         os.kill(the_writer(), signal.SIGKILL)
 
 
-ACTS = {act.__name__: act for act in (stand_still, come_late, find_no_room, lose_it)} | {"nothing": lambda _: None}
+def lose_it_idle(step):
+    """It is killed when the state of step 3 is on the disk, before that of step 6 comes."""
+    if step == 4:
+        process = the_writer()
+        os.kill(process, signal.SIGKILL)
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def have_no_memory(step):
+    """There is room for each file of a state, but not for all of them in memory."""
+    if step == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (32_000, resource.RLIM_INFINITY))
+
+
+ACTS = {act.__name__: act for act in (stand_still, come_late, find_no_room, lose_it, lose_it_idle, have_no_memory)} | {
+    "nothing": lambda _: None
+}
 
 
 def states(place):
@@ -160,6 +177,18 @@ def test_a_state_that_cannot_be_written_is_told_and_the_next_one_is_written(tmp_
     assert told.endswith("The run goes on.")
     assert left == []
     assert states(tmp_path) == [3, 9]
+
+
+def test_where_no_memory_is_states_are_written_at_once_and_old_ones_removed(tmp_path):
+    [(_, [told], left)] = run_ranks(train, Started(1), str(tmp_path), "have_no_memory", 10, 1)
+    assert told.startswith("There is no memory for a copy of the state (File too large)")
+    assert left == []
+    assert states(tmp_path) == [9]
+
+
+def test_a_process_that_ended_between_two_states_costs_none(tmp_path):
+    assert run_ranks(train, Started(1), str(tmp_path), "lose_it_idle")[0][1:] == ([], [])
+    assert states(tmp_path) == [3, 6]
 
 
 SCRIPT = """

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from lockstep.checkpoint.folder import Move, StateFolder, moves, write_synced
+from lockstep.checkpoint.flushed import write_synced
+from lockstep.checkpoint.folder import Move, StateFolder, moves
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile, damage
 from lockstep.checkpoint.tensor_file import CODES, Described, TensorFile, TensorFileWriter, order_of
 from lockstep.errors import UsageError, WorldError
@@ -202,7 +203,8 @@ def test_two_programs_that_save_at_once_never_miss_a_file(tmp_path):
     save(tmp_path / "state", b"first")
     program = (
         "import sys\n"
-        "from lockstep.checkpoint.folder import StateFolder, write_synced\n"
+        "from lockstep.checkpoint.flushed import write_synced\n"
+        "from lockstep.checkpoint.folder import StateFolder\n"
         "from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile\n"
         "from lockstep.errors import WorldError\n"
         "saved = 0\n"

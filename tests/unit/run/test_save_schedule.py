@@ -3,7 +3,8 @@
 import pytest
 
 import lockstep
-from lockstep.checkpoint.folder import StateFolder, write_synced
+from lockstep.checkpoint.flushed import write_synced
+from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.errors import UsageError
@@ -82,6 +83,18 @@ def test_the_newest_states_stay_and_nothing_else_is_touched(tmp_path):
     assert ring.newest_first() == [ring.path(100), ring.path(20)]
     assert not ring.path(9).exists()
     assert all((other / "thesis.tex").exists() for other in others)
+
+
+def test_what_somebody_has_put_in_the_way_of_one_removal_stops_no_other(tmp_path):
+    ring = Ring(tmp_path / "states", keep=1)
+    for step in (1, 2, 3):
+        save(ring.path(step))
+    mine = tmp_path / "states" / ".step-00000002.saving"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    ring.prune()
+    assert ring.newest_first() == [ring.path(3), ring.path(2)]
+    assert (mine / "thesis.tex").exists()
 
 
 def test_a_place_inside_an_epoch_is_that_of_the_current_body():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from lockstep.checkpoint.flushed import sync
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, damage
-from lockstep.checkpoint.own_folder import NAMES, is_ours
+from lockstep.checkpoint.own_folder import NAMES, is_ours, remove
 from lockstep.errors import LockstepError, UsageError
 from lockstep.handover.states import state_name, step_of
 
@@ -39,13 +39,12 @@ class Ring:
     def prune(self) -> None:
         """Remove the states that are too old, and what a killed save left. Only what lockstep wrote is touched."""
         with suppress(OSError):
-            for path in self.newest_first()[self.keep :]:
-                if is_ours(path):
-                    (path / NAME).unlink(missing_ok=True)  # without it, it is no state
-                    shutil.rmtree(path, ignore_errors=True)
             for path in self.place.iterdir():
                 if _STAGE.fullmatch(path.name) and not path.is_symlink() and is_ours(path):
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove(path)
+            for path in self.newest_first()[self.keep :]:
+                with suppress(OSError):
+                    _retire(path)
 
     def put_aside(self, path: Path) -> None:
         """Keep a damaged state under a name that is none, so its step can be saved again."""
@@ -59,6 +58,15 @@ class Ring:
                 names = [entry.name for entry in path.iterdir()]
                 if names and all(NAMES.fullmatch(name) for name in names):
                     yield step, path
+
+
+def _retire(path: Path) -> None:
+    """Remove a state of ours. It is renamed first: half of it is never taken for one, and the next prune removes the rest."""
+    if is_ours(path):
+        left = StateFolder(path).stage
+        path.rename(left)
+        sync(path.parent)
+        remove(left)
 
 
 def trouble_of(path: Path) -> LockstepError | None:

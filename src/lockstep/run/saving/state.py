@@ -71,7 +71,7 @@ def save_state(
 
 def not_written(target: Path, problem: str) -> WorldError:
     """The error for a state that rank 0 could not write."""
-    return WorldError(f"The state could not be written to {target}: {problem}")
+    return WorldError(f"The state could not be written to {target}: {problem.rstrip('.')}.")
 
 
 def require_between_epochs(progress: Progress, call: str) -> None:

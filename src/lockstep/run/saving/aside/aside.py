@@ -18,6 +18,7 @@ from lockstep.run.run_state import RunState
 from lockstep.run.saving.aside.memory import FileImage, StateMemory
 from lockstep.run.saving.aside.order import Image, Order
 from lockstep.run.saving.aside.writer import Writer
+from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import facts_of, not_written, write_now
 from lockstep.transport.contract import Transport
 
@@ -76,18 +77,34 @@ class Aside:
             if not self._has_said_memory:
                 self._has_said_memory = True
                 say(NO_MEMORY.format(error.strerror))
-            return write_now(run, folder, contents, found)
+            return self._write_now(run, folder, contents, found)
         memory.put(end, order)
         for file, image in images.items():
             _copy(memory, image, found[file], contents.files[file].tensors, run.machinery.transport)
         self._target = folder.target
         try:
-            self._writer = self._writer or Writer(memory.descriptor)
-            self._writer.hand_over(end, len(order))
+            self._hand_over(memory, end, len(order))
         except OSError as error:
             self._drop_writer()
             return f"the process that writes it could not be started ({error.strerror})."
         return ""
+
+    def _hand_over(self, memory: StateMemory, at: int, size: int) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.hand_over(at, size)
+            except OSError:  # it has ended since it wrote the last state: another one takes its place
+                self._drop_writer()
+            else:
+                return
+        self._writer = Writer(memory.descriptor)
+        self._writer.hand_over(at, size)
+
+    def _write_now(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
+        problem = write_now(run, folder, contents, found)
+        if not problem:
+            Ring(folder.target.parent, self._keep).prune()
+        return problem
 
     def look(self) -> str:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""

@@ -38,7 +38,7 @@ class StateMemory:
         if size - self._size > (read_memory_pressure().available_bytes or size):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         os.posix_fallocate(self.descriptor, 0, size)
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._bytes, self._size = torch.empty(0, dtype=torch.uint8), 0  # nothing is mapped if the next line raises
         mapped = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._bytes, self._size = torch.frombuffer(mapped, dtype=torch.uint8), size
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lockstep.checkpoint.completion import complete
+from lockstep.checkpoint.flushed import sync_above
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import SavedFile
 from lockstep.errors import LockstepError
@@ -31,6 +32,8 @@ from lockstep.run.saving.ring import Ring
 PIECE_BYTES = 1 << 20
 """Read, hashed and written in one go: small enough to stay in the cache between the three."""
 NICEST = 19
+NEW_FOLDERS = 3
+"""The run's folder, that of all runs, and the one around it: their entries may be as new as the run."""
 
 
 def write(memory: int, order: Order) -> str:
@@ -39,6 +42,7 @@ def write(memory: int, order: Order) -> str:
     try:
         folder.begin()
         files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
+        sync_above(folder.target.parent.parent, NEW_FOLDERS)
         complete(folder, order.documents, files, order.facts)
     except (OSError, LockstepError) as error:
         folder.abandon()

@@ -113,8 +113,8 @@ def main() -> int:
             killed.leg(ranks, last, [(step, chance.randrange(ranks)) for step in instants if first < step <= last])
     same = quiet.bits == killed.bits and quiet.losses == killed.losses
     path = " -> ".join(map(str, LEGS))
-    print(f"\n{'2 ranks, undisturbed':32}{len(quiet.losses)} steps  {quiet.bits}")
-    print(f"{f'{path} ranks, {len(killed.kills)} kills':32}{len(killed.losses)} steps  {killed.bits}")
+    print(f"\n{'2 ranks, undisturbed':34}{len(quiet.losses)} steps  {quiet.bits}")
+    print(f"{f'{path} ranks, {len(killed.kills)} kills':34}{len(killed.losses)} steps  {killed.bits}")
     print("every loss and every bit is equal" if same else "THE RUNS DIFFER")
     if options.plot:
         draw(quiet, killed, options.plot)

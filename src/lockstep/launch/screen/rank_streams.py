@@ -29,6 +29,7 @@ class _Stream:
     target: int
     descriptor: int
     cutter: LineCutter = field(default_factory=LineCutter)
+    is_open: bool = True
 
 
 def _has_news(descriptor: int) -> bool:
@@ -45,7 +46,6 @@ class RankStreams:
         self._terminal: Terminal | None = losses.saying.terminal
         self._paths = logs
         self._logs = {rank: RankLog(path) for rank, path in logs.items()}
-        self._open: set[int] = set()
         self._streams: list[_Stream] = []
         self._others = OtherRanks(logs)
         self._said = {(rank, target): b"" for rank in logs for target in (OUT, ERR)}
@@ -58,7 +58,6 @@ class RankStreams:
             reading, writing = os.pipe()
             stream = _Stream(rank, target, reading)
             self._streams.append(stream)
-            self._open.add(reading)
             self._selector.register(reading, selectors.EVENT_READ, self._reader(stream))
             ends.append(writing)
         return ends[0], ends[1]
@@ -66,12 +65,14 @@ class RankStreams:
     def said(self, rank: int) -> tuple[bytes, ...]:
         """Read what waits in a dead rank's pipes; return the last that it printed to standard output and error."""
         for stream in self._streams:
-            while stream.rank == rank and stream.descriptor in self._open and _has_news(stream.descriptor):
+            while stream.rank == rank and stream.is_open and _has_news(stream.descriptor):
                 self._reader(stream)()
         return tuple(self._said[rank, target] for target in (OUT, ERR))
 
     def _reader(self, stream: _Stream) -> Callable[[], None]:
         def read() -> None:
+            if not stream.is_open:  # `said` has read it to its end, in the same turn of the launcher's loop
+                return
             data = os.read(stream.descriptor, CHUNK_BYTES)
             if data:
                 self._take(stream, data)
@@ -104,7 +105,7 @@ class RankStreams:
     def _close(self, stream: _Stream) -> None:
         self._sort(stream.rank, stream.cutter.end())
         self._selector.unregister(stream.descriptor)
-        self._open.discard(stream.descriptor)
+        stream.is_open = False
         os.close(stream.descriptor)
 
     def show_due(self, now: float) -> float | None:
@@ -117,12 +118,12 @@ class RankStreams:
     @property
     def drained(self) -> bool:
         """Whether every pipe has been read to its end."""
-        return not self._open
+        return not any(stream.is_open for stream in self._streams)
 
     def end(self) -> None:
         """Close everything, and show what still waits."""
         for stream in self._streams:
-            if stream.descriptor in self._open:
+            if stream.is_open:
                 self._close(stream)
         if self._terminal is not None:
             for line in self._others.end():

@@ -25,6 +25,7 @@ from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.checkpoint.tensor_file import CODES, TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
+from lockstep.feed.stream import SavedStream
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.position.inside_epoch import InsideEpoch
@@ -33,6 +34,7 @@ from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    STREAM,
     TRACKED,
     VALUE,
     counters,
@@ -44,7 +46,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers", BODY_STREAMS)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -84,6 +86,7 @@ class LoadPlan:
         self._counters = self._decode(self._documents["the run"])
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._documents.get(BODY_STREAMS) and self._decode(self._documents[BODY_STREAMS])
+        self._stream = self._place_of_stream()
         self._check_own()
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
@@ -159,6 +162,14 @@ class LoadPlan:
                 "Prepare the same loaders.",
             )
         self._run.progress.epochs.check(self._counters["epochs"])
+
+    def _place_of_stream(self) -> SavedStream | None:
+        if STREAM not in self._documents:
+            return None
+        told = SavedStream(**self._decode(self._documents[STREAM]))
+        if not all(type(number) is int and number >= 0 for number in (told.position, told.size)):
+            raise UsageError("its place of the data set is not described the way lockstep does it.", UNCHANGED)
+        return told
 
     def _wrong_inside(self) -> str:
         inside = self._counters.get("inside")
@@ -293,7 +304,9 @@ class LoadPlan:
         ledger.step, ledger.epoch = saved["step"], saved["epoch"]
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
         run.progress.epochs_seen[:] = saved["epochs_seen"]
+        run.progress.accounts[:] = saved.get("accounts", [])
         run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
+        run.progress.goes_on_stream = self._stream
         if saved.get("tallies") is not None:
             run.progress.tallies.restore(saved["tallies"])
         run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step

@@ -113,6 +113,9 @@ PLACES = {
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
     "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
+    "worker_info": PrivateName(
+        "torch.utils.data._utils.worker", "_worker_info", "IterableDataset: reading all of it in each loader worker"
+    ),
     # of the launcher
     "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
     "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),

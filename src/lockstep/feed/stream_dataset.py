@@ -29,6 +29,7 @@ from lockstep.feed.lane_dataset import PR_SET_PDEATHSIG
 from lockstep.feed.sample_hash import update_digest
 from lockstep.feed.under_way import UnderWay
 from lockstep.layout.stream_key import Domain, stream_key
+from lockstep.torch_private import replace
 
 NOTHING_READ = "0" * 16
 """The hash of a stream of which nothing is read."""
@@ -134,7 +135,7 @@ class StreamDataset(Dataset[Any]):
         self._stream, self._is_over = (request.stream, request.attempt), False
         self._block = self._position = 0
         self._order = NOTHING_READ
-        self._copy = copy.copy(self.dataset)
+        self._copy = copy.copy(self.dataset) if request.resumption is None else _apart(self.dataset)
         if callable(set_epoch := getattr(self._copy, "set_epoch", None)):
             set_epoch(request.epoch)
         if (before := request.resumption) is not None:
@@ -191,6 +192,14 @@ class StreamDataset(Dataset[Any]):
         return getattr(self.dataset, name)
 
 
+def _apart(dataset: Any) -> Any:
+    """A copy that shares nothing: `load_state_dict` may change what a shallow copy shares with the data set."""
+    try:
+        return copy.deepcopy(dataset)
+    except Exception:  # noqa: BLE001 - whatever cannot be copied: an open file, say
+        return copy.copy(dataset)
+
+
 def _after(order: str, sample: Any) -> str:
     """The hash of a stream with one more sample."""
     digest = hashlib.blake2b(order.encode(), digest_size=8)
@@ -199,9 +208,9 @@ def _after(order: str, sample: Any) -> str:
 
 
 class OneWorker:
-    """A `worker_init_fn` that lets the data set believe that it is read by one worker, so that each reads all of it.
+    """A `worker_init_fn` that lets the data set believe that no worker reads it, so that each worker reads all of it.
 
-    It ties the worker's life to its rank's too (see `DieWithRank`), then calls the user's function, as for worker 0.
+    It ties the worker's life to its rank's too (see `DieWithRank`), then calls the user's function, as for worker 0 of 1.
     """
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
@@ -218,6 +227,7 @@ class OneWorker:
                 object.__setattr__(worker, name, value)
         if self._worker_init_fn is not None:
             self._worker_init_fn(0)
+        replace("worker_info", None)  # what `get_worker_info` returns; Hugging Face shuffles differently for a worker 0
 
 
 def as_it_is(block: Any) -> Any:

@@ -54,8 +54,9 @@ class _Sequential(SequentialSampler, _IgnoresEpochs):
 def undistributed(sampler: Any) -> Any:
     """The sampler over the whole data set: the user's, or what a DistributedSampler, or one of torchdata, replaced."""
     if isinstance(sampler, RandomSampler) and type(sampler).__module__.startswith("torchdata."):
-        # it makes a generator of its own, always with the same seed
-        return _Shuffled(sampler.data_source, sampler.replacement, None if sampler._num_samples is None else sampler.num_samples)
+        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
+            return sampler
+        return _Shuffled(sampler.data_source)  # torchdata's makes a generator of its own, always with the same seed
     if isinstance(sampler, DistributedSampler):
         dataset: Any = sampler.dataset
         return _Shuffled(dataset) if sampler.shuffle else _Sequential(dataset)

@@ -89,7 +89,7 @@ def train(place, kind, workers, stop_after):
     folder = Path(place, kind)
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
-    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every="1steps", keep=2)
+    run = lockstep.init(seed=3, lanes=4, threads=1, name="exp1", save_every="7steps")
     model = nn.Linear(3, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     how = {"num_workers": workers, "persistent_workers": workers > 0}
@@ -104,32 +104,37 @@ def train(place, kind, workers, stop_after):
             optimizer.step()
             optimizer.zero_grad()
             losses[step.number] = step.loss.hex()
+    run.save_state("end")
     return digest_of(model, optimizer), losses
 
 
-def train_all(place, workers=0, stop_after=None):
-    return {kind: train(place, kind, workers, stop_after) for kind in LOADERS}
+def train_all(place, kinds, workers=0, stop_after=None):
+    return {kind: train(place, kind, workers, stop_after) for kind in kinds}
 
 
-def test_what_is_stopped_inside_an_epoch_goes_on_with_each_sample_once(tmp_path):
-    [straight] = run_ranks(train_all, Started(1), str(tmp_path / "straight"))
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("stream", "batch sampler"),
+        pytest.param(("stream that knows", "weighted", "subset"), marks=pytest.mark.thorough),
+    ],
+)
+def test_what_is_stopped_inside_an_epoch_goes_on_with_each_sample_once(tmp_path, kinds):
+    [straight] = run_ranks(train_all, Started(1), str(tmp_path / "straight"), kinds)
     stopped, last = str(tmp_path / "stopped"), 8
-    assert run_ranks(train_all, Started(2), stopped, 2, last)[0] == dict.fromkeys(LOADERS, "stopped")
-    shown = describe(tmp_path / "stopped" / "stream" / "lockstep-runs" / "exp1" / "states" / "step-00000007")
-    assert (shown.inside.steps, shown.inside.samples, shown.inside.goes_on_by) == (2, 24, "reading")
-    assert [(one.samples, one.verdict) for one in shown.epochs] == [(50, "yes"), (24, "yes, so far")]
-    known = describe(tmp_path / "stopped" / "stream that knows" / "lockstep-runs" / "exp1" / "states" / "step-00000007")
-    assert known.inside.goes_on_by == "state_dict"
-    for result in run_ranks(train_all, Started(4), stopped):
+    assert run_ranks(train_all, Started(2), stopped, kinds, 2, last)[0] == dict.fromkeys(kinds, "stopped")
+    for kind in kinds:
+        inside = describe(tmp_path / "stopped" / kind / "lockstep-runs" / "exp1" / "states" / "step-00000007").inside
+        assert inside.goes_on_by == {"stream": "reading", "stream that knows": "state_dict"}.get(kind, "order")
+    for result in run_ranks(train_all, Started(4), stopped, kinds):
         for kind, (bits, losses) in result.items():
             assert bits == straight[kind][0], kind
             assert losses.items() <= straight[kind][1].items()
             assert min(losses) == last, "no step is made twice"
-    for kind, (samples, verdict) in ONCE.items():
+    for kind in kinds:
         for folder in ("straight", "stopped"):
-            states = tmp_path / folder / kind / "lockstep-runs" / "exp1" / "states"
-            epochs = describe(max(states.glob("step-*"))).epochs
-            assert [(str(one.samples), one.verdict.split(":")[0]) for one in epochs] == [(samples, verdict)] * 2, kind
+            epochs = describe(tmp_path / folder / kind / "end").epochs
+            assert [(str(one.samples), one.verdict.split(":")[0]) for one in epochs] == [ONCE[kind]] * 2, kind
 
 
 class OfRank(IterableDataset):

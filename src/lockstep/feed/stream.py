@@ -39,6 +39,9 @@ PASSED_ON = (
     "pin_memory_device",
 )
 """Arguments of the user's DataLoader that its reading has too."""
+HOW_TO_SHUFFLE = (
+    "Shuffle with the global generators of torch, NumPy or Python, which lockstep seeds, or with a fixed seed."
+)
 Elsewhere = Callable[[], AbstractContextManager[None]]
 """Leaves the process's random streams as they were."""
 
@@ -278,8 +281,7 @@ class StreamedSteps:
         if self._next.before != order:
             raise UsageError(
                 f"The state was saved after {self.done} steps of an epoch that had other samples, or another order.",
-                "Use the same data, batch size and seed, and shuffle with torch's, NumPy's or Python's global generators, "
-                "which lockstep seeds; or take another name for a new run.",
+                f"Use the same data, batch size and seed, or another name for a new run. {HOW_TO_SHUFFLE}",
             )
         if self.done:
             self.goes_on_by = "reading the epoch again from its beginning"
@@ -308,8 +310,7 @@ class StreamedSteps:
                 raise UsageError(
                     f"The loader workers read different streams: after {self.done} steps, one has other samples than the "
                     "one before it.",
-                    "Shuffle with torch's, NumPy's or Python's global generators, which lockstep seeds, and never by the "
-                    "time, the process or the worker.",
+                    f"Give the data set no random numbers or clock of its own. {HOW_TO_SHUFFLE}",
                 )
             self._next = found
         return self._next

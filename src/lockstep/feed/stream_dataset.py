@@ -29,7 +29,7 @@ from lockstep.feed.lane_dataset import PR_SET_PDEATHSIG
 from lockstep.feed.sample_hash import update_digest
 from lockstep.feed.under_way import UnderWay
 from lockstep.layout.stream_key import Domain, stream_key
-from lockstep.torch_private import replace
+from lockstep.torch_private import loader_worker
 
 NOTHING_READ = "0" * 16
 """The hash of a stream of which nothing is read."""
@@ -227,7 +227,8 @@ class OneWorker:
                 object.__setattr__(worker, name, value)
         if self._worker_init_fn is not None:
             self._worker_init_fn(0)
-        replace("worker_info", None)  # what `get_worker_info` returns; Hugging Face shuffles differently for a worker 0
+        # What `get_worker_info` returns from here on; Hugging Face shuffles differently for a worker 0 than for none.
+        loader_worker._worker_info = None  # noqa: SLF001 - there is no public way
 
 
 def as_it_is(block: Any) -> Any:

@@ -11,7 +11,7 @@ from lockstep.caller import where
 from lockstep.errors import PromiseBroken, UsageError
 from lockstep.feed.loader import PreparedLoader
 from lockstep.feed.planned_steps import PlannedSteps
-from lockstep.feed.stream import Place, PreparedStream, StreamedSteps
+from lockstep.feed.stream import HOW_TO_SHUFFLE, Place, PreparedStream, StreamedSteps
 from lockstep.feed.stream_dataset import NOTHING_READ
 from lockstep.feed.uses import MASK
 from lockstep.journal.record import Phase
@@ -222,8 +222,7 @@ def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
                 raise UsageError(
                     f"The stream is not the same on every rank: in step {steps.done + 1} of the epoch, rank 0 has read "
                     f"{told[0][0]} samples and rank {rank} {'others' if size == told[0][0] else size}.",
-                    "Shuffle with torch's, NumPy's or Python's global generators, which lockstep seeds, and do not split by "
-                    "rank: lockstep cuts for all ranks.",
+                    f"Do not split by rank: lockstep cuts for all ranks. {HOW_TO_SHUFFLE}",
                 )
     return not steps.is_over
 

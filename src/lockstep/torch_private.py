@@ -113,6 +113,9 @@ PLACES = {
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
     "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
+    "loader_worker": PrivateName(
+        "torch.utils.data._utils.worker", "", "IterableDataset: reading all of it in each loader worker"
+    ),
     # of the launcher
     "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
     "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
@@ -157,6 +160,9 @@ ATTRIBUTES = (
         "torch.autograd.profiler.record_function", "_call_end_callbacks_on_future", f"{BACK_END}: what profiles show"
     ),
     Attributes("torch.utils.data.DataLoader", "_get_iterator", "refusing loaders that cannot be cut"),
+    Attributes(
+        "torch.utils.data._utils.worker", "_worker_info", "IterableDataset: reading all of it in each loader worker"
+    ),
 )
 
 
@@ -276,6 +282,7 @@ def _examples(*, compiler: bool) -> dict[str, Any]:
         "torch.autograd.profiler.record_function": torch.autograd.profiler.record_function,
         "torch.autocast": torch.autocast("cpu", enabled=False),
         "torch.utils.data.DataLoader": importlib.import_module("torch.utils.data").DataLoader([0]),
+        "torch.utils.data._utils.worker": importlib.import_module("torch.utils.data._utils.worker"),
     }
     if compiler:
         examples["torch._dynamo.OptimizedModule"] = torch.compile(torch.nn.Linear(1, 1), backend="eager")

@@ -181,6 +181,22 @@ def tuples_as_indices():
     return train(mlp, loader=lambda: DataLoader(Scaled(), batch_size=16, sampler=Scales()), epochs=1)
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """Shuffled and augmented with the global generators; split by worker, as torch's documentation tells."""
+
+    def __iter__(self):
+        worker, data = torch.utils.data.get_worker_info(), digits(70)
+        order = torch.randperm(70).tolist()
+        for index in order if worker is None else order[worker.id :: worker.num_workers]:
+            image, label = data[index]
+            yield image + 0.1 * torch.randn_like(image), label
+
+
+@scenario
+def a_stream():
+    return train(mlp, loader=lambda: DataLoader(Stream(), batch_size=16, num_workers=2))
+
+
 def closures(make, epochs=2):
     run = lockstep.init(seed=3, lanes=4)
     model = mlp()

@@ -35,9 +35,14 @@ def loop(body=None, after=None, *, prepare=True, buffers=None):
         optimizer.zero_grad()
 
 
-class NoLength(IterableDataset):
+class NoLength:
+    def __getitem__(self, index):
+        return index
+
+
+class Empty(IterableDataset):
     def __iter__(self):
-        yield from range(9)
+        yield from ()
 
 
 class OwnLoader(DataLoader):
@@ -185,7 +190,18 @@ def half_foreign_optimizer():
 
 def no_length():
     run, *_ = parts()
-    run.prepare(DataLoader(NoLength(), batch_size=2))
+    run.prepare(DataLoader(NoLength(), batch_size=2, sampler=range(9)))
+
+
+def empty_stream():
+    run, model, optimizer, _ = parts()
+    *_, loader = run.prepare(model, optimizer, DataLoader(Empty(), batch_size=2))
+    next(run.steps(loader))
+
+
+def batches_by_the_clock():
+    run, *_ = parts()
+    run.prepare(DataLoader(range(9), batch_size=2, num_workers=1, in_order=False))
 
 
 def no_batch_size():
@@ -473,6 +489,8 @@ MISTAKES = {
     foreign_optimizer: "SGD updates no parameter of the prepared model",
     half_foreign_optimizer: "SGD updates 2 tensors that belong to no prepared model",
     no_length: "NoLength has no length",
+    empty_stream: "The epoch has no step",
+    batches_by_the_clock: "in_order=False",
     no_batch_size: "batch_size=None",
     own_iteration: "OwnLoader iterates in its own way",
     wrapped_model: "Pass the model without DataParallel",

@@ -32,6 +32,10 @@ def _problems(saved: Mapping[str, Any]) -> Iterator[str]:
         yield "its tallies are not described the way lockstep does it"
     if not _is_inside(saved.get("inside")):
         yield f"its place inside an epoch is {saved.get('inside')!r}"
+    accounts = saved.get("accounts", [])
+    now = saved.get("account")
+    if not isinstance(accounts, list) or not all(map(_is_account, [*accounts, *([] if now is None else [now])])):
+        yield "its accounts of samples are not described the way lockstep does it"
     if not isinstance(loaders, list) or not all(map(_is_loader, loaders)):
         yield "its loaders are not described the way lockstep does it"
 
@@ -56,8 +60,19 @@ def _is_inside(told: Any) -> bool:
 def _is_loader(told: Any) -> bool:
     if not isinstance(told, Mapping):
         return False
-    size = told.get("batch_size", "")
-    return _is_count(told.get("epochs_begun")) and _is_count(told.get("samples")) and (size is None or _is_count(size))
+    sizes = told.get("batch_size", ""), told.get("samples", "")  # an IterableDataset has no number of samples
+    return _is_count(told.get("epochs_begun")) and all(size is None or _is_count(size) for size in sizes)
+
+
+def _is_account(told: Any) -> bool:
+    counts = ("loader", "steps", "samples", "different")
+    return (
+        isinstance(told, Mapping)
+        and set(told) == {*counts, "of_steps", "of_samples", "order"}
+        and all(_is_count(told[name]) for name in counts)
+        and all(told[name] is None or _is_count(told[name]) for name in ("of_steps", "of_samples"))
+        and isinstance(told["order"], str)
+    )
 
 
 def _are_tallies(told: Any) -> bool:

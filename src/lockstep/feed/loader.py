@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from lockstep.feed.acceptance import refuse_unsupported
 from lockstep.feed.batches import Batches, CopiedBatches
@@ -209,6 +209,8 @@ _FETCHING = (
 
 
 def _sampling(loader: DataLoader[Any]) -> dict[str, Any]:
+    if isinstance(loader.dataset, IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if loader.batch_size is None:
         return {"batch_sampler": loader.batch_sampler}
     return {"batch_size": loader.batch_size, "sampler": undistributed(loader.sampler), "drop_last": loader.drop_last}

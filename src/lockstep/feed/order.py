@@ -52,7 +52,11 @@ class _Sequential(SequentialSampler, _IgnoresEpochs):
 
 
 def undistributed(sampler: Any) -> Any:
-    """The sampler over the whole data set: the user's, or the one that a DistributedSampler replaced."""
+    """The sampler over the whole data set: the user's, or what a DistributedSampler, or one of torchdata, replaced."""
+    kind = type(sampler)
+    if kind.__name__ == "RandomSampler" and kind.__module__.startswith("torchdata."):
+        # It makes a generator of its own, which a state does not hold.
+        return _Shuffled(sampler.data_source, sampler.replacement, sampler.num_samples)
     if isinstance(sampler, DistributedSampler):
         dataset: Any = sampler.dataset
         return _Shuffled(dataset) if sampler.shuffle else _Sequential(dataset)

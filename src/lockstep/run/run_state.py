@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.planned_steps import PlannedSteps
+from lockstep.feed.stream import SavedStream, StreamedSteps
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.environment import RankEnvironment
 from lockstep.handover.run_folder import RunFolder
@@ -189,6 +191,10 @@ class Progress:
     """Between the steps of an epoch: how far it is."""
     goes_on: InsideEpoch | None = None
     """Where the loaded state was saved inside an epoch, until `run.steps` goes on there."""
+    goes_on_stream: SavedStream | None = None
+    """With `goes_on`: how the data set can go on by itself."""
+    reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
+    """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)
     rescue: NoRescue = field(default_factory=NoRescue)
     has_begun: bool = False
@@ -199,6 +205,8 @@ class Progress:
     """Those of the loaded state, until `run.steps` goes on."""
     epochs_seen: list[int] = field(default_factory=list)
     """Samples of each finished training epoch, over all ranks."""
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    """Which samples each training epoch used that is over; see `PlannedSteps.account`."""
     tracked: dict[str, Any] = field(default_factory=dict)
     """What `run.track` named, by name."""
     values: KeptValues = field(init=False)

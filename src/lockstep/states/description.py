@@ -12,7 +12,8 @@ from typing import Any
 from lockstep.checkpoint.manifest import CHANGED, GRADIENTS, MODEL_FILE, OLDER, Manifest
 from lockstep.checkpoint.whole_state import open_state
 from lockstep.errors import UsageError
-from lockstep.states.documents import STREAMS, Documents, read_documents
+from lockstep.states.accounts import Account, accounts_of
+from lockstep.states.documents import PLACE, STREAMS, Documents, read_documents
 from lockstep.states.summary import hash_of, incomplete, saved_at
 from lockstep.states.tensor_table import TensorTable, read_table
 
@@ -74,7 +75,10 @@ class InsideEpoch:
     """How many are done."""
     samples: int | None
     """How many these steps used; None where the loader has no batch size."""
-    of_samples: int
+    of_samples: int | None
+    """None where the data set does not tell."""
+    goes_on_by: str
+    """How a run that goes on comes to this place: `order`, `state_dict` or `reading`."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Description:
     sha256: str
     counters: Mapping[str, Any]
     inside: InsideEpoch | None
+    epochs: tuple[Account, ...]
+    """Which samples the epochs have used, in order."""
     written_by: Mapping[str, Any]
     """The manifest's facts: strategy, ranks, lanes, threads, seed."""
     versions: Mapping[str, Any]
@@ -146,7 +152,8 @@ def _description(
         saved=saved_at(place),
         sha256=hash_of(manifest),
         counters={name: counters[name] for name in ("step", "epoch", "epochs_seen", "num_losses", "loss", "loaders")},
-        inside=_inside(counters),
+        inside=_inside(documents),
+        epochs=accounts_of(counters),
         written_by={name: manifest.facts.get(name) for name in WRITERS},
         versions=fingerprint if isinstance(fingerprint, Mapping) else {},
         models=_models(documents, tables),
@@ -168,14 +175,19 @@ def _description(
     )
 
 
-def _inside(counters: Mapping[str, Any]) -> InsideEpoch | None:
-    told = counters.get("inside")
+def _inside(documents: Documents) -> InsideEpoch | None:
+    counters = documents.counters
+    told, account = counters.get("inside"), counters.get("account")
     if told is None:
         return None
     loader = counters["loaders"][told["loader"]]
     samples, batch = loader["samples"], loader.get("batch_size")
-    used = None if batch is None else min(told["done"] * batch, samples)
-    return InsideEpoch(told["loader"] + 1, told["order"], told["done"], used, samples)
+    if account is not None:
+        used = account["samples"]
+    else:
+        used = None if batch is None or samples is None else min(told["done"] * batch, samples)
+    by = "order" if samples is not None else "state_dict" if PLACE in documents.by_label else "reading"
+    return InsideEpoch(told["loader"] + 1, told["order"], told["done"], used, samples, by)
 
 
 def _models(documents: Documents, tables: Mapping[str, TensorTable]) -> tuple[ModelPart, ...]:

@@ -15,6 +15,7 @@ from lockstep.errors import UsageError
 from lockstep.regular_file import read_regular
 
 RUN = "the run"
+PLACE = "place of the data set"
 STREAMS = ("random numbers", "random numbers of the epoch")
 
 

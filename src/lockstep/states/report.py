@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.checkpoint.difference import Differences, TensorDifference, ValueDifference
+from lockstep.states.accounts import MOST_SHOWN
 from lockstep.states.description import Description, Tensors
 from lockstep.states.documents import STREAMS
 from lockstep.states.examination import Examined
@@ -22,6 +23,11 @@ from lockstep.visible import visible
 SHORT = 12
 """Digits of a hash that are shown."""
 MOST_NAMES = 3
+GOES_ON = {
+    "order": "with the next sample of the order; nothing before it is read",
+    "state_dict": "by the data set's load_state_dict, if it then gives the next step's samples; else by reading the epoch again",
+    "reading": "by reading the epoch again from its beginning",
+}
 WIDEST_VALUE = 40
 """Characters of a value; --json has all of it."""
 
@@ -72,7 +78,7 @@ def show_description(told: Description, console: Console) -> None:
     for column in lines.columns:
         column.no_wrap = True
     show_table(lines, console)
-    for drawn in (_models(told), _optimizers(told), _files(told)):
+    for drawn in (_epochs(told), _models(told), _optimizers(told), _files(told)):
         if drawn.row_count:
             say(console)
             show_table(drawn, console)
@@ -91,12 +97,15 @@ def _lines(told: Description) -> Iterator[tuple[str, str]]:
         yield "epoch", f"after {count(finished, 'epoch')}"
     else:
         yield "epoch", f"in epoch {counters['epoch']}, after {count(inside.steps, 'step')} of it"
-        used = "" if inside.samples is None else f"{inside.samples:,} of {inside.of_samples:,} samples used, "
+        of = "" if inside.of_samples is None else f" of {inside.of_samples:,}"
+        used = "" if inside.samples is None else f"{inside.samples:,}{of} samples used, "
         yield "position", f"{used}loader {inside.loader}, order {inside.order}"
+        yield "goes on", GOES_ON[inside.goes_on_by]
     yield "loss", f"{counters['loss']:.9g} in the last step" if counters["num_losses"] else "none yet"
     for number, loader in enumerate(counters["loaders"], 1):
         batch = f", {loader['batch_size']} per batch" if loader.get("batch_size") is not None else ""
-        yield f"loader {number}", f"{count(loader['samples'], 'sample')}{batch}"
+        size = "a stream" if loader["samples"] is None else count(loader["samples"], "sample")
+        yield f"loader {number}", f"{size}{batch}"
     by = told.written_by
     yield "written by", ", ".join(f"{name} {by[name]}" for name in by if by[name] is not None) or "not recorded"
     yield "versions", ", ".join(f"{name} {value}" for name, value in told.versions.items()) or "not recorded"
@@ -111,6 +120,18 @@ def _lines(told: Description) -> Iterator[tuple[str, str]]:
 
 def _counted(tensors: Tensors) -> str:
     return f"{count(tensors.tensors, 'tensor')}, {count(tensors.elements, 'element')}, {size_text(tensors.size_bytes)}"
+
+
+def _epochs(told: Description) -> Table:
+    """The last epochs."""
+    drawn = table(
+        "epoch", "loader", "steps", "samples", "each once", "order", right=("epoch", "loader", "steps", "samples")
+    )
+    for one in told.epochs[-MOST_SHOWN:]:
+        steps = f"{one.steps:,}" if one.of_steps in (None, one.steps) else f"{one.steps:,} of {one.of_steps:,}"
+        samples = f"{one.samples:,}" if one.of_samples is None else f"{one.samples:,} of {one.of_samples:,}"
+        drawn.add_row(f"{one.epoch:,}", str(one.loader), steps, samples, one.verdict, visible(one.order))
+    return drawn
 
 
 def _models(told: Description) -> Table:

@@ -7,11 +7,14 @@ Batches are whole, as the loader makes them, and dealt to the lanes in turn. So 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.caller import where
 from lockstep.errors import UsageError
-from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.batches import Batches
+from lockstep.feed.loader import LanePart, PreparedLoader
+from lockstep.feed.stream import PreparedStream, StreamedShare
 from lockstep.journal.record import Phase
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
@@ -38,14 +41,11 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
     run.machinery.strategy.keep_buffers()
     run.machinery.strangers.begin_lane()
     with run.machinery.streams.elsewhere():
-        plan = loader.plan_evaluation(run.machinery.ledger.step)
-        lanes = loader.share(plan)
+        share = _share(loader, run.machinery.ledger.step)
         run.machinery.shares.begin(num_exchanges())
-        run.progress.evaluated, run.progress.evaluation = [], plan.digest
-        fetched = loader.fetch(lanes, evaluation=True)
+        run.progress.evaluated, run.progress.evaluation = [], share.digest
         try:
-            for part in lanes:
-                batch = next(fetched)
+            for part, batch in share:
                 run.progress.position.region, run.progress.position.lane = Region.EVALUATION, part.lane
                 run.progress.position.num_samples = len(part.indices)
                 run.progress.evaluated.extend(part.indices)
@@ -54,13 +54,35 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
                 with run.machinery.strategy.precision.inside():
                     yield batch
             run.machinery.shares.end(
-                Share(line, len(run.progress.evaluated), plan.num_samples, run.progress.position.is_counted)
+                Share(line, len(run.progress.evaluated), share.num_samples, run.progress.position.is_counted)
             )
         finally:
             run.machinery.strangers.end_lane()
             run.progress.position.region, run.progress.position.lane = outside.region, -1
             _restore_buffers(run)
             run.machinery.ledger.enter(before, "evaluated")
+
+
+@dataclass
+class _PlannedShare:
+    """This rank's share of the batches of a data set with a length."""
+
+    digest: str
+    num_samples: int
+    lanes: list[LanePart]
+    fetched: Batches
+
+    def __iter__(self) -> Iterator[tuple[LanePart, Any]]:
+        for part in self.lanes:
+            yield part, next(self.fetched)
+
+
+def _share(loader: PreparedLoader, step: int) -> _PlannedShare | StreamedShare:
+    if isinstance(loader, PreparedStream):
+        return loader.evaluation(step)
+    plan = loader.plan_evaluation(step)
+    lanes = loader.share(plan)
+    return _PlannedShare(plan.digest, plan.num_samples, lanes, loader.fetch(lanes, evaluation=True))
 
 
 def say_shares(machinery: Machinery) -> None:

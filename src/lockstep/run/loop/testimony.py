@@ -27,11 +27,12 @@ def is_over(machinery: Machinery) -> bool:
     return machinery.witness is not None and machinery.witness.over
 
 
-def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan) -> None:
-    """Record what an epoch begins with."""
+def testify_begin(run: RunState, loader: PreparedLoader, plan: EpochPlan | None) -> None:
+    """Record what an epoch begins with; a stream has no `plan`."""
     if run.machinery.witness is not None:
         run.machinery.witness.initial(_taken(run))
-        run.machinery.witness.plans.setdefault(loader.standing.number, plan)
+        if plan is not None:
+            run.machinery.witness.plans.setdefault(loader.standing.number, plan)
 
 
 def testify_before(run: RunState) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.caller import where
 from lockstep.errors import PromiseBroken, UsageError
-from lockstep.feed.batches import Batches
-from lockstep.feed.loader import PreparedLoader, StepPlan
-from lockstep.feed.order import EpochPlan
+from lockstep.feed.loader import PreparedLoader
+from lockstep.feed.planned_steps import PlannedSteps
+from lockstep.feed.stream import HOW_TO_SHUFFLE, Place, PreparedStream, StreamedSteps
+from lockstep.feed.stream_dataset import NOTHING_READ
+from lockstep.feed.uses import MASK
 from lockstep.journal.record import Phase
+from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
@@ -52,15 +56,16 @@ class Steps(Iterator[Step]):
 class _Epoch:
     """One epoch of a loader, as this rank trains on it."""
 
-    plan: EpochPlan
     loader: int
     """Which of the prepared ones."""
     loop: int
     """Which `run.epochs` of the script, from 1; 0 outside of one."""
-    steps: list[StepPlan]
-    done: int
-    """How many of them a loaded state has behind it."""
-    fetched: Batches
+    steps: PlannedSteps | StreamedSteps
+
+    @property
+    def inside(self) -> InsideEpoch:
+        """How far it is."""
+        return InsideEpoch(self.loader, self.steps.order, self.steps.done, self.loop)
 
 
 def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
@@ -76,13 +81,16 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
     run.progress.rescue.begin(run.progress.automatic.begin)
     run.machinery.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
-    ledger = run.machinery.ledger
-    ledger.step_in_epoch, ledger.steps_per_epoch = epoch.done, len(epoch.steps)
+    ledger, steps = run.machinery.ledger, epoch.steps
+    first = steps.done
+    ledger.step_in_epoch, ledger.steps_per_epoch = steps.done, steps.length or 0
     if ledger.num_epochs == 0:
         ledger.epoch = loader.epochs_begun
-    for number, mine in enumerate(epoch.steps[epoch.done :], epoch.done):
-        step = Step(run, mine, epoch.fetched, number)
-        _enter_step(run, step, is_first=number == epoch.done)
+    while _has_next(run, steps):
+        number = steps.done
+        mine, fetched = steps.take()
+        step = Step(run, mine, fetched, number)
+        _enter_step(run, step, is_first=number == first)
         try:
             yield step
         except GeneratorExit:
@@ -92,21 +100,22 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.progress.rescue.left_steps()
             run.progress.epochs.end_steps()
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
+            run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
             testify_left(run.machinery)
             raise
         finally:
             run.progress.position.region = Region.SCRIPT
         step.skip_rest()
         _finish_step(run, mine.num_mine)
-        run.progress.inside = InsideEpoch(epoch.loader, epoch.plan.digest, number + 1, epoch.loop)
-        is_last = number + 1 == len(epoch.steps)
+        run.progress.inside, is_last = epoch.inside, steps.is_over
         run.progress.automatic.after_step(ends_epoch=is_last)
         run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
             return
     run.progress.inside = None
-    _check_samples(run, epoch.plan, sum(step.num_mine for step in epoch.steps))
+    _check_samples(run, steps)
+    run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
     run.progress.epochs.end_steps()
 
 
@@ -118,22 +127,38 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
         progress.tallies.begin_steps()
     which = next(number for number, own in enumerate(progress.loaders) if own is loader)
     loop = progress.epochs.loop if progress.epochs.in_body else 0
-    plan = _begin_epoch(run, loader)
-    done = _steps_done(progress, which, loop, plan)
-    steps = loader.cut(plan, machinery.ledger.step + 1 - done)
-    _check_norms(progress, steps)
-    testify_begin(run, loader, plan)
-    fetched = loader.fetch([part for step in steps[done:] for part in step.parts], evaluation=False)
+    steps = _begin_epoch(run, loader, which, loop)
     if progress.later_streams is not None:  # those of the loaded state, should no step be left
         machinery.streams.restore(progress.later_streams, machinery.ledger.step)
         progress.later_streams = None
     if progress.later_values is not None:  # what the body changed before its steps, it changed before the state too
         restore(progress.values, progress.later_values)
         progress.later_values = None
-    if 0 < done < len(steps):
+    epoch = _Epoch(which, loop, steps)
+    progress.reading = weakref.ref(steps)
+    if steps.done and not steps.is_over:
         _refuse_counters(progress)
-    progress.rescue.enter_boundary(InsideEpoch(which, plan.digest, done, loop), is_last=done == len(steps))
-    return _Epoch(plan, which, loop, steps, done, fetched)
+    progress.rescue.enter_boundary(epoch.inside, is_last=steps.is_over)
+    return epoch
+
+
+def _begin_epoch(run: RunState, loader: PreparedLoader, which: int, loop: int) -> PlannedSteps | StreamedSteps:
+    """The steps of the loader's next epoch that are left, on whose order all ranks agree."""
+    run.progress.epochs.begin_steps()
+    run.machinery.ledger.enter(Phase.DATA, "epoch order")
+    run.machinery.streams.look()
+    steps: PlannedSteps | StreamedSteps
+    if isinstance(loader, PreparedStream):
+        steps = _begin_stream(run, loader, which, loop)
+    else:
+        steps = _begin_planned(run, loader, which, loop)
+    if steps.is_over and not steps.done:
+        raise UsageError(
+            f"The epoch has no step: the data set has {_count_of(loader)} samples, fewer than "
+            f"batch_size={loader.batch_size}, and drop_last=True leaves them out.",
+            "Use a smaller batch_size or drop_last=False.",
+        )
+    return steps
 
 
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
@@ -148,41 +173,81 @@ def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
         run.machinery.meter.begin_step(step.number, step.num_samples, is_first)
 
 
-def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
-    """The order of the loader's next epoch, on which all ranks agree."""
-    run.progress.epochs.begin_steps()
-    run.machinery.ledger.enter(Phase.DATA, "epoch order")
-    run.machinery.streams.look()
+def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int) -> PlannedSteps:
     plan = loader.plan_training()
-    agree_on_order(run.machinery, plan, "run.steps")
+    _agree(run, [plan.digest, plan.num_samples, len(plan.steps)])
+    done = 0
+    if (before := _place_before(run.progress, which, loop)) is not None:
+        if before.order != plan.digest or before.done > len(plan.steps):
+            raise UsageError(
+                f"The state was saved after {before.done} steps of an epoch that had other samples, or another order.",
+                "Use the same data set, batch size and seed, or another name for a new run.",
+            )
+        done = before.done
+    _check_norms(run, [len(samples) for samples in plan.steps], plan.batch_size)
+    testify_begin(run, loader, plan)
+    return PlannedSteps(loader, plan, run.machinery.ledger.step + 1 - done, done)
+
+
+def _begin_stream(run: RunState, loader: PreparedStream, which: int, loop: int) -> StreamedSteps:
+    progress, machinery = run.progress, run.machinery
+    epoch = loader.begin_epoch()
+    _agree(run, [loader.digest, 0, 0])
+    before, saved, progress.goes_on_stream = _place_before(progress, which, loop), progress.goes_on_stream, None
+    done, order = (before.done, before.order) if before is not None else (0, NOTHING_READ)
+    testify_begin(run, loader, None)
+    steps = loader.training(
+        epoch,
+        Place(machinery.ledger.step + 1 - done, done, order),
+        saved,
+        with_state=progress.automatic.is_on or progress.rescue.is_on,
+        elsewhere=machinery.streams.elsewhere,
+    )
+    if steps.goes_on_by and machinery.transport.rank == 0:
+        say(f"{type(loader.dataset).__name__} goes on after {done} steps of the epoch by {steps.goes_on_by}.")
+    return steps
+
+
+def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
+    """Whether there is another step. Of a stream, the ranks compare what they have read for it.
+
+    Raises:
+        UsageError: on every rank, when they have read different samples, or a different number of them.
+    """
+    if isinstance(steps, StreamedSteps) and not run.setup.mesh.asynchronous:
+        block = steps.look()
+        told = run.machinery.transport.all_gather_object([block.size, block.after], "run.steps samples", where())
+        for rank, (size, after) in enumerate(told):
+            if [size, after] != told[0]:
+                raise UsageError(
+                    f"The stream is not the same on every rank: in step {steps.done + 1} of the epoch, rank 0 has read "
+                    f"{told[0][0]} samples and rank {rank} {'others' if size == told[0][0] else size}.",
+                    f"Do not split by rank: lockstep cuts for all ranks. {HOW_TO_SHUFFLE}",
+                )
+    return not steps.is_over
+
+
+def _agree(run: RunState, told: list[Any]) -> None:
+    """Agree with the other ranks on the order, and check that they have the same models."""
+    agree_on_order(run.machinery, told, "run.steps")
     sums = run.machinery.strategy.checksums()
     check_replicas(run, run.machinery.transport.all_gather_object(sums, "run.steps replicas", where()))
-    if not plan.steps:
-        raise UsageError(
-            f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than "  # type: ignore[arg-type]
-            f"batch_size={loader.batch_size}, and drop_last=True leaves them out.",
-            "Use a smaller batch_size or drop_last=False.",
-        )
-    return plan
 
 
-def _steps_done(progress: Progress, which: int, loop: int, plan: EpochPlan) -> int:
-    """How many steps of this epoch a loaded state has behind it."""
+def _count_of(loader: PreparedLoader) -> int | str:
+    return "too few" if isinstance(loader, PreparedStream) else len(loader.dataset)  # type: ignore[arg-type]
+
+
+def _place_before(progress: Progress, which: int, loop: int) -> InsideEpoch | None:
+    """Where in this epoch a loaded state was saved; None where the epoch begins."""
     before, progress.goes_on = progress.goes_on, None
-    if before is None:
-        return 0
-    if (before.loader, before.loop) != (which, loop):
+    if before is not None and (before.loader, before.loop) != (which, loop):
         raise UsageError(
             f"The state was saved in the steps of loader {before.loader + 1} and of run.epochs number {before.loop}, but "
             f"this is loader {which + 1} and number {loop}.",
             "Keep the loops as they were, and prepare the loaders in the same order.",
         )
-    if before.order != plan.digest or before.done > len(plan.steps):
-        raise UsageError(
-            f"The state was saved after {before.done} steps of an epoch that had other samples, or another order.",
-            "Use the same data set, batch size and seed, or another name for a new run.",
-        )
-    return before.done
+    return before
 
 
 def _refuse_counters(progress: Progress) -> None:
@@ -200,17 +265,23 @@ def counter_of_steps(progress: Progress) -> str:
     return counter_of(steps) if steps is not None else ""
 
 
-def _check_norms(progress: Progress, steps: Sequence[StepPlan]) -> None:
+def _check_norms(run: RunState, sizes: Sequence[int], batch_size: int) -> None:
     """Raise `UsageError` when layers that exchange in every lane would meet an empty one."""
-    if has_synchronised_norm(progress.models) and (
-        objection := objection_to_steps([step.cut.samples for step in steps])
-    ):
-        raise objection
+    if has_synchronised_norm(run.progress.models):
+        cut = Cut(batch_size, run.setup.placement.num_lanes)
+        if objection := objection_to_steps([cut.sizes(size) for size in sizes]):
+            raise objection
 
 
-def agree_on_order(machinery: Machinery, plan: EpochPlan, call: str) -> None:
-    """Raise `UsageError` on every rank when the ranks would take different samples or orders."""
-    told = machinery.transport.all_gather_object([plan.digest, plan.num_samples, len(plan.steps)], call, where())
+def agree_on_order(machinery: Machinery, mine: list[Any], call: str) -> None:
+    """Raise `UsageError` on every rank when the ranks would take different samples or orders.
+
+    Args:
+        machinery: the run's.
+        mine: a hash of the order, the number of samples, and of steps.
+        call: the user's.
+    """
+    told = machinery.transport.all_gather_object(mine, call, where())
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(
@@ -241,17 +312,17 @@ def _count_step(run: RunState, num_samples: int) -> None:
     run.machinery.ledger.publish()
 
 
-def _check_samples(run: RunState, plan: EpochPlan, num_mine: int) -> None:
+def _check_samples(run: RunState, steps: PlannedSteps | StreamedSteps) -> None:
     mine = [
-        num_mine if run.setup.counts else 0,
+        steps.mine if run.setup.counts else [0, 0],
         run.machinery.written.take() if run.machinery.written is not None else {},
     ]
     told = run.machinery.transport.all_gather_object(mine, "epoch end", where())
     say_written(run.machinery, [paths for _, paths in told])
-    count = sum(number for number, _ in told)
-    if count != plan.num_samples:
-        raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {plan.num_samples}.")
-    run.progress.epochs_seen.append(plan.num_samples)
+    count, hashes = (sum(numbers) for numbers in zip(*(used for used, _ in told), strict=True))
+    if [count, hashes & MASK] != steps.whole:
+        raise PromiseBroken(f"The ranks trained on {count} samples of an epoch of {steps.num_samples}, or on others.")
+    run.progress.epochs_seen.append(steps.num_samples)
 
 
 def say_written(machinery: Machinery, everyone: list[dict[str, str]]) -> None:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import UsageError
 from lockstep.feed.acceptance import leftover_of, refuse_unsupported
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.sample_hash import dataset_digest
+from lockstep.feed.stream import PreparedStream
 from lockstep.handover.arithmetic import arithmetic_text, why_not_exact
 from lockstep.layout.cut import Cut
 from lockstep.notices import say
@@ -175,12 +176,14 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
         device=run.setup.device,
         per_sample=witness_plain,
     )
-    prepared = PreparedLoader(loader, standing, lambda prepared: evaluate(run, prepared))
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    kind = PreparedStream if is_stream else PreparedLoader
+    prepared = kind(loader, standing, lambda prepared: evaluate(run, prepared))
     if (said := leftover_of(loader)) and run.setup.environment.position.rank == 0:
         say(said)
     with run.machinery.streams.elsewhere():
         seed_process(run.setup.seed)
-        mine = [len(loader.dataset), dataset_digest(loader.dataset)]  # type: ignore[arg-type]
+        mine = _told(loader.dataset) if not is_stream else [0, type(loader.dataset).__name__]
     for rank, theirs in enumerate(run.machinery.transport.all_gather_object(mine, "prepare loader")):
         if theirs[0] != mine[0]:
             raise UsageError(
@@ -196,6 +199,10 @@ def _loader(run: RunState, loader: DataLoader[Any]) -> PreparedLoader:
             )
     run.progress.loaders.append(prepared)
     return prepared
+
+
+def _told(dataset: Any) -> list[Any]:
+    return [len(dataset), dataset_digest(dataset)]
 
 
 def _write_decisions(run: RunState) -> None:

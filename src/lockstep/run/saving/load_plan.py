@@ -25,14 +25,17 @@ from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.checkpoint.tensor_file import CODES, TensorFile
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
+from lockstep.feed.stream import SavedStream
 from lockstep.notices import say
 from lockstep.regular_file import read_regular
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
+from lockstep.run.position.ledger import Ledger
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    STREAM,
     TRACKED,
     VALUE,
     counters,
@@ -44,7 +47,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers", BODY_STREAMS)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -83,7 +86,8 @@ class LoadPlan:
         """Names of tracked objects that the state does not have."""
         self._counters = self._decode(self._documents["the run"])
         self._streams = self._decode(self._documents["random numbers"])
-        self._body_streams = self._documents.get(BODY_STREAMS) and self._decode(self._documents[BODY_STREAMS])
+        self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
+        self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
         self._check_own()
         for label, model in labelled(run.progress.models, "model"):
             self._add_model(label, model)
@@ -293,16 +297,32 @@ class LoadPlan:
         ledger.step, ledger.epoch = saved["step"], saved["epoch"]
         ledger.num_losses, ledger.loss = saved["num_losses"], saved["loss"]
         run.progress.epochs_seen[:] = saved["epochs_seen"]
+        run.progress.accounts[:], run.progress.goes_on_stream = saved.get("accounts", []), self._stream
         run.progress.goes_on = InsideEpoch(**saved["inside"]) if saved.get("inside") else None
         if saved.get("tallies") is not None:
             run.progress.tallies.restore(saved["tallies"])
-        run.progress.resumed = epochs, step = len(run.progress.epochs_seen), ledger.step
+        run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
-            finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {step}"
-            inside = f"in epoch {ledger.epoch}, after step {step}"
-            say(f"the run goes on {inside if saved.get('inside') else finished}")
+            _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
         for loader, before in zip(run.progress.loaders, saved["loaders"], strict=True):
             loader.epochs_begun = before["epochs_begun"]
+
+
+def _say_place(epochs: int, ledger: Ledger, *, inside: bool) -> None:
+    finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {ledger.step}"
+    say(f"the run goes on {f'in epoch {ledger.epoch}, after step {ledger.step}' if inside else finished}")
+
+
+def saved_stream(told: Any) -> SavedStream | None:
+    """How a data set goes on by itself.
+
+    Raises:
+        UsageError: when lockstep does not write that.
+    """
+    saved = SavedStream(**told) if told is not None else None
+    if saved is not None and not all(type(one) is int and one >= 0 for one in (saved.position, saved.size)):
+        raise UsageError("its place of the data set is not described the way lockstep does it.", UNCHANGED)
+    return saved
 
 
 def made(run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> LoadPlan:

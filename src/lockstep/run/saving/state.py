@@ -21,12 +21,14 @@ from lockstep.caller import where
 from lockstep.checkpoint.completion import complete
 from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
+from lockstep.checkpoint.exact_json import encode
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import check_replicas
 from lockstep.run.position.inside_epoch import InsideEpoch
@@ -37,6 +39,7 @@ from lockstep.transport.alone import AloneTransport
 from lockstep.transport.together import Together
 
 BODY_STREAMS = "random numbers of the epoch"
+STREAM = "place of the data set"
 SAVE = "run.save_state"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
@@ -134,12 +137,22 @@ def collect(
         contents.add(name, thing.state_dict() if stateful else thing, OTHER_TENSORS, label=label_of(name))
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
     _add_kept(contents, run, at)
-    contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
+    _add_place(contents, run, dict(told), is_now=at is None)
     streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
     if told["inside"] is not None and run.progress.epochs.in_body:
         contents.add(BODY_STREAMS, run.progress.body_streams, OTHER_TENSORS, of_main=True)
     return contents
+
+
+def _add_place(contents: Contents, run: RunState, told: dict[str, Any], *, is_now: bool) -> None:
+    """The counters, and what a data set that is iterated keeps itself of its place in the epoch."""
+    if (stream := told.pop("stream", None)) is not None:
+        contents.add(STREAM, stream, OTHER_TENSORS, of_main=True)
+    steps = run.progress.reading() if run.progress.reading is not None else None
+    if told["inside"] is not None and is_now and steps is not None:
+        told["account"] = {"loader": told["inside"]["loader"], **steps.account()}
+    contents.add("the run", told, OTHER_TENSORS, of_main=run.setup.mesh.asynchronous)
 
 
 def _add_gradients(tensors: TensorSet, run: RunState, names: Mapping[int, str]) -> None:
@@ -198,18 +211,32 @@ def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = T
         "num_losses": ledger.num_losses,
         "loss": ledger.loss,
         "epochs_seen": list(run.progress.epochs_seen),
+        "accounts": list(run.progress.accounts),
         "epochs": run.progress.epochs.position(inside=inside is not None),
         "inside": None if inside is None else asdict(inside),
+        "stream": _stream(run.progress) if inside is not None else None,
         **({"tallies": run.progress.tallies.encode(inside=inside is not None)} if with_tallies else {}),
         "loaders": [
             {
                 "epochs_begun": loader.epochs_begun - (going is not None and going.loader == number),
-                "samples": len(loader.dataset),  # type: ignore[arg-type]
+                "samples": None if isinstance(loader, PreparedStream) else len(loader.dataset),  # type: ignore[arg-type]
                 "batch_size": loader.batch_size,
             }
             for number, loader in enumerate(run.progress.loaders)
         ],
     }
+
+
+def _stream(progress: Progress) -> dict[str, Any] | None:
+    """What the data set itself keeps of its place in the epoch; None where it has no `state_dict`, or an odd one."""
+    steps = progress.reading() if progress.reading is not None else None
+    saved = progress.goes_on_stream or (steps.saved if steps is not None else None)
+    told = None if saved is None else {name: getattr(saved, name) for name in ("state", "position", "size", "after")}
+    try:
+        encode(told, STREAM, lambda path, _: path)
+    except UsageError:
+        return None  # it is read from its beginning again
+    return told
 
 
 def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:

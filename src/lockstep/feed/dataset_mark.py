@@ -21,7 +21,8 @@ _NOT_INSIDE = (type, Tensor, FunctionType, ModuleType)
 def mark_of(dataset: Any) -> Mark:
     """Equal for two moments if nothing that is looked at has changed in between."""
     found: list[Any] = []
-    left, seen = [dataset], set()
+    left: list[Any] = [dataset]
+    seen: set[int] = set()
     while left and len(seen) < MOST_OBJECTS:
         one = left.pop()
         if id(one) in seen:
@@ -40,5 +41,5 @@ def _seen(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Tensor):
-        return (id(value), value._version)
+        return (id(value), -1 if value.is_inference() else value._version)  # noqa: SLF001 - the counter of writes
     return (id(value), len(value) if isinstance(value, list | tuple | dict | set) else 0)

@@ -7,11 +7,11 @@ may have taken along.
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
 from multiprocessing.connection import wait
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -39,7 +39,7 @@ TOO_MANY_FILES = (
 
 def is_out_of_files() -> bool:
     """Whether this process could hardly open another file: then batches cannot come from workers."""
-    return len(os.listdir("/proc/self/fd")) + 10 > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return len(list(Path("/proc/self/fd").iterdir())) + 10 > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class WorkerBatches(WorkerIterator):
@@ -93,7 +93,7 @@ class WorkerBatches(WorkerIterator):
 
     def _get_data(self) -> Any:
         try:
-            return super()._get_data()
+            return super()._get_data()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if str(error).startswith("Pin memory thread"):
                 self._wait_for_end()
@@ -103,7 +103,7 @@ class WorkerBatches(WorkerIterator):
 
     def _process_data(self, *data: Any, **named: Any) -> Any:
         self.has_arrived = True
-        return super()._process_data(*data, **named)
+        return super()._process_data(*data, **named)  # type: ignore[no-untyped-call]
 
     def _shutdown_workers(self) -> None:
         if self._shutdown or sys.is_finalizing():
@@ -127,7 +127,7 @@ class WorkerBatches(WorkerIterator):
         """
         codes = [worker.exitcode for worker in self._workers]
         return [
-            (number, self._workers[number].pid, code)
+            (number, self._workers[number].pid or 0, code)
             for number, code in enumerate(codes)
             if code or (code == 0 and not self._shutdown and self._workers_status[number])
         ]
@@ -161,8 +161,9 @@ class WorkerBatches(WorkerIterator):
     def awaited_line(self) -> str:
         """Ask it for its line, by a signal; empty if it tells none. A system call of the user's may end early by that."""
         number = self._awaited()
-        line = self._under_way.line_of(number, self._workers[number].pid)
-        return f"at {line} (worker pid {self._workers[number].pid})" if line else ""
+        pid = self._workers[number].pid or 0
+        line = self._under_way.line_of(number, pid)
+        return f"at {line} (worker pid {pid})" if line else ""
 
     def _awaited(self) -> int:
         """The worker that has the next batch; or another one that is fetching something, if that one is not."""
@@ -190,7 +191,7 @@ class InnerLoader(DataLoader[Any]):
     def kept(self) -> WorkerBatches | None:
         """The iterator that lives from epoch to epoch, with `persistent_workers`."""
         kept: Any = self._iterator
-        return kept
+        return kept  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
         self._seed = self._stream.get_state()

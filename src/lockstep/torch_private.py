@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from torch.utils import _python_dispatch as dispatching
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as WorkerIterator
 
-__all__ = ["BatchNorm", "FakeTensor", "Norm", "PythonCallbackWork", "TorchDispatchMode", "dispatching", "pytree"]
+__all__ = [
+    "BatchNorm",
+    "FakeTensor",
+    "Norm",
+    "PythonCallbackWork",
+    "TorchDispatchMode",
+    "WorkerIterator",
+    "dispatching",
+    "pytree",
+]
 
 COMPILER = "torch._dynamo"
 """The module that torch's optimizers import, which takes more than a second."""
@@ -56,7 +66,7 @@ class PrivateName:
         return found
 
 
-BACK_END, STAGES = "the backend lockstep", "model_parallel and pipeline"
+BACK_END, STAGES, WORKERS = "the backend lockstep", "model_parallel and pipeline", "replacing loader workers"
 
 PLACES = {
     # of the backend and the transport
@@ -116,6 +126,9 @@ PLACES = {
     "loader_worker": PrivateName(
         "torch.utils.data._utils.worker", "", "IterableDataset: reading all of it in each loader worker"
     ),
+    # of the feed
+    "WorkerIterator": PrivateName("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter", WORKERS),
+    "remove_worker_pids": PrivateName("torch._C", "_remove_worker_pids", WORKERS),
     # of the launcher
     "open_shared_storage": PrivateName("torch", "UntypedStorage._new_shared_fd_cpu", "lockstep.spawn: shared tensors"),
     "call_when_cuda_starts": PrivateName("torch.cuda", "_lazy_call", "the launcher: each rank on a GPU of its own"),
@@ -159,10 +172,13 @@ ATTRIBUTES = (
     Attributes(
         "torch.autograd.profiler.record_function", "_call_end_callbacks_on_future", f"{BACK_END}: what profiles show"
     ),
-    Attributes("torch.utils.data.DataLoader", "_get_iterator", "refusing loaders that cannot be cut"),
     Attributes(
         "torch.utils.data._utils.worker", "_worker_info", "IterableDataset: reading all of it in each loader worker"
     ),
+    Attributes(
+        "torch.utils.data.DataLoader", "_get_iterator _iterator", f"refusing loaders that cannot be cut; {WORKERS}"
+    ),
+    Attributes("DataLoader's iterator", "_reset _try_get_data _process_data _shutdown_workers", WORKERS),
 )
 
 
@@ -283,6 +299,7 @@ def _examples(*, compiler: bool) -> dict[str, Any]:
         "torch.autocast": torch.autocast("cpu", enabled=False),
         "torch.utils.data.DataLoader": importlib.import_module("torch.utils.data").DataLoader([0]),
         "torch.utils.data._utils.worker": importlib.import_module("torch.utils.data._utils.worker"),
+        "DataLoader's iterator": PLACES["WorkerIterator"].find(),
     }
     if compiler:
         examples["torch._dynamo.OptimizedModule"] = torch.compile(torch.nn.Linear(1, 1), backend="eager")

@@ -6,35 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep.feed.copy_stream import Copy, CopyStream
-from lockstep.feed.under_way import UnderWay, blamed, killed_worker
 
 
 class Batches(Iterator[Any]):
     """Batches as the DataLoader yields them, for ranks on the CPU.
 
     Args:
-        fetched: the DataLoader's iterator.
-        under_way: what its workers are fetching; None if there are no workers.
+        fetched: the DataLoader's iterator, or one over its workers' batches.
     """
 
-    def __init__(self, fetched: Iterator[Any], under_way: UnderWay | None = None) -> None:
-        self._fetched, self._fetching = fetched, under_way
+    def __init__(self, fetched: Iterator[Any]) -> None:
+        self._fetched = fetched
 
     def __next__(self) -> Any:
-        return self._fetch()
-
-    def _fetch(self) -> Any:
-        try:
-            return next(self._fetched)
-        except (RuntimeError, OSError, EOFError) as error:
-            if self._fetching is None:
-                raise
-            failure = killed_worker(self._fetched, error) or error
-            if type(failure) is RuntimeError and str(failure).startswith("DataLoader "):
-                failure.add_note(self._fetching.told(blamed(self._fetched)))
-            if failure is error:
-                raise
-            raise failure from error
+        return next(self._fetched)
 
     def look_ahead(self) -> None:
         """Begin with the next batch, now that the current lane's work is queued. Draws from the process's random
@@ -53,10 +38,8 @@ class CopiedBatches(Batches):
             the script changes between steps.
     """
 
-    def __init__(
-        self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool, under_way: UnderWay | None = None
-    ) -> None:
-        super().__init__(fetched, under_way)
+    def __init__(self, fetched: Iterator[Any], copies: CopyStream, *, ahead: bool) -> None:
+        super().__init__(fetched)
         self._copies, self._ahead = copies, ahead
         self._under_way: list[Copy] = []
         self._failure: Exception | None = None
@@ -66,13 +49,13 @@ class CopiedBatches(Batches):
             failure, self._failure = self._failure, None
             raise failure
         if not self._under_way:
-            self._under_way.append(self._copies.begin(self._fetch()))
+            self._under_way.append(self._copies.begin(next(self._fetched)))
         return self._copies.hand_over(self._under_way.pop())
 
     def look_ahead(self) -> None:
         if not self._ahead or self._under_way or self._failure is not None:
             return
         try:
-            self._under_way.append(self._copies.begin(self._fetch()))
+            self._under_way.append(self._copies.begin(next(self._fetched)))
         except Exception as failure:  # noqa: BLE001 - the end, or a data set's error: raised with the next batch
             self._failure = failure

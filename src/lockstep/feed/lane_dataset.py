@@ -14,17 +14,22 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from lockstep.errors import SAMPLE_NOTE
-from lockstep.feed.under_way import UnderWay
+from lockstep.feed.under_way import COLLATING, ONE, SEVERAL, UnderWay, note
 
 PR_SET_PDEATHSIG = 1
+MOST_SHOWN = 8
+TOGETHER_NOTE = "lockstep: while fetching samples {index} of the data set at once"
+COLLATE_NOTE = "lockstep: while collating samples {index} of the data set"
 
 
 class LaneIndices(list[Any]):
     """The indices of one lane of one step, with the keys of the random streams for fetching them."""
 
-    def __init__(self, indices: Iterable[Any], key: int, sample_keys: list[int] | None = None) -> None:
+    def __init__(self, indices: Iterable[Any], key: int, sample_keys: list[int] | None = None, place: str = "") -> None:
         super().__init__(indices)
         self.key = key
+        self.place = place
+        """For people: `epoch 2, step 13`."""
         self.sample_keys = sample_keys
         """If given, each sample is fetched with its own stream: used to compare different cuts."""
 
@@ -42,6 +47,8 @@ class LaneDataset(Dataset[Any]):
         self.dataset = dataset
         self._seed_process = seed_process
         self.under_way = under_way
+        self.present = LaneIndices((), 0)
+        """What was fetched last."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -51,19 +58,22 @@ class LaneDataset(Dataset[Any]):
 
     def __getitems__(self, indices: LaneIndices) -> list[Any]:
         """Return the samples of one lane."""
-        samples = self._lane(indices)
+        self.present = indices
         if self.under_way is not None:
-            self.under_way.end()
-        return samples
+            self.under_way.enter(indices.place)
+        try:
+            return self._lane(indices)
+        finally:
+            if self.under_way is not None:
+                self.under_way.end()
 
     def _lane(self, indices: LaneIndices) -> list[Any]:
         self._seed_process(indices.key)
         together = getattr(self.dataset, "__getitems__", None)
         if together is not None and indices.sample_keys is None:
             if self.under_way is not None:
-                self.under_way.begin(indices[0], several=len(indices) > 1)
-            samples: list[Any] = together(list(indices))
-            return samples
+                self.under_way.begin(indices[0], SEVERAL if len(indices) > 1 else ONE)
+            return self._together(together, list(indices))
         keys: Sequence[int | None] = indices.sample_keys or [None] * len(indices)
         return [self._one(index, key) for index, key in zip(indices, keys, strict=True)]
 
@@ -75,13 +85,51 @@ class LaneDataset(Dataset[Any]):
         try:
             return self.dataset[index]
         except Exception as error:
-            error.add_note(SAMPLE_NOTE.format(index=index))
+            error.add_note(note(SAMPLE_NOTE, index, self.present.place))
+            raise
+
+    def _together(self, fetch: Callable[[list[Any]], list[Any]], indices: list[Any]) -> list[Any]:
+        try:
+            return fetch(indices)
+        except Exception as error:
+            error.add_note(note(TOGETHER_NOTE, shown(indices), self.present.place))
             raise
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("dataset", "_seed_process", "under_way"):
+        if name in ("dataset", "_seed_process", "under_way", "present"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+class Collate:
+    """A `collate_fn` that names the samples which the user's cannot put together.
+
+    Args:
+        dataset: what fetches the samples, in the same process.
+        collate_fn: the user's, or torch's.
+    """
+
+    def __init__(self, dataset: LaneDataset, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self._dataset, self._collate_fn = dataset, collate_fn
+
+    def __call__(self, samples: list[Any]) -> Any:
+        indices, under_way = self._dataset.present, self._dataset.under_way
+        if under_way is not None and indices:
+            under_way.begin(indices[0], COLLATING)
+        try:
+            return self._collate_fn(samples)
+        except Exception as error:
+            error.add_note(note(COLLATE_NOTE, shown(indices), indices.place))
+            raise
+        finally:
+            if under_way is not None:
+                under_way.end()
+
+
+def shown(indices: Sequence[Any]) -> str:
+    """`3, 17, 20`; of many the first ones."""
+    more = len(indices) - MOST_SHOWN
+    return ", ".join(map(str, indices[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 class DieWithRank:

@@ -19,9 +19,11 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from lockstep.feed.acceptance import refuse_unsupported
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
-from lockstep.feed.lane_dataset import DieWithRank, LaneDataset, LaneIndices
+from lockstep.feed.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
+from lockstep.feed.lasting_batches import LastingBatches
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
 from lockstep.feed.under_way import UnderWay
+from lockstep.feed.worker_batches import InnerLoader
 from lockstep.layout.cut import Cut, StepCut
 from lockstep.layout.stream_key import Domain, stream_key
 
@@ -73,6 +75,10 @@ class _Assigned(Sampler[LaneIndices]):
     """The batch sampler of an inner loader: this rank's parts, replaced for each epoch."""
 
     parts: Sequence[LanePart] = ()
+
+    def assign(self, parts: Sequence[LanePart]) -> None:
+        """Let the next iteration be over `parts`."""
+        self.parts = parts
 
     def __iter__(self) -> Iterator[LaneIndices]:
         return (part.indices for part in self.parts)
@@ -160,17 +166,22 @@ class PreparedLoader(DataLoader[Any]):
         sample_keys = None
         if standing.per_sample:
             sample_keys = [stream_key(standing.seed, Domain.FETCH, str(index)) for index in indices]
-        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys)
+        where = f"evaluation, batch {step + 1}" if evaluation else f"epoch {self.epochs_begun}, step {step}"
+        return LaneIndices(indices, stream_key(standing.seed, Domain.FETCH, *place), sample_keys, where)
 
     def fetch(self, parts: Sequence[LanePart], evaluation: bool) -> Batches:
         """Fetch the batches of `parts`, in order, to the rank's device."""
         inner, assigned = self._inner_loader("evaluation" if evaluation else "training")
-        assigned.parts = parts
-        under_way = inner.dataset.under_way  # type: ignore[attr-defined]
+        fetched: Iterator[Any]
+        if isinstance(inner, InnerLoader):
+            fetched = LastingBatches(inner, parts, assigned.assign)
+        else:
+            assigned.assign(parts)
+            fetched = iter(inner)
         if self.standing.device.type == "cpu":
-            return Batches(iter(inner), under_way)
+            return Batches(fetched)
         self._copies = self._copies or CopyStream(self.standing.device)
-        return CopiedBatches(iter(inner), self._copies, ahead=self.num_workers > 0, under_way=under_way)
+        return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
     def has_fetched(self, purpose: str) -> bool:
         """Whether any rank has fetched batches for "training" or "evaluation"."""
@@ -186,9 +197,11 @@ class PreparedLoader(DataLoader[Any]):
                 settings["pin_memory"] = True  # torch's default is False; only pinned memory is copied during compute
             under_way = UnderWay(self.num_workers) if self.num_workers else None
             dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
+            settings |= {"batch_sampler": assigned, "collate_fn": Collate(dataset, self.collate_fn), "in_order": True}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._inner[purpose] = (DataLoader(dataset, batch_sampler=assigned, **settings), assigned)
+                inner = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
+            self._inner[purpose] = (inner, assigned)
         return self._inner[purpose]
 
 

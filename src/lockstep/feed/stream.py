@@ -22,9 +22,11 @@ from lockstep.errors import UsageError
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.lane_dataset import LaneIndices
+from lockstep.feed.lasting_batches import unreplaced
 from lockstep.feed.loader import LanePart, PreparedLoader, Standing, StepPlan
 from lockstep.feed.stream_dataset import NOTHING_READ, Kept, OneWorker, Request, Resumption, StreamDataset, as_it_is
 from lockstep.feed.under_way import UnderWay
+from lockstep.feed.worker_batches import InnerLoader
 from lockstep.layout.cut import Cut
 from lockstep.layout.stream_key import Domain, stream_key
 
@@ -203,7 +205,7 @@ class PreparedStream(PreparedLoader):
                 yield replace(first, block=(block := first.block + number), kept=kept(block), resumption=resumption)
 
         requests.requests = wanted()
-        found = Batches(iter(reading), reading.dataset.under_way)  # type: ignore[attr-defined]
+        found = unreplaced(reading) if isinstance(reading, InnerLoader) else iter(reading)
         return (Block(**block) for block in found)
 
     def _reading(self, purpose: str) -> tuple[DataLoader[Any], _Requests]:
@@ -213,6 +215,7 @@ class PreparedStream(PreparedLoader):
                 settings["worker_init_fn"] = OneWorker(self.worker_init_fn)
             if self.standing.device.type == "cuda":
                 settings["pin_memory"] = True
+            under_way = UnderWay(self.num_workers) if self.num_workers else None
             dataset = StreamDataset(
                 self.dataset,
                 self.standing.seed,
@@ -220,12 +223,13 @@ class PreparedStream(PreparedLoader):
                 self.samples_per_step,
                 drop_last=self.drop_last,
                 collate_fn=self.collate_fn,
-                under_way=UnderWay(self.num_workers) if self.num_workers else None,
+                under_way=under_way,
             )
             requests = _Requests()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                reading = DataLoader(dataset, batch_size=None, sampler=requests, collate_fn=as_it_is, **settings)
+                settings |= {"batch_size": None, "sampler": requests, "collate_fn": as_it_is}
+                reading = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
             self._readings[purpose] = (reading, requests)
         return self._readings[purpose]
 

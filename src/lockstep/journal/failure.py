@@ -21,9 +21,9 @@ from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.visible import visible_lines
 
-_SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(\S+)"))
+_SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
-_LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PEER = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
@@ -62,6 +62,8 @@ class Failure:
     """time.monotonic_ns() when it was caught."""
     fix: str = ""
     """The fix of a UsageError, whose problem is `error`; empty for others."""
+    sample_place: str = ""
+    """Where the sample came: `epoch 2, step 13`."""
 
     @property
     def mistake(self) -> tuple[str, str]:
@@ -98,6 +100,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         file=file,
         line=line,
         sample=sample.group(1) if sample else None,
+        sample_place=(sample.group(2) or "") if sample else "",
         time_ns=time.monotonic_ns(),
     )
 

@@ -176,9 +176,11 @@ class N(Dataset):
         return torch.arange(8.0).sin() * i / 100, i % 3
 run = lockstep.init(seed=1, lanes=6, threads=1)
 m = torch.nn.Linear(8, 3); o = torch.optim.AdamW(m.parameters())
-m, o, l = run.prepare(m, o, DataLoader(N(), batch_size=24, shuffle=True, num_workers=1))
+data = N()
+m, o, l = run.prepare(m, o, DataLoader(data, batch_size=24, shuffle=True, num_workers=1))
 for e in run.epochs(2):
     for s in run.steps(l):
+        data.step = s.number  # a new worker would have another data set than the one before
         for x, y in s: run.backward(F.cross_entropy(m(x), y))
         o.step(); o.zero_grad()
 """

@@ -122,7 +122,8 @@ def _body(end: RankEnd, evidence: Evidence) -> list[str]:
     if end.failure is not None:
         lines += ["", *_indented(end.failure.traceback), ""]
         if end.failure.sample is not None:
-            lines.append(f"{INDENT}sample: number {end.failure.sample} of the data set")
+            place = f" ({end.failure.sample_place})" if end.failure.sample_place else ""
+            lines.append(f"{INDENT}sample: number {end.failure.sample} of the data set{place}")
     elif end.signal:
         if evidence.kill_reason:
             lines.append(f"{INDENT}why: {evidence.kill_reason}")

@@ -1,0 +1,114 @@
+"""A loader worker that dies in a running script is replaced inside its rank; the run ends with the same bits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, run_script
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = """
+import ctypes, os, signal, sys, torch, torch.nn.functional as F
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset
+import lockstep
+HOW, OPTIONS = sys.argv[1], eval(sys.argv[2])
+
+class Numbers(Dataset):
+    def __init__(self, name, dies_at):
+        self.name, self.dies_at = name, dies_at
+    def __len__(self): return 100
+    def __getitem__(self, i):
+        mark = Path(f"dead-{self.name}-{i}")
+        if HOW and i in self.dies_at and (HOW == "always" or not mark.exists()):
+            mark.touch()
+            if HOW == "SIGSEGV": ctypes.string_at(0)
+            if HOW == "_exit": os._exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.rand(8) * i / 100, i % 3
+
+def main():
+    run = lockstep.init(seed=1, lanes=6, threads=1)
+    m = torch.nn.Linear(8, 3); o = torch.optim.AdamW(m.parameters(), lr=0.01)
+    options = {"batch_size": 24, "num_workers": 2, **OPTIONS}
+    m, o, l, held_out = run.prepare(
+        m, o, DataLoader(Numbers("train", (3, 70)), shuffle=True, **options), DataLoader(Numbers("eval", (50,)), **options)
+    )
+    for e in run.epochs(2):
+        for s in run.steps(l):
+            for x, y in s: run.backward(F.cross_entropy(m(x), y))
+            o.step(); o.zero_grad()
+        tally = run.tally()
+        for x, y in held_out: tally.add(loss=F.cross_entropy(m(x), y))
+        loss = float(tally.mean()["loss"]).hex()
+        if run.is_main: print(loss)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def train(place: Path, how: str, ranks: int, options: str = "{}") -> Finished:
+    place.mkdir(exist_ok=True)
+    return run_script(place, SCRIPT, "-n", str(ranks), args=(how, options))
+
+
+def ends(finished: Finished) -> tuple[str, str]:
+    found = re.search(r"^bits +(sha256:\w+)$", finished.err, re.MULTILINE)
+    assert finished.code == 0, finished.err
+    assert found is not None, finished.err
+    return found.group(1), finished.out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return ends(train(tmp_path_factory.mktemp("straight"), "", 1))
+
+
+@pytest.mark.parametrize(
+    ("how", "ranks", "options"),
+    [
+        ("SIGKILL", 2, "{}"),
+        *(
+            pytest.param(how, ranks, options, marks=pytest.mark.thorough)
+            for how, ranks, options in [
+                ("SIGKILL", 1, "{}"),
+                ("SIGSEGV", 1, "{}"),
+                ("SIGSEGV", 2, "{'persistent_workers': True}"),
+                ("_exit", 1, "{'persistent_workers': True}"),
+                ("_exit", 2, "{'multiprocessing_context': 'forkserver'}"),
+                ("SIGKILL", 2, "{'multiprocessing_context': 'spawn', 'persistent_workers': True}"),
+            ]
+        ),
+    ],
+)
+def test_workers_that_die_are_replaced_and_no_rank_is(
+    tmp_path: Path, undisturbed: tuple[str, str], how: str, ranks: int, options: str
+) -> None:
+    finished = train(tmp_path, how, ranks, options)
+    assert ends(finished) == undisturbed
+    assert len(list(tmp_path.glob("dead-*"))) == 3
+    said = "".join(finished.log(rank) for rank in range(ranks))
+    assert said.count("nothing recomputed") == 3, finished.err
+    assert re.search(
+        r"loader worker \(pid \d+\) .* while fetching sample 70 of the data set \(epoch 1, step \d\)", said
+    )
+    assert "while fetching sample 50 of the data set (evaluation, batch 3)" in said
+    assert not re.search(r"^(replace|restart) ", finished.err, re.MULTILINE)
+    assert "loader worker" in finished.err
+
+
+@pytest.mark.thorough
+def test_a_sample_that_kills_each_worker_ends_the_run_with_its_number(tmp_path: Path) -> None:
+    finished = train(tmp_path, "always", 2)
+    assert finished.code == 1
+    block = finished.err[finished.err.index("FAILED ") :]
+    assert re.search(
+        r"WorldError: A loader worker \(pid \d+\) was killed by signal 9 \(SIGKILL\) while fetching", block
+    )
+    assert re.search(r"sample: number (3|70) of the data set \(epoch 1, step \d\)", block)
+    assert not re.search(r"^(replace|restart) ", finished.err, re.MULTILINE)

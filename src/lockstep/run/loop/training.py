@@ -16,7 +16,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.loop.evaluation import say_shares
-from lockstep.run.loop.replicas import check_replicas
+from lockstep.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
@@ -155,8 +155,8 @@ def _begin_epoch(run: RunState, loader: PreparedLoader) -> EpochPlan:
     run.machinery.streams.look()
     plan = loader.plan_training()
     agree_on_order(run.machinery, plan, "run.steps")
-    sums = run.machinery.strategy.checksums()
-    check_replicas(run, run.machinery.transport.all_gather_object(sums, "run.steps replicas", where()))
+    compare(run, run.machinery.transport.all_gather_object(bits_held(run), "run.steps replicas", where()))
+    begin_checks(run)
     if not plan.steps:
         raise UsageError(
             f"The epoch has no step: the data set has {len(loader.dataset)} samples, fewer than "  # type: ignore[arg-type]

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+PAIR = 2
+
 
 @dataclass(frozen=True)
 class Damage:
@@ -19,15 +21,18 @@ class Damage:
     @property
     def what(self) -> str:
         """The rest of a sentence that begins with `rank` and the first of `ranks`."""
-        others = [f"rank {rank}" for rank in self.ranks[1:]]
-        also = f"{', '.join(others[:-1])} and {others[-1]} " if len(others) > 1 else "".join(f"{o} " for o in others)
-        joined = f"{', ' if len(others) > 1 else 'and ' if others else ''}{also}"
-        holds = "no longer hold" if others else "no longer holds"
+        holds = f"{self._others}no longer hold{'s' if len(self.ranks) == 1 else ''} the same bits"
         if self.has_majority:
-            return f"{joined}{holds} the same bits as the other ranks in {self.tensor!r}"
-        doubt = "one of the two is wrong" if len(self.ranks) == 2 else "and most of them agree on none"
-        link = ", so" if len(self.ranks) == 2 else ","
-        return f"{joined}{holds} the same bits in {self.tensor!r}{link} {doubt}"
+            return f"{holds} as the other ranks in {self.tensor!r}"
+        doubt = "so one of the two is wrong" if len(self.ranks) == PAIR else "and most of them agree on none"
+        return f"{holds} in {self.tensor!r}, {doubt}"
+
+    @property
+    def _others(self) -> str:
+        others = [str(rank) for rank in self.ranks[1:]]
+        if len(others) <= 1:
+            return f"and rank {others[0]} " if others else ""
+        return f"and {len(others)} more (ranks {', '.join(others[:-1])} and {others[-1]}) "
 
 
 def first_damage(told: Sequence[Mapping[str, str]], stages: int = 1) -> Damage | None:

@@ -108,8 +108,9 @@ def _blame(run: RunState) -> None:
     rank, strategy = run.machinery.transport.rank, run.machinery.strategy
     tensors = dict(strategy.tensors())
     names = {id(tensor): name for name, tensor in tensors.items()}
-    began = ((f"{name} before the pass", tensor) for name, tensor in strategy.tensors(only_moving=True))
-    hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names), *began)}
+    hashes = {name: tensor_hash(tensor) for name, tensor in (*tensors.items(), *_states(run, names))}
+    for name, began in strategy.tensors(only_moving=True):
+        hashes[name] = hashes.get(name, "") + tensor_hash(began)
     told = run.machinery.transport.all_gather_object(
         [run.progress.checks.agreed, hashes], "name the difference", where()
     )

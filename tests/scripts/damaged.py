@@ -56,7 +56,7 @@ class Strange(nn.Module):
         self.empty = nn.Parameter(torch.zeros(0))
         self.frozen = nn.Parameter(torch.full((3,), torch.nan), requires_grad=False)
         self.last = nn.Conv1d(2, 4, 3).to(memory_format=torch.contiguous_format)
-        nans = torch.tensor([0x7FC00001, 0x7F800001, -1, -0x80000000], dtype=torch.int32).view(torch.float32)
+        nans = torch.tensor([0x7FC00001, 0x7F800001, -1, -0x80000000], dtype=torch.int32).view(torch.float32).clone()
         for name, value in {
             "nans": nans,
             "zeros": torch.tensor([-0.0, 0.0]),
@@ -65,7 +65,7 @@ class Strange(nn.Module):
             "phases": torch.randn(3, dtype=torch.complex64),
             "graph": torch.eye(3).to_sparse(),
             "scalar": torch.tensor(1.5, dtype=torch.float16),
-            "turned": torch.randn(4, 3).t(),
+            "turned": torch.randn(4, 3).t().clone(),
         }.items():
             self.register_buffer(name, value)
 

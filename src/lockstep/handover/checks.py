@@ -13,9 +13,10 @@ MOST_STEPS = 50
 """Damage is found within this many steps."""
 LEAST_STEPS = 5
 STEP_NS = 100_000
-"""What comparing may cost per step: 0.5 % of a step of 20 ms, as summing is twice as slow on a busy machine."""
-BYTES_PER_NS = 8
-TENSOR_NS = 25_000
+"""What comparing may cost per step: 0.5 % of a step of 20 ms."""
+BYTES_PER_NS = 2
+"""As measured after a step, with cold caches and another rank that sums at the same time."""
+TENSOR_NS = 50_000
 """What a tensor costs besides its bytes, where it is summed by itself."""
 
 

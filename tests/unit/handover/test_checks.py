@@ -26,5 +26,7 @@ def test_more_to_compare_is_compared_less_often_but_within_50_steps(num_bytes: i
     assert every <= chosen_steps(num_bytes, num_tensors + 1)
 
 
-def test_an_mlp_of_a_million_parameters_with_adam() -> None:
-    assert chosen_steps(12_000_000, 12) == 18
+def test_small_models_are_compared_often_and_a_million_parameters_with_adam_every_50_steps() -> None:
+    assert chosen_steps(10_000, 8) == LEAST_STEPS
+    assert chosen_steps(1_200_000, 12) == 12
+    assert chosen_steps(12_000_000, 12) == MOST_STEPS

@@ -4,7 +4,8 @@
 LockstepError
 ├── UsageError      a mistake in the script, the options or the data: the problem and the fix, exit code 2
 ├── WorldError      the world failed: a peer died, a disk is full, a port is taken
-│   └── PeerLost    another rank is gone; never the cause, always a consequence
+│   ├── PeerLost    another rank is gone; never the cause, always a consequence
+│   └── RanksDiffer a rank no longer holds the same bits as the others
 ├── RankFailed      in the caller of `lockstep.spawn`: what one of its ranks raised
 └── PromiseBroken   lockstep broke a promise of its own: please report it
 ```
@@ -54,6 +55,28 @@ class PeerLost(WorldError):  # noqa: N818 - a state of the world, named as peopl
         super().__init__(text)
         self.is_dead = is_dead
         """Whether its process has ended without a word: then it may be replaced."""
+
+
+class RanksDiffer(WorldError):  # noqa: N818 - a state of the world, named as people say it
+    """What all ranks must hold has other bits on one rank; raised there, while the others raise `PeerLost`."""
+
+    def __init__(self, rank: int, what: str, since: str) -> None:
+        super().__init__(rank, what, since)
+        self.rank = rank
+        self.what = what
+        """The rest of the sentence that begins with the rank."""
+        self.since = since
+        """Until when the ranks agreed."""
+
+    def __str__(self) -> str:
+        return visible_lines(f"Rank {self.rank} {self.what} ({self.since}). {DIFFERENT_BITS}")
+
+
+DIFFERENT_BITS = (
+    "Memory was damaged, or the script does something on some ranks only, outside the lanes: an optimizer.step(), a "
+    "learning rate, a write. `lockstep verify` names the first step and tensor."
+)
+"""What ranks can have done that no longer hold the same bits."""
 
 
 class RankFailed(LockstepError):  # noqa: N818 - what happened, as people say it

@@ -450,8 +450,6 @@ def text_to_log():
 
 
 MISTAKES = {
-    steps_on_one_rank: "The ranks no longer hold the same model (Linear.weight differs)",
-    rate_of_rank: "The ranks no longer hold the same model (Linear.weight differs)",
     text_to_log: "A value to log or tally must be one number, but is 'small'",
     max_norm: "A parameter (0.weight) was changed inside a step's lanes",
     hidden_write: "A parameter (one of them) was changed inside a step's lanes",

@@ -23,6 +23,7 @@ from lockstep.cli.shared_options import (
 )
 from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, spellings, variable, without_meaning
 from lockstep.errors import UsageError
+from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import STATES
 from lockstep.handover.schedule import Saving, Schedule
@@ -30,7 +31,7 @@ from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.request import LaunchRequest, OnFailure, Recovery, Verbosity
+from lockstep.launch.request import LaunchRequest, OnDamage, OnFailure, Recovery, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
@@ -106,6 +107,20 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="When a rank is lost: go on with as many ranks, with fewer, or stop.",
 )
 @click.option(
+    "--on-damage",
+    "--on_damage",
+    type=click.Choice([choice.value for choice in OnDamage]),
+    default=OnDamage.RESTART.value,
+    help="When ranks no longer hold the same bits: all start again, or stop.",
+)
+@click.option(
+    "--check-every",
+    "--check_every",
+    default=None,
+    metavar="50steps|off",
+    help="How often ranks compare their bits. [default: by size]",
+)
+@click.option(
     *spellings("--max-restarts"),
     type=int,
     envvar=variable("--max-restarts"),
@@ -156,16 +171,12 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
-    recovery, grace_s = recovery_from(own["on_failure"], own["max_restarts"]), grace_from(own["grace"])
+    recovery = recovery_from(own["on_failure"], own["max_restarts"], own["on_damage"], own["check_every"])
+    grace_s = grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
-    base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
-    saving = None
-    if own["save_every"] is not None:
-        base /= own["name"]
-        claim(base)
-        saving = Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3)
+    base, saving = _place(own)
     name = own["name"] if saving is None else None
     folder = reserve_run_folder(base, name, own["script"], datetime.now().astimezone())
     return (
@@ -189,6 +200,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             why=decided.why,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
+            check_every=own["check_every"] or "",
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
@@ -213,6 +225,8 @@ OWN_OPTIONS = (
         "keep",
         "grace",
         "on_failure",
+        "on_damage",
+        "check_every",
         "max_restarts",
         "log_dir",
         "fresh",
@@ -235,8 +249,10 @@ OWN_OPTIONS = (
 )
 
 
-def recovery_from(on_failure: str, max_restarts: int | None) -> Recovery:
-    """What the options say about lost ranks.
+def recovery_from(
+    on_failure: str, max_restarts: int | None, on_damage: str = OnDamage.RESTART, check_every: str | None = None
+) -> Recovery:
+    """What the options say about lost and damaged ranks.
 
     Raises:
         UsageError: for what cannot be, or not yet.
@@ -248,7 +264,9 @@ def recovery_from(on_failure: str, max_restarts: int | None) -> Recovery:
         )
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
-    return Recovery(OnFailure(on_failure), max_restarts)
+    if check_every is not None:
+        parse_checks(check_every, "--check-every ")
+    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(on_damage))
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:
@@ -263,6 +281,16 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None) -> 
     check_name(name)
     if keep is not None and keep < 1:
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
+
+
+def _place(own: dict[str, Any]) -> tuple[Path, Saving | None]:
+    """Where run folders go; the run that saves by itself has a place of its own, which this command now holds."""
+    base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    if own["save_every"] is None:
+        return base, None
+    base /= own["name"]
+    claim(base)
+    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3)
 
 
 def grace_from(seconds: float) -> float:

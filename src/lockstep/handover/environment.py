@@ -69,6 +69,8 @@ class RankSettings:
     """What `verify` or `bench` wants recorded (`lockstep.run.witness.witness` and `meter`); empty for a normal run."""
     saving: Saving | None = None
     """Where and when the state is saved by itself, from the command line."""
+    check_every: str = ""
+    """After how many steps ranks compare what all of them hold, from the command line; empty: the script decides."""
     replaces: bool = False
     """Whether the launcher replaces a rank that dies."""
     generation: Generation | None = None

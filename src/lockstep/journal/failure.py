@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lockstep.errors import SAMPLE_NOTE, PeerLost, UsageError
+from lockstep.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.visible import visible_lines
@@ -39,6 +39,8 @@ class FailureKind(StrEnum):
     """An exception of the script."""
     WORKER = "worker"
     """A process that loads samples was killed: the machine's doing."""
+    DAMAGE = "damage"
+    """Other bits than on the other ranks: the machine's doing, or the script's."""
     PEER = "peer"
     """A consequence of another rank's end."""
 
@@ -50,7 +52,8 @@ class Failure:
     rank: int
     kind: FailureKind
     error: str
-    """The exception's type and message on one line, as Python prints them; for a UsageError the whole problem."""
+    """The exception's type and message on one line, as Python prints them; for a UsageError the whole problem; for
+    `DAMAGE` what it is, without the rank."""
     traceback: str
     """The traceback without the frames of the launcher and of runpy."""
     file: str
@@ -61,7 +64,7 @@ class Failure:
     time_ns: int
     """time.monotonic_ns() when it was caught."""
     fix: str = ""
-    """The fix of a UsageError, whose problem is `error`; empty for others."""
+    """The fix of a UsageError, whose problem is `error`; for `DAMAGE` until when all was well; empty for others."""
     sample_place: str = ""
     """Where the sample came: `epoch 2, step 13`."""
 
@@ -91,11 +94,16 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
         file, line = inner[-1] if inner else (file, line)
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
+    said, fix = summary[0], ""
+    if isinstance(error, UsageError):
+        said, fix = f"UsageError: {visible_lines(error.problem)}", visible_lines(error.fix)
+    elif isinstance(error, RanksDiffer):
+        said, fix = error.what, error.since
     return Failure(
         rank=rank,
         kind=kind_of(error),
-        error=f"UsageError: {visible_lines(error.problem)}" if isinstance(error, UsageError) else summary[0],
-        fix=visible_lines(error.fix) if isinstance(error, UsageError) else "",
+        error=said,
+        fix=fix,
         traceback=text,
         file=file,
         line=line,
@@ -111,6 +119,8 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.USAGE
     if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):
         return FailureKind.PEER
+    if isinstance(error, RanksDiffer):
+        return FailureKind.DAMAGE
     return FailureKind.WORKER if _lost_worker(error) else FailureKind.SCRIPT
 
 

@@ -4,8 +4,8 @@
     + where the culprit was  -> Loss: what happened, at which step
     + what was asked for, and the losses so far -> decide: `RestartAll` or `Stop`
 
-Machines fail, and so does memory: a killed rank, a crash, a lost loader worker are worth another try. A script that
-raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step. A
+Machines fail, and so does memory: a killed rank, a crash, a lost loader worker, a flipped bit are worth another try. A
+script that raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step. A
 script that never calls `lockstep.init` is treated as torchrun treats it: any failure restarts it, and only if asked to.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lockstep.journal.failure import FailureKind
 from lockstep.journal.record import Record
-from lockstep.launch.request import OnFailure, Recovery
+from lockstep.launch.request import OnDamage, OnFailure, Recovery
 from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.machine.ending_signals import signal_name
 
@@ -35,7 +35,7 @@ class Loss:
     step: int | None
     """The rank's step; 0 before the first; None when the script keeps no journal."""
     place: str = ""
-    """The last line of the script that is known, `train.py:31`."""
+    """The last line of the script that is known, `train.py:31`; of damage, until when all was well."""
 
     def is_like(self, other: Loss) -> bool:
         """Whether the same happened to the same rank at the same step: its samples are the same again."""
@@ -63,6 +63,8 @@ class Stop:
 
     reason: str = ""
     """Why nothing starts again, where a person might expect it; else empty."""
+    is_script: bool = False
+    """Whether it shows that the script did what looked like damage."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,12 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     """
     end = scene.verdict.culprit
     most = most_restarts(recovery, uses_lockstep=scene.uses_lockstep)
-    if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end):
+    if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end, recovery):
         return Stop()
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
     if any(loss.is_like(other) for other in history):
-        return Stop(f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops")
+        reason = f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops"
+        return Stop(reason, is_script=_is_damage(end))
     if len(history) >= most:
         return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
     return RestartAll(loss, len(history) + 1, most)
@@ -122,10 +125,16 @@ def most_restarts(recovery: Recovery, *, uses_lockstep: bool) -> int:
     return DEFAULT_RESTARTS if uses_lockstep else 0
 
 
-def _is_worth_another_try(scene: Scene, end: RankEnd) -> bool:
+def _is_damage(end: RankEnd) -> bool:
+    return end.failure is not None and end.failure.kind is FailureKind.DAMAGE
+
+
+def _is_worth_another_try(scene: Scene, end: RankEnd, recovery: Recovery) -> bool:
     kind = end.failure.kind if end.failure is not None else None
     if not scene.uses_lockstep:
         return kind is not FailureKind.USAGE
+    if kind is FailureKind.DAMAGE:
+        return recovery.on_damage is OnDamage.RESTART
     if kind is not None:
         return kind is FailureKind.WORKER
     return not end.left
@@ -158,6 +167,8 @@ def loss_of(end: RankEnd, last: Record | None, *, uses_lockstep: bool) -> Loss:
     """
     failure = end.failure
     step = (last.step if last is not None else 0) if uses_lockstep else None
+    if failure is not None and failure.kind is FailureKind.DAMAGE:
+        return Loss(end.rank, failure.error, step, failure.fix)
     file, line = (failure.file, failure.line) if failure is not None else ("", 0)
     if not file and last is not None:
         file, line = last.file, last.line

@@ -37,6 +37,14 @@ class OnFailure(StrEnum):
     STOP = "stop"
 
 
+class OnDamage(StrEnum):
+    """What happens when a rank no longer holds the same bits as the others."""
+
+    RESTART = "restart"
+    """All ranks start again, from the newest state; each state was compared before it was written."""
+    STOP = "stop"
+
+
 @dataclass(frozen=True)
 class Recovery:
     """What `lockstep.launch.recovery` may do."""
@@ -44,6 +52,7 @@ class Recovery:
     on_failure: OnFailure = OnFailure.STOP
     max_restarts: int | None = None
     """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
+    on_damage: OnDamage = OnDamage.RESTART
 
     @property
     def replaces(self) -> bool:
@@ -102,6 +111,8 @@ class LaunchRequest:
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
     recovery: Recovery = field(default_factory=Recovery)
+    check_every: str = ""
+    """After how many steps ranks compare what all of them hold; empty: the script decides."""
     grace_s: float = 30.0
     """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
     restart: Restart = field(default_factory=Restart)

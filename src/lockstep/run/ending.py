@@ -11,7 +11,7 @@ from torch import Tensor
 from lockstep.notices import say
 from lockstep.rank.join import leave
 from lockstep.run.loop.evaluation import say_shares
-from lockstep.run.loop.replicas import check_replicas
+from lockstep.run.loop.replicas import bits_held, compare
 from lockstep.run.loop.testimony import testify_end
 from lockstep.run.loop.training import say_written
 from lockstep.run.position.kept_file import keep
@@ -31,12 +31,12 @@ def end(run: RunState) -> bool:
                 run.machinery.meter.close()
             say_shares(run.machinery)
             mine = [
-                run.machinery.strategy.checksums(),
+                bits_held(run),
                 run.machinery.written.take() if run.machinery.written is not None else {},
             ]
             told = run.machinery.transport.all_gather_object(mine, "the end of the script")
             say_written(run.machinery, [paths for _, paths in told])
-            check_replicas(run, [sums for sums, _ in told])
+            compare(run, [one for one, _ in told])
             testify_end(run)
             _write_result(run)
             _write_stages(run)

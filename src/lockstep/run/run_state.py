@@ -74,6 +74,18 @@ class NoStates:
         """The script is out of its loop; no step follows for now."""
 
 
+@dataclass
+class Checks:
+    """How often ranks compare what all of them hold, and when it last was the same."""
+
+    asked: int | None = None
+    """The number of steps that was asked for; 0: never in a pass; None: chosen by size."""
+    every: int = 0
+    """The number of steps in this epoch."""
+    agreed: int = 0
+    """The last step after which it was the same on every rank; 0 before the first one."""
+
+
 class NoRescue:
     """Ranks of this run are not replaced in the middle; `lockstep.run.outlive.rescue` keeps what that takes."""
 
@@ -197,6 +209,7 @@ class Progress:
     """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)
     rescue: NoRescue = field(default_factory=NoRescue)
+    checks: Checks = field(default_factory=Checks)
     has_begun: bool = False
     """Whether `automatic` has looked for a state."""
     body_streams: Mapping[str, Any] | None = None

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from lockstep.errors import LockstepError, PeerLost, UsageError
+from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
@@ -65,6 +66,7 @@ def init(
     threads: int | None = None,
     precision: str | int | None = None,
     numerics: str | None = None,
+    check_every: str | None = None,
     name: str | None = None,
     save_every: str | None = None,
     keep: int = 3,
@@ -89,6 +91,7 @@ def init(
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
         numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
+        check_every: "50steps" or "off": how often ranks compare the bits of what all hold; by default at most 50 steps.
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
         save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
             on from the newest state when it starts again, on any number of ranks.
@@ -99,7 +102,7 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = decode(os.environ)
-    seed = _whole_number(seed)
+    seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     told = environment.settings.saving if environment.settings else None
     saving = told or _saving(name, save_every, keep)
@@ -111,7 +114,14 @@ def init(
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=told is None, asks=_who_asks(run) if is_users else NobodyAsks())
-    return _present_run(run)
+    return _present_run(run, checks)
+
+
+def _checks(environment: RankEnvironment, said: str | None) -> int | None:
+    """After how many steps ranks compare; None if nobody says."""
+    told = environment.settings.check_every if environment.settings is not None else ""
+    words = told or said
+    return parse_checks(words) if words is not None else None
 
 
 def _who_asks(run: RunState) -> NobodyAsks:
@@ -122,7 +132,8 @@ def _who_asks(run: RunState) -> NobodyAsks:
     return SignalAsks(says=rank == 0) if folder is None else LauncherAsks(folder.journal(rank))
 
 
-def _present_run(run: RunState) -> Run:
+def _present_run(run: RunState, checks: int | None) -> Run:
+    run.progress.checks.asked = checks
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)
@@ -344,7 +355,7 @@ def _finish_at_exit() -> None:
             say(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(2)
+        os._exit(1 if isinstance(error, RanksDiffer) else 2)
 
 
 def _leave_failure(machinery: Machinery, folder: RunFolder, error: LockstepError) -> bool:

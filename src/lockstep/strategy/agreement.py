@@ -79,7 +79,7 @@ def find_difference(
     models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
 ) -> Difference | None:
     """The first parameter or buffer, `absent` ones aside, that differs. Collective: call it on every rank."""
-    mine = [(name, _digest(tensor)) for name, tensor in _tensors(models) if id(tensor) not in absent]
+    mine = [(name, _digest(tensor)) for name, tensor in named_tensors(models) if id(tensor) not in absent]
     whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
     if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
         return None
@@ -109,7 +109,8 @@ def _mistake(rank: int, name: str, other_name: str, digest: str, other_digest: s
     )
 
 
-def _tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer once, with the model's label before its name."""
     for label, model in models:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             yield f"{label}.{name}", tensor

@@ -52,11 +52,11 @@ class Around(Strategy):
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
         return self._inner.gradient_norm(parameters, norm_type)
 
-    def checksums(self) -> list[int]:
-        return self._inner.checksums()
+    def checksums(self, *, only_moving: bool = False) -> list[int]:
+        return self._inner.checksums(only_moving=only_moving)
 
-    def name_difference(self) -> str:
-        return self._inner.name_difference()
+    def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
+        return self._inner.tensors(only_moving=only_moving)
 
     def restore_buffers(self) -> list[str]:
         return self._inner.restore_buffers()

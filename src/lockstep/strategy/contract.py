@@ -167,12 +167,21 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def checksums(self) -> list[int]:
-        """Sums over the bits of parameters and buffers: equal on two ranks if their models are; cheap to compute."""
+    def checksums(self, *, only_moving: bool = False) -> list[int]:
+        """Sums over the bits of parameters and buffers: equal on two ranks if their models are; cheap to compute.
+
+        Args:
+            only_moving: only of buffers that are settled over the lanes after each pass, as statistics of BatchNorm are, with
+                the values that the last pass began with: a difference between ranks does not outlive the pass.
+        """
 
     @abstractmethod
-    def name_difference(self) -> str:
-        """Name the first parameter or buffer that differs, "" if none does. Collective: call it on every rank."""
+    def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
+        """The parameters and buffers that this rank holds and its replicas too, by name, in the same order on each.
+
+        Args:
+            only_moving: as in `checksums`.
+        """
 
     @abstractmethod
     def restore_buffers(self) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 import lockstep
 from lockstep.errors import UsageError
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from tests.scripts.mistakes import MISTAKES, few_lanes
+from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
 
 pytestmark = pytest.mark.ranks
 
@@ -16,6 +16,15 @@ def test_a_mistake_is_one_sentence(mistake):
         run_ranks(mistake, Started(2, timeout_s=30))
     assert caught.value.error_type == "UsageError"
     assert MISTAKES[mistake] in caught.value.message
+
+
+@pytest.mark.parametrize("mistake", [steps_on_one_rank, rate_of_rank], ids=lambda mistake: mistake.__name__)
+def test_models_that_a_script_drives_apart_are_one_sentence(mistake):
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(mistake, Started(2, timeout_s=30))
+    assert caught.value.error_type == "RanksDiffer"
+    assert "Rank 0 and rank 1 no longer hold the same bits in 'Linear.weight', so one of" in caught.value.message
+    assert "or the script does something on some ranks only" in caught.value.message
 
 
 def test_more_ranks_than_lanes_is_refused():

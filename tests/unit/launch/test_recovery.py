@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from lockstep.journal.failure import Failure, FailureKind, kind_of
+from lockstep.errors import RanksDiffer
+from lockstep.journal.failure import Failure, FailureKind, describe, kind_of
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.recovery import (
     DEFAULT_RESTARTS,
@@ -20,7 +22,7 @@ from lockstep.launch.recovery import (
     may_replace,
     most_restarts,
 )
-from lockstep.launch.request import OnFailure, Recovery
+from lockstep.launch.request import OnDamage, OnFailure, Recovery
 from lockstep.launch.screen.report import restart_line
 from lockstep.launch.verdict import RankEnd, Verdict
 
@@ -48,13 +50,25 @@ KILLED = scene(ended(by=signal.SIGKILL))
         (ended(by=signal.SIGSEGV), True, True),
         (ended(3), True, True),
         (ended(1, kind=FailureKind.WORKER), True, True),
+        (ended(1, kind=FailureKind.DAMAGE), True, True),
         (ended(3, left=True), False, True),
         (ended(1, kind=FailureKind.SCRIPT), False, True),
         (ended(1, kind=FailureKind.PEER), False, True),
         (ended(2, kind=FailureKind.USAGE), False, False),
         (None, False, False),
     ],
-    ids=["killed", "crashed", "os._exit", "worker", "sys.exit", "raised", "lost a peer", "misuse", "ended well"],
+    ids=[
+        "killed",
+        "crashed",
+        "os._exit",
+        "worker",
+        "damage",
+        "sys.exit",
+        "raised",
+        "lost a peer",
+        "misuse",
+        "ended well",
+    ],
 )
 def test_what_starts_all_ranks_again(end: RankEnd | None, of_lockstep: bool, of_plain: bool) -> None:
     asked = Recovery(OnFailure.REPLACE, 1)
@@ -107,6 +121,37 @@ def test_the_same_failure_of_the_same_rank_at_the_same_step_stops() -> None:
         replace(first, what="was killed by signal 11 (SIGSEGV)"),
     ):
         assert isinstance(decide(KILLED, REPLACE, [other]), RestartAll)
+
+
+def damaged(rank: int = 2, step: int = 1204) -> Scene:
+    failure = describe(rank, RanksDiffer(rank, "no longer holds 'a'", "after step 1150 it did"), Path("train.py"), ())
+    end = RankEnd(rank, 1, 0, 1, False, failure)
+    return Scene(Verdict(1, end), True, replace(AT_1204, step=step))
+
+
+def test_damage_starts_all_ranks_again_and_replaces_none() -> None:
+    decision = decide(damaged(), REPLACE, [])
+    assert isinstance(decision, RestartAll)
+    assert decision.loss.sentence == "rank 2 no longer holds 'a' at step 1204 (after step 1150 it did)"
+    end = damaged().verdict.culprit
+    assert end is not None
+    assert not may_replace(end, decision.loss, REPLACE, [])
+
+
+def test_damage_that_comes_back_at_the_same_step_is_the_scripts_doing() -> None:
+    first = decide(damaged(), REPLACE, [])
+    assert isinstance(first, RestartAll)
+    again = decide(damaged(), REPLACE, [first.loss])
+    assert isinstance(again, Stop)
+    assert again.is_script
+    assert isinstance(decide(damaged(step=1300), REPLACE, [first.loss]), RestartAll)
+    assert isinstance(decide(damaged(rank=1), REPLACE, [first.loss]), RestartAll)
+
+
+def test_damage_stops_a_run_that_is_to_stop() -> None:
+    assert decide(damaged(), replace(REPLACE, on_damage=OnDamage.STOP), []) == Stop()
+    assert decide(damaged(), Recovery(OnFailure.STOP), []) == Stop()
+    assert isinstance(decide(KILLED, replace(REPLACE, on_damage=OnDamage.STOP), []), RestartAll)
 
 
 def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:

@@ -95,6 +95,7 @@ def rank_variables(
         arithmetic=request.arithmetic,
         evidence=request.evidence,
         saving=request.saving,
+        check_every=request.check_every,
         replaces=request.recovery.replaces,
         generation=generation,
         restart=request.restart,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.errors import mistake_text
-from lockstep.journal.failure import FailureKind
+from lockstep.errors import DIFFERENT_BITS, mistake_text
+from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.screen.report import ranks_text
 from lockstep.launch.verdict import RankEnd, Verdict
@@ -55,6 +55,8 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     if end.failure is not None and end.failure.kind is FailureKind.USAGE:
         return mistake_text(*end.failure.mistake)
     doing = last_work(evidence.tail)
+    if end.failure is not None and end.failure.kind is FailureKind.DAMAGE:
+        return _damage(end.failure, doing, evidence)
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
     lines = [f"FAILED    {headline}"]
@@ -63,6 +65,13 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     lines += _consequences(verdict)
     lines.append(f"{INDENT}log: {evidence.log}")
     return "\n".join(map(visible, lines))
+
+
+def _damage(failure: Failure, doing: Record | None, evidence: Evidence) -> str:
+    """The block for ranks with different bits: the sentence, without a traceback of lockstep's own lines."""
+    when = f" at step {doing.step}" if doing is not None and doing.step else ""
+    said = f"FAILED    rank {failure.rank} {failure.error}{when} ({failure.fix})"
+    return "\n".join(map(visible, [said, f"{INDENT}{DIFFERENT_BITS}", f"{INDENT}log: {evidence.log}"]))
 
 
 def lost_block(lost: Sequence[str]) -> str:

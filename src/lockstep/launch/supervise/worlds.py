@@ -71,7 +71,7 @@ class Worlds:
                 if not isinstance(decision, RestartAll):
                     if decision.reason:
                         self.losses.saying.line(stop_line(decision.reason))
-                    return world
+                    return replace(world, verdict=replace(world.verdict, exit_code=2)) if decision.is_script else world
                 history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()

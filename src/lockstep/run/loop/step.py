@@ -20,6 +20,7 @@ from lockstep.layout.tree import tree_sum
 from lockstep.notices import say
 from lockstep.run.loop.agreed import Agreed
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
+from lockstep.run.loop.replicas import hear, note
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, RunState
@@ -249,7 +250,7 @@ class Step:
     def _end_pass(self, current: AnyPass, seen: int, *, is_look: bool) -> None:
         run = self._run
         run.machinery.ledger.enter(Phase.EXCHANGE, "gradients")
-        self._result = result = current.end(_notes(run), seen)
+        self._result = result = current.end(_notes(run, 0 if is_look else self._passes + 1), seen)
         _hear(run, result.notes)
         run.machinery.ledger.move(Phase.COMPUTE, Phase.EXCHANGE, run.machinery.strategy.take_waited_s())
         run.progress.broken = None
@@ -295,18 +296,22 @@ class Step:
             self._run.machinery.streams.enter(Domain.STEP, self.number, 0)  # fetching has left the stream of a lane
 
 
-def _notes(run: RunState) -> dict[int, Any]:
-    """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both."""
+def _notes(run: RunState, number: int) -> dict[int, Any]:
+    """What this rank's lanes logged and added to tallies in the pass, for every rank: by lane, both.
+
+    Below 0 are notes of the rank itself. `number`: the pass's, from 1; 0 of a look at what it will be.
+    """
     logs, run.progress.lane_logs = run.progress.lane_logs, {}
     sums = run.progress.tallies.take_new()
     notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
     if asked := run.progress.automatic.asked:
         notes[ASKED] = asked
-    return notes
+    return {**notes, **note(run, is_first=number == 1)} if number else notes
 
 
 def _hear(run: RunState, notes: dict[int, Any]) -> None:
-    """Take what all ranks told in `_notes`, apart from what the lanes logged."""
+    """Take what all ranks told in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
+    hear(run, notes)
     run.progress.automatic.hear(notes.pop(ASKED, 0))
     run.progress.tallies.hear(notes)
 

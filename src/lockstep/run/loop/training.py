@@ -20,7 +20,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.loop.evaluation import say_shares
-from lockstep.run.loop.replicas import check_replicas
+from lockstep.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
@@ -230,8 +230,8 @@ def _has_next(run: RunState, steps: PlannedSteps | StreamedSteps) -> bool:
 def _agree(run: RunState, told: list[Any]) -> None:
     """Agree with the other ranks on the order, and check that they have the same models."""
     agree_on_order(run.machinery, told, "run.steps")
-    sums = run.machinery.strategy.checksums()
-    check_replicas(run, run.machinery.transport.all_gather_object(sums, "run.steps replicas", where()))
+    compare(run, run.machinery.transport.all_gather_object(bits_held(run), "run.steps replicas", where()))
+    begin_checks(run)
 
 
 def _count_of(loader: PreparedLoader) -> int | str:

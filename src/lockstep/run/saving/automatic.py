@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from lockstep.caller import where
-from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.machine.ending_signals import signal_name
@@ -151,7 +151,7 @@ class Automatic(NoStates):
         self._tell(self._aside.settle())
         try:
             save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
-        except PeerLost:
+        except (PeerLost, RanksDiffer):
             raise
         except WorldError as error:
             self._tell(str(error))

@@ -30,7 +30,7 @@ from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
-from lockstep.run.loop.replicas import check_replicas
+from lockstep.run.loop.replicas import bits_held, compare
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.position.region import Region
@@ -55,8 +55,7 @@ def save_state(
     """See `Run.save_state`; `write` does what comes after the ranks have agreed, by default `write_now`."""
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
-    checksums = run.machinery.strategy.checksums() if run.machinery.transport.world_size > 1 else []
-    check_replicas(run, run.machinery.transport.all_gather_object(checksums, SAVE, where()))
+    compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
     folder = StateFolder(place_of(run, path))
     together = Together(run.machinery.transport, SAVE, where())
     if run.machinery.transport.rank == 0:

@@ -83,12 +83,12 @@ class Hogwild(Around):
 
         return loss_of
 
-    def checksums(self) -> list[int]:
+    def checksums(self, *, only_moving: bool = False) -> list[int]:  # noqa: ARG002 - none at all
         """Return nothing: there is one copy of the model, so there is nothing to compare."""
         return []
 
-    def name_difference(self) -> str:
-        return ""
+    def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:  # noqa: ARG002 - none at all
+        return []
 
     def keep_buffers(self) -> None:
         """Begin an evaluation once every rank has come to it, so no rank evaluates a model that still changes."""

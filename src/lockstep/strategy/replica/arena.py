@@ -6,7 +6,6 @@ writes that parameter and not the whole arena, and `copy.deepcopy` copies what i
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.layout.chunks import aligned_offsets
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.replica.private_memory import private_zeros
 from lockstep.transport.channel import is_dense
 
@@ -31,35 +31,6 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
     view.copy_(like.detach())
     return view
-
-
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of each element size, to look at bits."""
-
-
-COLUMNS = 4093
-"""Elements this far apart are added up together: a prime, so rows that change places hardly ever match."""
-SUMMED = 256 * COLUMNS
-"""The number of elements added up at a time, because torch copies those that are narrower than their sum."""
-
-
-def bit_sums(flats: Sequence[Tensor]) -> list[int]:
-    """One number from the bits of each tensor; it also changes if elements change places. 2 ms for 10 M float32."""
-    whole = [torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat for flat in flats]
-    return [_sum_in_columns(flat.view(INTEGERS[flat.element_size()])) for flat in whole]
-
-
-def _sum_in_columns(numbers: Tensor) -> int:
-    row = numbers.reshape(-1)
-    dtype = torch.int64 if row.element_size() == 8 else torch.int32  # sums wrap around
-    size = row.numel() // COLUMNS * COLUMNS
-    if not size:
-        return zlib.crc32(row.contiguous().cpu().numpy().data)
-    sums = torch.zeros(COLUMNS, dtype=dtype, device=row.device)
-    for part in torch.split(row[:size], SUMMED):
-        sums += part.view(-1, COLUMNS).sum(0, dtype=dtype)
-    sums[: row.numel() - size] += row[size:]
-    return zlib.crc32(sums.cpu().numpy().data)
 
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.strategy.replica.arena import INTEGERS, Allocate, Segment, alias, bit_sums, lay_out
+from lockstep.strategy.bit_sums import INTEGERS, bit_sums
+from lockstep.strategy.replica.arena import Allocate, Segment, alias, lay_out
 from lockstep.strategy.replica.private_memory import private_zeros
 from lockstep.torch_private import Norm
 from lockstep.transport.channel import is_dense
@@ -177,10 +178,17 @@ class BufferBank:
                 entry.view.copy_(now.detach())
                 entry.module._buffers[entry.key] = entry.view  # noqa: SLF001
 
-    def checksums(self) -> list[int]:
-        """One number from the bits of each flat buffer."""
+    def checksums(self, *, only_moving: bool = False) -> list[int]:
+        """One number from the bits of each flat buffer; `only_moving`: see `moving`."""
+        if only_moving:
+            return bit_sums(self._start[: self._num_moving])
         self.take_in()
         return bit_sums(self._flats)
+
+    def moving(self) -> list[tuple[str, Tensor]]:
+        """Those that nearly every lane changes, by name, 1-D and as they were when the last pass began."""
+        moving = [entry for entry in self.entries if entry.rule in MOVING]
+        return [(entry.name, self.start_of_run(entry.segment)) for entry in moving]
 
     def remember(self) -> None:
         """Let every lane start from the current values."""

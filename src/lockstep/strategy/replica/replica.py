@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.strategy.agreement import find_difference
+from lockstep.strategy.agreement import named_tensors
 from lockstep.strategy.contract import LaneObserver, Strategy
 from lockstep.strategy.norm import clip, gradient_norm, require_norm_type
 from lockstep.strategy.precision import Precision
@@ -104,12 +104,15 @@ class Replica(Strategy):
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
         return gradient_norm([p.grad for p in parameters if p.grad is not None], norm_type)
 
-    def checksums(self) -> list[int]:
-        return self.laid.checksums()
+    def checksums(self, *, only_moving: bool = False) -> list[int]:
+        return self.laid.bank.checksums(only_moving=True) if only_moving else self.laid.checksums()
 
-    def name_difference(self) -> str:
-        found = find_difference(self.laid.models, self._setting.peers, self.laid.absent)
-        return found.name if found is not None else ""
+    def tensors(self, *, only_moving: bool = False) -> list[tuple[str, Tensor]]:
+        if only_moving:
+            label = f"{self.laid.models[0][0]}." if len(self.laid.models) == 1 else ""
+            return [(f"{label}{name}", tensor) for name, tensor in self.laid.bank.moving()]
+        found = named_tensors(self.laid.models)
+        return [(name, tensor) for name, tensor in found if id(tensor) not in self.laid.absent]
 
     def keep_buffers(self) -> None:
         self.laid.bank.remember()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.stages.stand_ins import StandIns
 
 Mark = tuple[int, int, int]

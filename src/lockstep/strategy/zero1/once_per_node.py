@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import UsageError
-from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.zero1.visibility import Stretch, Visibility
 from lockstep.transport.contract import SharedOnce, Transport
 

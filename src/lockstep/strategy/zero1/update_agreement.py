@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
-from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.transport.contract import Transport
 
 UPDATE = "optimizer.step"

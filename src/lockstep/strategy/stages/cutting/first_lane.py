@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.strategy.replica.arena import bit_sums
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.stages.cutting.model_cut import allowed_candidates, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
+from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
 
@@ -33,7 +34,7 @@ class OnFailure(StrEnum):
     REPLACE = "replace"
     """The run goes on with as many ranks: the lost one is replaced in place, or all start again."""
     SHRINK = "shrink"
-    """The run goes on with the ranks that are left. Not yet."""
+    """All ranks start again with one less, as long as there is more than one."""
     STOP = "stop"
 
 
@@ -104,6 +105,10 @@ class LaunchRequest:
     recovery: Recovery = field(default_factory=Recovery)
     grace_s: float = 30.0
     """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """How often the run keeps a snapshot in memory, if it may start again."""
+    snapshots: SnapshotPlace | None = None
+    """Where; the launcher decides."""
     restart: Restart = field(default_factory=Restart)
     """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None

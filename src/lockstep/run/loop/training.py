@@ -73,7 +73,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
-    run.progress.rescue.begin(run.progress.automatic.begin)
+    run.progress.begin()
     run.machinery.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
     ledger = run.machinery.ledger
@@ -101,6 +101,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         run.progress.inside = InsideEpoch(epoch.loader, epoch.plan.digest, number + 1, epoch.loop)
         is_last = number + 1 == len(epoch.steps)
         run.progress.automatic.after_step(ends_epoch=is_last)
+        run.progress.snapshots.after_step(ends_epoch=is_last)
         run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
@@ -132,6 +133,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
         progress.later_values = None
     if 0 < done < len(steps):
         _refuse_counters(progress)
+    progress.snapshots.enter_steps()
     progress.rescue.enter_boundary(InsideEpoch(which, plan.digest, done, loop), is_last=done == len(steps))
     return _Epoch(plan, which, loop, steps, done, fetched)
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
@@ -26,10 +25,10 @@ from lockstep.handover.hidden_output import forget
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.journal.reached import Reached
 from lockstep.process_group.default_group import num_exchanges
-from lockstep.run.outlive.changes import Small, versions
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
+from lockstep.run.saving.changes import Small, versions
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
 from lockstep.run.watch.carried import carried_variables
@@ -114,7 +113,7 @@ class Rescue(NoRescue):
             self._transport.history.gap = SECOND_LOOP
             return
         if self._carried is None:
-            self._carried = carried_variables(self._belongs)
+            self._carried = carried_variables(self._run.progress.holds)
         self._enter(Part.STEP)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
@@ -152,11 +151,6 @@ class Rescue(NoRescue):
     def _reach(self, place: _Place) -> None:
         self._reached.note(self._run.machinery.ledger.step, place)
         forget()
-
-    def _belongs(self, thing: Any) -> bool:
-        progress = self._run.progress
-        known = (*progress.taken, *progress.tracked.values(), progress.values)
-        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
 
     def _enter(self, part: Part) -> None:
         self._transport.history.enter(part)
@@ -221,6 +215,7 @@ class Rescue(NoRescue):
             "metrics": self._run.machinery.metrics.recent(),
             "evaluation": self._evaluation,
             "owes": self._run.progress.automatic.owes,
+            "owes_snapshot": self._run.progress.snapshots.owes,
         }
         if moment is not None:
             if "tallies" not in moment.counters:
@@ -259,6 +254,7 @@ class Rescue(NoRescue):
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
         self._run.progress.automatic.owes = notes["owes"]
+        self._run.progress.snapshots.owes = notes["owes_snapshot"]
         self._run.progress.evaluation = notes["evaluation"]
         if self._run.progress.goes_on is None:
             self._run.machinery.streams.seen = notes["seen"]

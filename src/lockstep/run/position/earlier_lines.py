@@ -1,8 +1,8 @@
 """The lines of metrics.jsonl that earlier ranks wrote, when the launcher has started all ranks again.
 
 They wrote about steps that are trained again from the newest state, or from the beginning. Where the run goes on is
-known when it loads a state, at the latest at its first step. Then the lines of later steps are removed, so that every
-step is there once. The file is replaced as a whole; until then it holds all lines.
+known when it loads a state, at the latest at its first step. Then the lines of later steps are removed, and so are those
+that the new ranks wrote on their way to the state, so that every line is there once. The file is replaced as a whole; until then it holds all lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
-            mine = data[self._size :].decode(errors="replace")
+            mine = "" if step else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
             self._ledger.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")

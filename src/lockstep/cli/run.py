@@ -164,7 +164,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
-    recovery, grace_s = recovery_from(own["on_failure"], own["max_restarts"], form), grace_from(own["grace"])
+    recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
@@ -198,7 +198,6 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
             grace_s=grace_s,
-            keeping=Keeping.parse(own["snapshots"]),
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
         ),
@@ -245,17 +244,18 @@ OWN_OPTIONS = (
 )
 
 
-def recovery_from(on_failure: str, max_restarts: int | None, form: Form) -> Recovery:
+def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     """What the options say about lost ranks.
 
     Raises:
         UsageError: for what cannot be.
     """
+    on_failure, max_restarts = own["on_failure"], own["max_restarts"]
     if on_failure == OnFailure.SHRINK:
         check_shrinks(form)
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
-    return Recovery(OnFailure(on_failure), max_restarts)
+    return Recovery(OnFailure(on_failure), max_restarts, Keeping.parse(own["snapshots"]))
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:

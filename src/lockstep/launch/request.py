@@ -45,6 +45,8 @@ class Recovery:
     on_failure: OnFailure = OnFailure.STOP
     max_restarts: int | None = None
     """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """How often the run keeps a snapshot in memory, if it may start again."""
 
     @property
     def replaces(self) -> bool:
@@ -105,10 +107,8 @@ class LaunchRequest:
     recovery: Recovery = field(default_factory=Recovery)
     grace_s: float = 30.0
     """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
-    keeping: Keeping = field(default_factory=Keeping)
-    """How often the run keeps a snapshot in memory, if it may start again."""
     snapshots: SnapshotPlace | None = None
-    """Where; the launcher decides."""
+    """Where the run keeps its snapshots; the launcher decides."""
     restart: Restart = field(default_factory=Restart)
     """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None

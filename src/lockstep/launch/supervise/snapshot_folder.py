@@ -32,11 +32,11 @@ class SnapshotFolder:
     @property
     def place(self) -> SnapshotPlace | None:
         """What the ranks are told."""
-        return SnapshotPlace(str(self._path), self.request.keeping.steps) if self._path is not None else None
+        return SnapshotPlace(str(self._path), self.request.recovery.keeping.steps) if self._path is not None else None
 
     def __enter__(self) -> Self:
-        may_restart = most_restarts(self.request.recovery, uses_lockstep=True) > 0
-        if may_restart and self.request.keeping.is_on and not self.request.evidence:
+        recovery = self.request.recovery
+        if most_restarts(recovery, uses_lockstep=True) and recovery.keeping.is_on and not self.request.evidence:
             self._make()
         return self
 

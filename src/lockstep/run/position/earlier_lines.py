@@ -1,8 +1,8 @@
 """The lines of metrics.jsonl that earlier ranks wrote, when the launcher has started all ranks again.
 
 They wrote about steps that are trained again from the newest state, or from the beginning. Where the run goes on is
-known when it loads a state, at the latest at its first step. Then the lines of later steps are removed, and so are those
-that the new ranks wrote on their way to the state, so that every line is there once. The file is replaced as a whole; until then it holds all lines.
+known when it loads a state, at the latest at its first step. Then the lines of later steps are removed, so that every
+step is there once. The file is replaced as a whole; until then it holds all lines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class EarlierLines:
     def __init__(self, path: Path | None, size_bytes: int, ledger: Ledger) -> None:
         self._path = path if size_bytes and path not in _settled else None
         self._size, self._ledger = size_bytes, ledger
+        self.has_mine = False
+        """Whether they have what this start wrote so far, on its way to a state of the same run."""
 
     def keep_until(self, step: int, saved_s: float) -> None:
         """Keep those up to `step`, after which a state was saved at `saved_s` (time.time()); the first call counts."""
@@ -44,7 +46,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
-            mine = "" if step else data[self._size :].decode(errors="replace")
+            mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
             self._ledger.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")

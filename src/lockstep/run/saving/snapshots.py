@@ -80,6 +80,7 @@ class Snapshots(NoSnapshots):
         loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept) or 0)
         progress.has_begun = True
         if kept is not None and not loaded:
+            self._run.machinery.metrics.earlier.has_mine = True
             load_state(self._run, self._ring.place / kept, {}, missing_ok=False)
             if not automatic.is_on:
                 progress.resumed = 0, 0  # by the same run

@@ -5,6 +5,7 @@ Tensors that other ranks hold still travel to rank 0 inside the step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,6 +68,7 @@ class Aside:
             [Image(file, image.at, image.size, sorted(image.order)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
+            time.time(),
         ).encode()
         try:
             memory = self._memory = self._memory or StateMemory()

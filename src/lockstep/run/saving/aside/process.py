@@ -40,7 +40,7 @@ def write(memory: int, order: Order) -> str:
     try:
         folder.begin()
         files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
-        complete(folder, order.documents, files, order.facts)
+        complete(folder, order.documents, files, order.facts, order.taken_s)
     except (OSError, LockstepError) as error:
         folder.abandon()
         return str(error)

@@ -42,6 +42,9 @@ SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epo
 CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
 UNHEARD = "a tally holds what only the dead rank knew"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
+BODY = (
+    "the body of run.epochs changes weights, options or tracked objects before its steps, and a new rank runs it again"
+)
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
 
@@ -78,7 +81,7 @@ class Rescue(NoRescue):
         self._folder, self._reached = folder, Reached(folder.journal(transport.rank))
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
-        self._has_begun = False
+        self._has_begun = self._has_body_changed = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
             if (left / STATE).exists():
@@ -103,6 +106,7 @@ class Rescue(NoRescue):
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
+        self._has_body_changed = False
         self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
         self._reach(_Place.BODY)
@@ -114,6 +118,8 @@ class Rescue(NoRescue):
             return
         if self._carried is None:
             self._carried = carried_variables(self._run.progress.holds)
+        if self._moment is not None and self._moment.counters["inside"] is None:
+            self._has_body_changed = self._run.progress.epochs.in_body and self._differs()
         self._enter(Part.STEP)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
@@ -139,6 +145,7 @@ class Rescue(NoRescue):
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
+        self._has_body_changed = False
         self._enter(Part.OUTSIDE)
         self._moment = self._now(None, keeps_streams=True)
         self._reach(_Place.OUTSIDE)
@@ -165,6 +172,11 @@ class Rescue(NoRescue):
         snapshot = streams.snapshot() if keeps_streams else None
         return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
 
+    def _differs(self) -> bool:
+        """Whether the script has changed what a state holds since the moment."""
+        progress = self._run.progress
+        return versions(progress) != self._versions or not self._small.is_like(Small.of(progress))
+
     def _change(self) -> str:
         """What the script has changed since the moment that a replacement would change once more."""
         if self._moment is None:
@@ -185,6 +197,8 @@ class Rescue(NoRescue):
             return self._small.objection
         if self._carried:
             return CARRIED.format(", ".join(self._carried[:3]))
+        if self._has_body_changed:
+            return BODY
         if self._transport.history.gap or self._transport.is_whole:
             return self._transport.history.gap
         return self._change()

@@ -112,11 +112,11 @@ class Marks:
         return len(value), frozenset(marks) if isinstance(value, (set, frozenset)) else tuple(marks)
 
     def _array(self, value: np.ndarray[Any, Any]) -> Hashable:
-        items = value.size // ELEMENTS_OF_AN_ITEM
+        shape, items = tuple(map(int, value.shape)), value.size // ELEMENTS_OF_AN_ITEM
         if items > self._left or value.dtype == object:
-            return value.shape
+            return shape
         self._left -= items
-        return value.shape, hashlib.blake2b(value.tobytes(), digest_size=16).digest()
+        return shape, hashlib.blake2b(value.tobytes(), digest_size=16).digest()
 
 
 def _variables() -> Iterator[tuple[str, Any]]:

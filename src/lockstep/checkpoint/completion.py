@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ def complete(
         documents: the content of state.json.
         files: those that are in the stage, flushed to the disk.
         facts: what the manifest says besides its files.
-        taken_s: time.time() when the run was as the state is, if that was long ago: the manifest's time tells it.
+        taken_s: time.time() when the run was as the state is, if that is not now. The manifest's time tells it.
 
     Raises:
         OSError: when there is no room.
@@ -34,6 +35,6 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
-    if taken_s is not None:
-        os.utime(folder.stage / NAME, (taken_s, taken_s))
+    taken_s = time.time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
+    os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()

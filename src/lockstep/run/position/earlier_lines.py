@@ -15,9 +15,6 @@ from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.run.position.ledger import Ledger
 
-CLOCK_S = 0.01
-"""How much earlier than `time.time()` the time of a file may be: the kernel stamps files by its tick."""
-
 _settled: set[Path] = set()
 """The files that were dealt with: what a second `lockstep.init` of this process finds there is its own."""
 
@@ -68,5 +65,5 @@ def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
 def _counts(line: str, step: int, saved_s: float) -> bool:
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
-        return bool(told["step"] < step or (told["step"] == step and told["time"] <= saved_s + CLOCK_S))
+        return bool(told["step"] < step or (told["step"] == step and told["time"] <= saved_s))
     return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,11 @@ from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
 
 
 def complete(
-    folder: StateFolder, documents: Mapping[str, Any], files: Mapping[str, SavedFile], facts: Mapping[str, Any]
+    folder: StateFolder,
+    documents: Mapping[str, Any],
+    files: Mapping[str, SavedFile],
+    facts: Mapping[str, Any],
+    taken_s: float | None = None,
 ) -> None:
     """Write state.json and the manifest into the stage, which holds all other files, and put it in place.
 
@@ -21,6 +27,7 @@ def complete(
         documents: the content of state.json.
         files: those that are in the stage, flushed to the disk.
         facts: what the manifest says besides its files.
+        taken_s: time.time() when the run was as the state is, if that is not now. The manifest's time tells it.
 
     Raises:
         OSError: when there is no room.
@@ -29,4 +36,6 @@ def complete(
     text = json.dumps(documents, allow_nan=False, indent=1).encode()
     write_synced(folder.stage / DOCUMENTS, text)
     write_synced(folder.stage / NAME, Manifest({**files, DOCUMENTS: SavedFile.of(text)}, facts).encode())
+    taken_s = time.time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
+    os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()

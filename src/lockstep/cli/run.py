@@ -27,6 +27,7 @@ from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import STATES
 from lockstep.handover.schedule import Saving, Schedule
+from lockstep.handover.snapshots import Keeping
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
@@ -36,7 +37,7 @@ from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
-from lockstep.layout.mesh import Form, is_data_parallel, launched
+from lockstep.layout.mesh import Form, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
 
 EPILOG = """\b
@@ -127,6 +128,13 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     default=None,
     help="How often all ranks may start again. [default: 3; 0 without lockstep.init]",
 )
+@click.option(
+    "--snapshots",
+    default="auto",
+    metavar="auto|off|20steps",
+    show_default=True,
+    help="How often to keep the state in memory for a restart.",
+)
 @click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
@@ -171,8 +179,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     check_form(form, ranks, own["lanes"], decided.device)
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
-    recovery = recovery_from(own["on_failure"], own["max_restarts"], own["on_damage"], own["check_every"])
-    grace_s = grace_from(own["grace"])
+    recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
@@ -228,6 +235,7 @@ OWN_OPTIONS = (
         "on_damage",
         "check_every",
         "max_restarts",
+        "snapshots",
         "log_dir",
         "fresh",
         "quiet",
@@ -249,24 +257,20 @@ OWN_OPTIONS = (
 )
 
 
-def recovery_from(
-    on_failure: str, max_restarts: int | None, on_damage: str = OnDamage.RESTART, check_every: str | None = None
-) -> Recovery:
+def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     """What the options say about lost and damaged ranks.
 
     Raises:
-        UsageError: for what cannot be, or not yet.
+        UsageError: for what cannot be.
     """
+    on_failure, max_restarts = own["on_failure"], own["max_restarts"]
     if on_failure == OnFailure.SHRINK:
-        raise UsageError(
-            "--on-failure shrink cannot go on with fewer ranks yet.",
-            "Choose replace, or start a run with --save-every again on fewer ranks.",
-        )
+        check_shrinks(form)
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
-    if check_every is not None:
-        parse_checks(check_every, "--check-every ")
-    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(on_damage))
+    if own["check_every"] is not None:
+        parse_checks(own["check_every"], "--check-every ")
+    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), Keeping.parse(own["snapshots"]))
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:

@@ -18,6 +18,7 @@ from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
+from lockstep.handover.snapshots import SnapshotPlace
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
@@ -77,6 +78,10 @@ class RankSettings:
     """The generation in which this rank takes a dead one's place; None at the start of the run."""
     restart: Restart = field(default_factory=Restart)
     """Which start of the run's ranks this is."""
+    snapshots: SnapshotPlace | None = None
+    """Where the run keeps its newest state in memory; None where it keeps none."""
+    shrinks: bool = False
+    """Whether the launcher starts all ranks again with one less when one dies."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "arithmetic": Arithmetic(**own["arithmetic"]),
             "restart": Restart(**own["restart"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
+            "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
             "generation": Generation(**own["generation"]) if own.get("generation") else None,
         }
         settings = RankSettings(**{**own, **parsed})

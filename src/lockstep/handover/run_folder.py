@@ -76,6 +76,16 @@ class RunFolder:
         return self.path / "stages.json"
 
     @property
+    def snapshots(self) -> Path:
+        """Why the ranks keep no state in memory (JSON); absent while they do, or may yet."""
+        return self.path / "snapshots.json"
+
+    @property
+    def restarts(self) -> Path:
+        """Each restart of all ranks (JSON lines): what was lost, how many ranks go on, and from where."""
+        return self.path / "restarts.jsonl"
+
+    @property
     def generation(self) -> Path:
         """Which ranks took the place of dead ones (JSON, `lockstep.handover.generation`); absent while none did."""
         return self.path / "generation.json"
@@ -91,7 +101,8 @@ class RunFolder:
     def of_one_start(self) -> list[Path]:
         """What belongs to one start of the ranks; logs and metrics go on when all ranks start again."""
         folders = [self.path / name for name in ("journal", "failures", "evidence")]
-        return [*folders, self.decided, self.result, self.stages, self.generation, *sorted(self.path.glob("store-*"))]
+        files = [self.decided, self.result, self.stages, self.generation, self.snapshots]
+        return [*folders, *files, *sorted(self.path.glob("store-*"))]
 
     def folders(self) -> list[Path]:
         """All folders, parents first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
@@ -101,6 +101,12 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
         raise WorldError(f"The run folder {request.run_folder} cannot be used again: {error.strerror}.") from None
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
     return Restart(number, request.restart.most, size)
+
+
+def note_restart(folder: RunFolder, told: Mapping[str, Any]) -> None:
+    """Add a line to the run's restarts.jsonl; a disk that is full loses the record, not the run."""
+    with suppress(OSError), open(folder.restarts, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f"{json.dumps(told)}\n")
 
 
 def plan(request: LaunchRequest) -> dict[str, Any]:

@@ -5,12 +5,14 @@
     + what was asked for, and the losses so far -> decide: `RestartAll` or `Stop`
 
 Machines fail, and so does memory: a killed rank, a crash, a lost loader worker, a flipped bit are worth another try. A
-script that raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step. A
-script that never calls `lockstep.init` is treated as torchrun treats it: any failure restarts it, and only if asked to.
+script that raises or calls `sys.exit` would do it again. So does a loss that comes to the same rank twice at the same step;
+but where the kernel may have run out of memory, one rank less may help. A script that never calls `lockstep.init` is treated
+as torchrun treats it: any failure restarts it, and only if asked to.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,8 @@ class RestartAll:
     number: int
     """Counted from 1."""
     most: int
+    ranks: int = 0
+    """How many, if they are fewer than before; else 0."""
 
 
 Decision = Stop | RestartAll
@@ -93,6 +97,9 @@ class Scene:
     """The same in words, where it is known better than by `last`."""
     can_start: bool = True
     """Whether there is a nursery that starts ranks."""
+    ranks: int = 1
+    can_shrink: bool = False
+    """Whether fewer ranks would compute the same: the lanes are known, and the mesh names no number of ranks."""
 
 
 def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decision:
@@ -108,12 +115,29 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end, recovery):
         return Stop()
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
-    if any(loss.is_like(other) for other in history):
+    ranks = _fewer_ranks(scene, end, loss, recovery, history)
+    if any(loss.is_like(other) for other in history) and not ranks:
         reason = f"{loss.sentence_again}; the same failure at the same step would come back, so the run stops"
         return Stop(reason, is_script=_is_damage(end))
     if len(history) >= most:
         return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
-    return RestartAll(loss, len(history) + 1, most)
+    return RestartAll(loss, len(history) + 1, most, ranks)
+
+
+def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> int:
+    """With how many ranks to go on, if with fewer; 0 with as many.
+
+    `shrink` replaces no rank. `replace` gives one up that was killed (SIGKILL: perhaps for lack of memory), and killed
+    again before it came further.
+    """
+    again = any(loss.is_like(other) for other in history)
+    if not scene.can_shrink or scene.ranks == 1 or (again and end.signal != signal.SIGKILL):
+        return 0
+    at_once = again or (
+        bool(history) and loss.step == 0 and (loss.what, loss.rank) == (history[-1].what, history[-1].rank)
+    )
+    is_given_up = recovery.on_failure is OnFailure.SHRINK or (at_once and end.signal == signal.SIGKILL)
+    return scene.ranks - 1 if is_given_up else 0
 
 
 def most_restarts(recovery: Recovery, *, uses_lockstep: bool) -> int:

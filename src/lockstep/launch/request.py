@@ -11,6 +11,7 @@ from typing import Any, Literal
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.restart import Restart
 from lockstep.handover.schedule import Saving
+from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
 
@@ -33,7 +34,7 @@ class OnFailure(StrEnum):
     REPLACE = "replace"
     """The run goes on with as many ranks: the lost one is replaced in place, or all start again."""
     SHRINK = "shrink"
-    """The run goes on with the ranks that are left. Not yet."""
+    """All ranks start again with one less, as long as there is more than one."""
     STOP = "stop"
 
 
@@ -53,6 +54,8 @@ class Recovery:
     max_restarts: int | None = None
     """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
     on_damage: OnDamage = OnDamage.RESTART
+    keeping: Keeping = field(default_factory=Keeping)
+    """How often the run keeps a snapshot in memory, if it may start again."""
 
     @property
     def replaces(self) -> bool:
@@ -115,6 +118,8 @@ class LaunchRequest:
     """After how many steps ranks compare what all of them hold; empty: the script decides."""
     grace_s: float = 30.0
     """How long ranks that save by themselves have for it when a person's signal is to end them; 0: no time."""
+    snapshots: SnapshotPlace | None = None
+    """Where the run keeps its snapshots; the launcher decides."""
     restart: Restart = field(default_factory=Restart)
     """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None

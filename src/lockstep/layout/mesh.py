@@ -7,7 +7,7 @@ are placed on replicas; the ranks of a replica carry the same lanes, each for it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from lockstep.errors import UsageError
 
@@ -66,6 +66,8 @@ class Mesh:
     schedule: str = "1f1b"
     copies: int = 0
     """Under `dp`: replicas inside the single rank; 0: one for each CUDA device, or one on the CPU."""
+    is_named: bool = field(default=False, compare=False)
+    """Whether somebody named its sizes, so that it fits one number of ranks only."""
 
     @property
     def num_ranks(self) -> int:
@@ -138,6 +140,10 @@ def choose_mesh(form: Form, world_size: int) -> Mesh:
     Raises:
         UsageError: when names are unknown, or strategy, mesh and number of ranks contradict each other.
     """
+    return replace(_chosen(form, world_size), is_named=bool(form.mesh))
+
+
+def _chosen(form: Form, world_size: int) -> Mesh:
     if form.schedule not in (None, *SCHEDULES):
         raise UsageError(f"There is no schedule {form.schedule!r}.", f"Use one of {', '.join(SCHEDULES)}.")
     schedule = form.schedule or SCHEDULES[0]
@@ -188,6 +194,28 @@ def launched(form: Form, count: int) -> tuple[int, Form]:
             "Leave one of them out.",
         )
     return 1, Form("dp", form.mesh or f"dp={count}", form.schedule)
+
+
+def check_shrinks(form: Form) -> None:
+    """Raise `UsageError` where the ranks cannot become fewer: their number is part of the mesh, or there is one only.
+
+    Args:
+        form: what command line and script have named.
+    """
+    if is_data_parallel(form):
+        raise UsageError(
+            "--on-failure shrink needs ranks, but dp is one rank with several replicas.", "Choose --on-failure replace."
+        )
+    if form.mesh:
+        raise UsageError(
+            f"--on-failure shrink cannot take a rank out of mesh {form.mesh}.",
+            "Leave the mesh out, so that every number of ranks fits, or choose --on-failure replace.",
+        )
+
+
+def shrinks(form: Form) -> bool:
+    """Whether the ranks can become fewer, as far as `form` tells."""
+    return not form.mesh and not is_data_parallel(form)
 
 
 def on_ranks(form: Form, count: int) -> Form:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -26,6 +27,8 @@ CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 _SOCKET_FOLDER = re.compile(r"pymp-\w+$")
 """How multiprocessing names its folders in the folder of temporary files."""
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
+_KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
+"""Snapshots of a run (`lockstep.handover.snapshots`)."""
 _GROUP_FILE = re.compile(r"lockstep-[0-9a-f]{32}$")
 """Memory of a group across PID namespaces, which has a name while the group is made (native/src/memory.hpp)."""
 
@@ -147,6 +150,30 @@ def remove_unmarked_group_files(folder: Path = SHARED_MEMORY) -> None:
     with suppress(OSError):
         for name in unmarked_group_files(folder):
             (folder / name).unlink(missing_ok=True)
+
+
+def unlocked_snapshots(folder: Path = SHARED_MEMORY) -> list[Path]:
+    """This user's folders of snapshots whose launcher is gone: a living one holds a lock, in whatever PID namespace."""
+    return [path for path in folder.iterdir() if _KEPT_FOLDER.fullmatch(path.name) and _is_unlocked(path)]
+
+
+def _is_unlocked(path: Path) -> bool:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def remove_unlocked_snapshots(folder: Path = SHARED_MEMORY) -> None:
+    """Remove the snapshots of launchers that were killed."""
+    with suppress(OSError):
+        for path in unlocked_snapshots(folder):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:

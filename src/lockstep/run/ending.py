@@ -44,6 +44,7 @@ def end(run: RunState) -> bool:
                 run.machinery.transport.barrier("result")  # who dies before it is replaced, and makes up for it
     finally:
         run.progress.automatic.end()
+        run.progress.snapshots.end()
         run.machinery.strategy.close()
         run.machinery.strangers.close()
         if run.machinery.written is not None:

@@ -145,20 +145,23 @@ class Run:
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yield 0, 1, …, `num_epochs` - 1; after `run.load_state` those left. The progress line counts along."""
-        automatic, rescue = self._run.progress.automatic, self._run.progress.rescue
-        rescue.begin(automatic.begin)
+        progress = self._run.progress
+        automatic, snapshots, rescue = progress.automatic, progress.snapshots, progress.rescue
+        progress.begin()
         ledger = self._run.machinery.ledger
         ledger.num_epochs = num_epochs
         try:
-            for epoch in () if is_over(self._run.machinery) else self._run.progress.epochs.epochs(num_epochs):
+            for epoch in () if is_over(self._run.machinery) else progress.epochs.epochs(num_epochs):
                 ledger.epoch = epoch + 1
-                if automatic.is_on or rescue.is_on:
-                    self._run.progress.body_streams = self._run.machinery.streams.snapshot()
-                self._run.progress.tallies.enter_body()
+                if progress.has_states_inside:
+                    progress.body_streams = self._run.machinery.streams.snapshot()
+                progress.tallies.enter_body()
+                snapshots.enter_body()
                 rescue.enter_body()
                 yield epoch
                 settle(self._run)
                 automatic.after_body()
+                snapshots.after_body()
                 if is_over(self._run.machinery):
                     return
         except GeneratorExit:

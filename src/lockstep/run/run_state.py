@@ -55,8 +55,9 @@ class NoStates:
     def hear(self, asked: int) -> None:
         """What the ranks told each other in a pass about `asked`; the same on every rank."""
 
-    def begin(self) -> None:
-        """Before the first epoch or step: load the newest state."""
+    def begin(self, beyond: int = -1) -> bool:  # noqa: ARG002 - there is none to load
+        """Before the first epoch or step: load the newest state, if it is of a later step than `beyond`; whether it was."""
+        return False
 
     def after_step(self, *, ends_epoch: bool) -> None:
         """Between two steps, or after the last one of an epoch: save when it is time."""
@@ -72,6 +73,41 @@ class NoStates:
 
     def leave_loop(self) -> None:
         """The script is out of its loop; no step follows for now."""
+
+
+class NoSnapshots:
+    """The run keeps no state in memory; `lockstep.run.saving.snapshots` does. Collective, but for `is_due` and `end`."""
+
+    is_on = False
+    owes = False
+    """Whether a snapshot is taken when the body of `run.epochs` is over."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this rank wants all to take a snapshot after this step; rank 0 decides."""
+        return False
+
+    def hear(self) -> None:
+        """Some rank said in a pass that a snapshot is due; the same on every rank."""
+
+    def begin(self, automatic: NoStates) -> None:
+        """Before the first epoch or step: load the newest state of memory and disk."""
+        automatic.begin()
+
+    def enter_body(self) -> None:
+        """A body of `run.epochs` begins. Not collective."""
+
+    def enter_steps(self) -> None:
+        """The first step of an epoch is next. Not collective."""
+
+    def after_step(self, *, ends_epoch: bool) -> None:
+        """Between two steps, or after the last one of an epoch: take a snapshot if it is due."""
+
+    def after_body(self) -> None:
+        """At the end of a body of `run.epochs`: take one if it is due, or could not be taken before."""
+
+    def end(self) -> None:
+        """The run is over: nothing is kept any more."""
 
 
 @dataclass
@@ -208,12 +244,13 @@ class Progress:
     reading: weakref.ref[PlannedSteps | StreamedSteps] | None = None
     """The steps of the last epoch."""
     automatic: NoStates = field(default_factory=NoStates)
+    snapshots: NoSnapshots = field(default_factory=NoSnapshots)
     rescue: NoRescue = field(default_factory=NoRescue)
     checks: Checks = field(default_factory=Checks)
     has_begun: bool = False
     """Whether `automatic` has looked for a state."""
     body_streams: Mapping[str, Any] | None = None
-    """With `automatic`: the random streams as they were when the current body of `run.epochs` began."""
+    """With states inside an epoch: the random streams as they were when the current body of `run.epochs` began."""
     later_streams: Mapping[str, Any] | None = None
     """Those of the loaded state, until `run.steps` goes on."""
     epochs_seen: list[int] = field(default_factory=list)
@@ -231,6 +268,20 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.values = KeptValues(lambda: self.loop_has_begun)
+
+    @property
+    def has_states_inside(self) -> bool:
+        """Whether the run may go on from the middle of an epoch."""
+        return self.automatic.is_on or self.snapshots.is_on or self.rescue.is_on
+
+    def begin(self) -> None:
+        """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
+        self.rescue.begin(lambda: self.snapshots.begin(self.automatic))
+
+    def holds(self, thing: Any) -> bool:
+        """Whether every state of the run holds what a variable of the script names."""
+        known = (*self.taken, *self.tracked.values(), self.values)
+        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
 
     @property
     def loop_has_begun(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RUNS, STATES, RunFolder
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.journal.failure import describe, write_failure
-from lockstep.layout.mesh import Form, Mesh, choose_mesh
+from lockstep.layout.mesh import Form, Mesh, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
@@ -40,6 +41,7 @@ from lockstep.run.run import Run
 from lockstep.run.run_state import Machinery, Progress, RunState, Setup
 from lockstep.run.saving.asked import LauncherAsks, NobodyAsks, SignalAsks
 from lockstep.run.saving.automatic import Automatic
+from lockstep.run.saving.snapshots import Snapshots
 from lockstep.run.watch.shares import Shares
 from lockstep.run.watch.strangers import Strangers
 from lockstep.run.watch.written_files import WrittenFiles
@@ -51,6 +53,9 @@ from lockstep.strategy.choice import choose_strategy
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
+
+_numbers = count(1)
+"""Of the runs of this process, one after the other: after a restart the script makes them again in this order."""
 
 _is_at_exit = False
 
@@ -114,6 +119,7 @@ def init(
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=told is None, asks=_who_asks(run) if is_users else NobodyAsks())
+    _keep_snapshots(run)
     return _present_run(run, checks)
 
 
@@ -122,6 +128,13 @@ def _checks(environment: RankEnvironment, said: str | None) -> int | None:
     told = environment.settings.check_every if environment.settings is not None else ""
     words = told or said
     return parse_checks(words) if words is not None else None
+
+
+def _keep_snapshots(run: RunState) -> None:
+    """Keep the newest state in memory, where the launcher may start the ranks again."""
+    settings = run.setup.environment.settings
+    if settings is not None and settings.snapshots is not None and not settings.evidence:
+        run.progress.snapshots = Snapshots(run, settings.snapshots, settings.restart, next(_numbers))
 
 
 def _who_asks(run: RunState) -> NobodyAsks:
@@ -170,7 +183,10 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     """Put the command line over the script's arguments, and these over the defaults; pin the device."""
     settings, position = environment.settings, environment.position
     arithmetic = (settings.arithmetic.over(wanted.said) if settings else wanted.said).decided()
-    arranged = choose_mesh(settings.form.over(wanted.form) if settings else wanted.form, position.world_size)
+    form = settings.form.over(wanted.form) if settings else wanted.form
+    if settings is not None and settings.shrinks:
+        check_shrinks(form)
+    arranged = choose_mesh(form, position.world_size)
     num_lanes = (settings.lanes if settings else None) or wanted.lanes or arranged.default_lanes()
     arranged.check_lanes(num_lanes)
     threads = wanted.threads

@@ -23,7 +23,7 @@ from lockstep.launch.recovery import (
     most_restarts,
 )
 from lockstep.launch.request import OnDamage, OnFailure, Recovery
-from lockstep.launch.screen.report import restart_line
+from lockstep.launch.screen.report import Whence, restart_line
 from lockstep.launch.verdict import RankEnd, Verdict
 
 REPLACE = Recovery(OnFailure.REPLACE)
@@ -88,11 +88,19 @@ def test_scripts_of_lockstep_start_again_by_themselves_and_plain_ones_when_asked
 def test_the_line_says_who_how_where_and_from_where_it_goes_on() -> None:
     decision = decide(KILLED, REPLACE, [])
     assert isinstance(decision, RestartAll)
-    assert restart_line(decision, 1200).text == (
+    assert restart_line(decision, Whence(1200)).text == (
         "rank 2 was killed by signal 9 (SIGKILL) at step 1204 (train.py:31); all ranks start again (restart 1 of 3), from "
-        "state step-1200"
+        "state step-1200; 4 steps are computed again"
     )
-    assert restart_line(decision, None).text.endswith("(restart 1 of 3), from the beginning")
+    for whence, end in (
+        (Whence(1203, in_memory=True), "from step 1203, kept in memory; 1 step is computed again"),
+        (Whence(1204), "from state step-1204"),
+        (Whence(), "from the beginning"),
+        (Whence(why="no room"), "from the beginning (no snapshot: no room)"),
+    ):
+        assert restart_line(decision, whence).text.endswith(f"(restart 1 of 3), {end}")
+    for ranks, who in ((2, "2 ranks, one less, start again"), (1, "1 rank, one less, starts again")):
+        assert f"; {who} (restart 1 of 3), from" in restart_line(replace(decision, ranks=ranks), Whence()).text
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,45 @@ def test_damage_stops_a_run_that_is_to_stop() -> None:
     assert decide(damaged(), replace(REPLACE, on_damage=OnDamage.STOP), []) == Stop()
     assert decide(damaged(), Recovery(OnFailure.STOP), []) == Stop()
     assert isinstance(decide(KILLED, replace(REPLACE, on_damage=OnDamage.STOP), []), RestartAll)
+
+
+SHRINK = Recovery(OnFailure.SHRINK)
+LOST = Loss(2, "was killed by signal 9 (SIGKILL)", 1204)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "history", "by", "ranks", "follows"),
+    [
+        (SHRINK, [], signal.SIGKILL, 3, 2),
+        (SHRINK, [LOST], signal.SIGKILL, 3, 2),
+        (SHRINK, [], signal.SIGSEGV, 3, 2),
+        (SHRINK, [], signal.SIGKILL, 1, 0),
+        (SHRINK, [LOST], signal.SIGKILL, 1, None),
+        (SHRINK, [replace(LOST, what="was killed by signal 11 (SIGSEGV)")], signal.SIGSEGV, 3, None),
+        (REPLACE, [], signal.SIGKILL, 3, 0),
+        (REPLACE, [replace(LOST, step=1100)], signal.SIGKILL, 3, 0),
+        (REPLACE, [LOST], signal.SIGKILL, 3, 2),
+        (REPLACE, [LOST], signal.SIGKILL, 1, None),
+        (REPLACE, [replace(LOST, what="was killed by signal 11 (SIGSEGV)")], signal.SIGSEGV, 3, None),
+        (REPLACE, [LOST] * 3, signal.SIGKILL, 3, None),
+    ],
+)
+def test_how_many_ranks_go_on(
+    recovery: Recovery, history: list[Loss], by: int, ranks: int, follows: int | None
+) -> None:
+    told = replace(scene(ended(by=by)), ranks=ranks, can_shrink=True)
+    decision = decide(told, recovery, history)
+    assert (decision.ranks if isinstance(decision, RestartAll) else None) == follows
+    fixed = decide(replace(told, can_shrink=False), recovery, history)
+    assert not isinstance(fixed, RestartAll) or fixed.ranks == 0
+
+
+def test_a_rank_that_is_killed_again_before_its_first_step_is_given_up() -> None:
+    told = replace(scene(ended(by=signal.SIGKILL), last=None), ranks=4, can_shrink=True)
+    decision = decide(told, REPLACE, [LOST])
+    assert isinstance(decision, RestartAll)
+    assert decision.ranks == 3
+    assert decide(told, REPLACE, [replace(LOST, rank=0)]) == replace(decision, ranks=0)
 
 
 def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from lockstep.machine.leftovers import (
     orphaned_shared_memory,
     remove_shared_memory,
     remove_sockets,
+    remove_unlocked_snapshots,
     remove_unmarked_group_files,
     socket_folders,
     unmarked_group_files,
@@ -96,6 +98,22 @@ def test_only_files_of_groups_are_looked_at(tmp_path: Path) -> None:
     remove_unmarked_group_files(tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
     remove_unmarked_group_files(tmp_path / "missing")
+
+
+def test_snapshots_are_removed_when_nobody_holds_their_lock(tmp_path: Path) -> None:
+    kept, left, other = (tmp_path / name for name in ("lockstep-kept-1-0a", "lockstep-kept-1-0b", "lockstep-kept-x"))
+    for folder in (kept, left, other):
+        (folder / "run-1").mkdir(parents=True)
+    lock = os.open(kept, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_unlocked_snapshots(tmp_path)
+        assert sorted(tmp_path.iterdir()) == [kept, other]
+    finally:
+        os.close(lock)
+    remove_unlocked_snapshots(tmp_path)
+    assert list(tmp_path.iterdir()) == [other]
+    remove_unlocked_snapshots(tmp_path / "missing")
 
 
 def test_only_shared_memory_of_the_given_processes_is_removed(tmp_path: Path) -> None:

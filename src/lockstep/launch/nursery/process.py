@@ -50,6 +50,7 @@ from lockstep.machine.leftovers import (
     kill,
     remove_shared_memory,
     remove_sockets,
+    remove_unlocked_snapshots,
     remove_unmarked_group_files,
     socket_folders,
 )
@@ -230,6 +231,7 @@ class Nursery:
             self._close_view()
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
+        remove_unlocked_snapshots()
         remove_sockets(self._sockets)
         self._looked = False
         self._known.clear()

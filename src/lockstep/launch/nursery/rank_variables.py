@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.handover.generation import Generation
 from lockstep.launch.in_rank.task import RankTask
-from lockstep.launch.request import LaunchRequest
+from lockstep.launch.request import LaunchRequest, OnFailure
 from lockstep.machine.leftovers import MARKER
 
 IMPORT_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
@@ -99,6 +99,8 @@ def rank_variables(
         replaces=request.recovery.replaces,
         generation=generation,
         restart=request.restart,
+        snapshots=request.snapshots,
+        shrinks=request.recovery.on_failure is OnFailure.SHRINK,
     )
     position = Position(rank, rank, request.ranks, request.ranks)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}

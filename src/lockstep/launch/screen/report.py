@@ -130,16 +130,39 @@ def still_alone_line(ranks: int, seconds: float) -> Line:
     )
 
 
-def restart_line(decision: RestartAll, step: int | None) -> Line:
-    """Say what was lost, and that all ranks start again.
+@dataclass(frozen=True)
+class Whence:
+    """From where ranks that start again go on."""
 
-    Args:
-        decision: to start all ranks again.
-        step: of the newest state; None when there is none.
-    """
-    place = "the beginning" if step is None else f"state step-{step}"
-    again = f"all ranks start again (restart {decision.number} of {decision.most})"
-    return Line("restart", f"{decision.loss.sentence}; {again}, from {place}")
+    step: int | None = None
+    """That of the newest state; None where they begin from the beginning."""
+    in_memory: bool = False
+    """Whether that state is a snapshot."""
+    why: str = ""
+    """Why there is no snapshot, where that is known."""
+
+    def num_again(self, loss: Loss) -> int:
+        """How many steps are computed again, that in which the rank was lost included; 0 where that is not known."""
+        return max((loss.step or 0) - (self.step or 0), 0)
+
+    def sentence(self, loss: Loss) -> str:
+        """`from step 1200, kept in memory; 4 steps are computed again`."""
+        if self.step is None:
+            return f"from the beginning{f' (no snapshot: {self.why})' if self.why else ''}"
+        place = f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
+        again = self.num_again(loss)
+        return f"{place}; {again} step{' is' if again == 1 else 's are'} computed again" if again else place
+
+
+def restart_line(decision: RestartAll, whence: Whence) -> Line:
+    """Say what was lost, that all ranks start again, and how many if they are fewer than before."""
+    who = (
+        f"{_count(decision.ranks, 'rank')}, one less, start{'s' * (decision.ranks == 1)}"
+        if decision.ranks
+        else "all ranks start"
+    )
+    again = f"{who} again (restart {decision.number} of {decision.most})"
+    return Line("restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}")
 
 
 def replaced_line(loss: Loss, seconds: float) -> Line:

@@ -119,6 +119,10 @@ class Observer:
         """What rank 0 decided; empty before that."""
         return _read_json(self._folder.decided)
 
+    def no_snapshots(self) -> str:
+        """Why the ranks keep no state in memory; empty while they do, or may yet."""
+        return str(_read_json(self._folder.snapshots).get("why", ""))
+
     def result(self) -> Mapping[str, Any]:
         """What rank 0 left at the end; empty when it left nothing."""
         return _read_json(self._folder.result)

@@ -4,6 +4,8 @@
     recovery.decide(how it ended, what was asked for, losses)      ../recovery
     RestartAll: put aside what they left, then the next world      ../folder
 
+Snapshots in shared memory outlive a world, and end with the run  snapshot_folder
+
 Each world has its own meeting, journals and pipes; what one leaves, the next cannot mistake for its own.
 """
 
@@ -15,19 +17,22 @@ from pathlib import Path
 
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
-from lockstep.launch.folder import renew_run_folder
+from lockstep.launch.folder import note_restart, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
-from lockstep.launch.request import LaunchRequest
+from lockstep.launch.request import LaunchRequest, OnFailure
 from lockstep.launch.screen.failure_block import last_work
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import restart_line, stop_line
+from lockstep.launch.screen.report import Whence, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.run_store import RunStore
+from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
 from lockstep.launch.supervise.supervisor import Ending, Supervisor
 from lockstep.launch.verdict import Verdict, judge
+from lockstep.layout.mesh import shrinks
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class World:
     saves: bool
     """Whether the run saves by itself."""
     newest_step: int | None
-    """The step of the newest state that lockstep saved; None when the script begins from its beginning."""
+    """The step of the newest state that lockstep saved on the disk; None when there is none."""
+    whence: Whence
+    """From where the next ranks would go on."""
 
 
 @dataclass
@@ -64,10 +71,11 @@ class Worlds:
         """
         history: list[Loss] = []
         request = replace(self.request, restart=Restart(most=most_restarts(self.request.recovery, uses_lockstep=False)))
-        with self.signals:
+        with self.signals, SnapshotFolder(self.request) as snapshots:
+            request = replace(request, snapshots=snapshots.place)
             while True:
                 world = self._live(request, history)
-                decision = self._decide(world, history)
+                decision = self._decide(request, world, history)
                 if not isinstance(decision, RestartAll):
                     if decision.reason:
                         self.losses.saying.line(stop_line(decision.reason))
@@ -75,8 +83,8 @@ class Worlds:
                 history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
-                self.losses.saying.line(restart_line(decision, world.newest_step))
-                request = replace(request, restart=replace(renew_run_folder(request), most=decision.most))
+                self.losses.saying.line(restart_line(decision, world.whence))
+                request = _next(request, decision, world)
 
     def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
         folder = RunFolder(request.run_folder)
@@ -91,12 +99,53 @@ class Worlds:
         observer.last_words()
         place = request.saving.folder if request.saving is not None else observer.decided().get("states")
         newest = newest_step(Path(place)) if place else None
-        return World(ending, judge(ending.ends, ending.interrupted_by), observer, log_bytes, bool(place), newest)
+        verdict, whence = judge(ending.ends, ending.interrupted_by), _whence(request, newest, observer.no_snapshots())
+        return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
-    def _decide(self, world: World, history: list[Loss]) -> Decision:
+    def _decide(self, request: LaunchRequest, world: World, history: list[Loss]) -> Decision:
         culprit, observer = world.verdict.culprit, world.observer
         last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
-        scene = Scene(world.verdict, observer.uses_lockstep, last, can_start=not world.ending.nursery_is_gone)
+        scene = Scene(
+            world.verdict,
+            observer.uses_lockstep,
+            last,
+            can_start=not world.ending.nursery_is_gone,
+            ranks=request.ranks,
+            can_shrink=_can_shrink(request, observer),
+        )
         if culprit is not None and culprit.rank in world.ending.losses:
             scene = replace(scene, loss=world.ending.losses[culprit.rank])
         return decide(scene, self.request.recovery, history)
+
+
+def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
+    """The newest of what is on the disk and in memory, as ranks choose it."""
+    kept = newest_kept(Path(request.snapshots.folder)) if request.snapshots is not None else None
+    if kept is not None and (saved is None or kept > saved):
+        return Whence(kept, in_memory=True)
+    return Whence(saved, why=why)
+
+
+def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
+    """Whether fewer ranks would compute the same. A script without lockstep must know itself what it does then."""
+    if not observer.uses_lockstep:
+        return request.recovery.on_failure is OnFailure.SHRINK
+    decided = observer.decided()
+    return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
+
+
+def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchRequest:
+    """The next world of ranks, in a run folder that is ready for it."""
+    told = {
+        "restart": decision.number,
+        "lost": decision.loss.sentence,
+        "ranks": decision.ranks or request.ranks,
+        "step": world.whence.step,
+        "in_memory": world.whence.in_memory,
+        "steps_again": world.whence.num_again(decision.loss),
+        "no_snapshot": world.whence.why,
+    }
+    note_restart(RunFolder(request.run_folder), told)
+    lanes = world.observer.decided().get("lanes") if decision.ranks else request.lanes
+    fewer = replace(request, ranks=decision.ranks or request.ranks, lanes=lanes or request.lanes)
+    return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))

@@ -30,6 +30,8 @@ from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
 ASKED = -1
 """In place of a lane: the note of a rank that was asked to save and end."""
+SNAPSHOT = -2
+"""In place of a lane: the note of the rank that wants a snapshot."""
 
 
 class Step:
@@ -306,6 +308,8 @@ def _notes(run: RunState, number: int) -> dict[int, Any]:
     notes: dict[int, Any] = {lane: [logs.get(lane, {}), sums.get(lane, [])] for lane in sorted({*logs, *sums})}
     if asked := run.progress.automatic.asked:
         notes[ASKED] = asked
+    if run.progress.snapshots.is_due:
+        notes[SNAPSHOT] = 1
     return {**notes, **note(run, is_first=number == 1)} if number else notes
 
 
@@ -313,6 +317,8 @@ def _hear(run: RunState, notes: dict[int, Any]) -> None:
     """Take what all ranks told in `_notes`, apart from what the lanes logged. Raises `RanksDiffer`."""
     hear(run, notes)
     run.progress.automatic.hear(notes.pop(ASKED, 0))
+    if notes.pop(SNAPSHOT, 0):
+        run.progress.snapshots.hear()
     run.progress.tallies.hear(notes)
 
 

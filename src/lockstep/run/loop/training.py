@@ -78,7 +78,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             "Take one step at a time, from one loader; to draw from two data sets together, load a "
             f"torch.utils.data.StackDataset:\n{RIGHT_FORM}",
         )
-    run.progress.rescue.begin(run.progress.automatic.begin)
+    run.progress.begin()
     run.machinery.metrics.earlier.keep_none()
     epoch = _prepared(run, loader)
     ledger, steps = run.machinery.ledger, epoch.steps
@@ -109,6 +109,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         _finish_step(run, mine.num_mine)
         run.progress.inside, is_last = epoch.inside, steps.is_over
         run.progress.automatic.after_step(ends_epoch=is_last)
+        run.progress.snapshots.after_step(ends_epoch=is_last)
         run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
             run.progress.epochs.end_steps()
@@ -138,6 +139,7 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     progress.reading = weakref.ref(steps)
     if steps.done and not steps.is_over:
         _refuse_counters(progress)
+    progress.snapshots.enter_steps()
     progress.rescue.enter_boundary(epoch.inside, is_last=steps.is_over)
     return epoch
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
@@ -26,10 +25,10 @@ from lockstep.handover.hidden_output import forget
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.journal.reached import Reached
 from lockstep.process_group.default_group import num_exchanges
-from lockstep.run.outlive.changes import Small, versions
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
+from lockstep.run.saving.changes import Small, versions
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
 from lockstep.run.watch.carried import carried_variables, left_variables
@@ -44,6 +43,9 @@ CHANGED = "the script has changed weights or tracked objects since the last step
 UNHEARD = "a tally holds what only the dead rank knew"
 BEHIND_LOOP = "the script reads {} behind the loop that assigns it, which a new rank would not have been in"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
+BODY = (
+    "the body of run.epochs changes weights, options or tracked objects before its steps, and a new rank runs it again"
+)
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
 
@@ -82,7 +84,7 @@ class Rescue(NoRescue):
         """Variables that the script carries from step to step by itself; None before the first step."""
         self._left_over: list[str] = []
         """Those that it assigns in its loop over steps and reads behind it."""
-        self._has_begun = False
+        self._has_begun = self._has_body_changed = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
             if (left / STATE).exists():
@@ -107,6 +109,7 @@ class Rescue(NoRescue):
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
+        self._has_body_changed = False
         self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
         self._reach(_Place.BODY)
@@ -117,7 +120,9 @@ class Rescue(NoRescue):
             self._transport.history.gap = SECOND_LOOP
             return
         if self._carried is None:
-            self._carried, self._left_over = carried_variables(self._belongs), left_variables()
+            self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
+        if self._moment is not None and self._moment.counters["inside"] is None:
+            self._has_body_changed = self._run.progress.epochs.in_body and self._differs()
         self._enter(Part.STEP)
         if is_last:
             self._read_behind(self._left_over)
@@ -145,6 +150,7 @@ class Rescue(NoRescue):
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
+        self._has_body_changed = False
         self._enter(Part.OUTSIDE)
         self._read_behind(left_variables())
         self._moment = self._now(None, keeps_streams=True)
@@ -158,11 +164,6 @@ class Rescue(NoRescue):
     def _reach(self, place: _Place) -> None:
         self._reached.note(self._run.machinery.ledger.step, place)
         forget()
-
-    def _belongs(self, thing: Any) -> bool:
-        progress = self._run.progress
-        known = (*progress.taken, *progress.tracked.values(), progress.values)
-        return (hasattr(thing, "state_dict") and any(thing is one for one in known)) or type(thing).__name__ == "Run"
 
     def _read_behind(self, names: list[str]) -> None:
         if names and not self._transport.history.gap:
@@ -180,6 +181,11 @@ class Rescue(NoRescue):
         told = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot = streams.snapshot() if keeps_streams else None
         return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
+
+    def _differs(self) -> bool:
+        """Whether the script has changed what a state holds since the moment."""
+        progress = self._run.progress
+        return versions(progress) != self._versions or not self._small.is_like(Small.of(progress))
 
     def _change(self) -> str:
         """What the script has changed since the moment that a replacement would change once more."""
@@ -201,6 +207,8 @@ class Rescue(NoRescue):
             return self._small.objection
         if self._carried:
             return CARRIED.format(", ".join(self._carried[:3]))
+        if self._has_body_changed:
+            return BODY
         if self._transport.history.gap or self._transport.is_whole:
             return self._transport.history.gap
         return self._change()
@@ -231,6 +239,7 @@ class Rescue(NoRescue):
             "metrics": self._run.machinery.metrics.recent(),
             "evaluation": self._evaluation,
             "owes": self._run.progress.automatic.owes,
+            "owes_snapshot": self._run.progress.snapshots.owes,
         }
         if moment is not None:
             if "tallies" not in moment.counters:
@@ -269,6 +278,7 @@ class Rescue(NoRescue):
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
         self._run.progress.automatic.owes = notes["owes"]
+        self._run.progress.snapshots.owes = notes["owes_snapshot"]
         self._run.progress.evaluation = notes["evaluation"]
         if self._run.progress.goes_on is None:
             self._run.machinery.streams.seen = notes["seen"]

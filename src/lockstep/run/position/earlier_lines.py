@@ -15,9 +15,6 @@ from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.run.position.ledger import Ledger
 
-CLOCK_S = 0.01
-"""How much earlier than `time.time()` the time of a file may be: the kernel stamps files by its tick."""
-
 _settled: set[Path] = set()
 """The files that were dealt with: what a second `lockstep.init` of this process finds there is its own."""
 
@@ -34,6 +31,8 @@ class EarlierLines:
     def __init__(self, path: Path | None, size_bytes: int, ledger: Ledger) -> None:
         self._path = path if size_bytes and path not in _settled else None
         self._size, self._ledger = size_bytes, ledger
+        self.has_mine = False
+        """Whether they have what this start wrote so far, on its way to a state of the same run."""
 
     def keep_until(self, step: int, saved_s: float) -> None:
         """Keep those up to `step`, after which a state was saved at `saved_s` (time.time()); the first call counts."""
@@ -44,7 +43,7 @@ class EarlierLines:
         try:
             data = read_regular(path)
             earlier = data[: self._size].decode(errors="replace").splitlines(keepends=True)
-            mine = data[self._size :].decode(errors="replace")
+            mine = "" if self.has_mine else data[self._size :].decode(errors="replace")
             write_private(path, "".join([*kept(earlier, step, saved_s), mine]))
         except OSError as error:
             self._ledger.lost(f"{path.name} cannot be written again ({error.strerror}): it has steps twice")
@@ -66,5 +65,5 @@ def kept(lines: list[str], step: int, saved_s: float) -> list[str]:
 def _counts(line: str, step: int, saved_s: float) -> bool:
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
-        return bool(told["step"] < step or (told["step"] == step and told["time"] <= saved_s + CLOCK_S))
+        return bool(told["step"] < step or (told["step"] == step and told["time"] <= saved_s))
     return False

@@ -221,6 +221,7 @@ def _write_decisions(run: RunState) -> None:
         "strategy": str(run.setup.mesh),
         "not_exact": _why_not_exact(run.setup),
         "stages": run.setup.mesh.stages,
+        "ranks_are_fixed": run.setup.mesh.is_named or run.setup.mesh.strategy == "dp",
         "states": run.progress.automatic.place,
         "seed": run.setup.seed,
         "threads": run.setup.threads,

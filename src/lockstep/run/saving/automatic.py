@@ -21,11 +21,12 @@ from lockstep.caller import where
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
+from lockstep.handover.states import step_of
 from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
 from lockstep.run.loop.training import counter_of_steps
-from lockstep.run.run_state import NoStates, RunState
+from lockstep.run.run_state import NoStates, Progress, RunState
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
@@ -58,22 +59,25 @@ class Automatic(NoStates):
         self._asks, self._ends_by = asks, 0
         run.progress.automatic = self
 
-    def begin(self) -> None:
-        """Load the newest state that is whole, if there is one; once.
+    def begin(self, beyond: int = -1) -> bool:
+        """Load the newest state that is whole, if there is one of a later step than `beyond`; once. Whether it did.
 
         Raises:
             UsageError: on every rank, when states are there and none can be loaded.
         """
         self._asks.listen()
         if self._run.progress.has_begun:
-            return
+            return False
         self._run.progress.has_begun = True
-        self._refuse_own_order()
+        if problem := own_order(self._run.progress):
+            raise UsageError(problem, "Leave generator= out: lockstep keys the order by the run's seed and the epoch.")
         together = Together(self._run.machinery.transport, CALL, where())
         name = together.do(self._newest) if self._run.machinery.transport.rank == 0 else None
         name = together.agree(name)[0]
-        if name:
-            load_state(self._run, self._ring.place / name, {}, missing_ok=False)
+        if not name or (step_of(name) or 0) <= beyond:
+            return False
+        load_state(self._run, self._ring.place / name, {}, missing_ok=False)
+        return True
 
     def after_step(self, *, ends_epoch: bool) -> None:
         """Save when it is time; end when the run was asked to.
@@ -205,15 +209,6 @@ class Automatic(NoStates):
             )
         return ""
 
-    def _refuse_own_order(self) -> None:
-        for number, loader in enumerate(self._run.progress.loaders, 1):
-            samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-            if any(getattr(one, "generator", None) is not None for one in samplers):
-                raise UsageError(
-                    f"The order of loader {number} comes from a generator of its own, which a state does not hold.",
-                    "Leave generator= out: lockstep keys the order by the run's seed and the epoch.",
-                )
-
     def _counters(self) -> str:
         counter = counter_of_steps(self._run.progress)
         if not counter:
@@ -231,3 +226,12 @@ class Automatic(NoStates):
     def _say(self, text: str) -> None:
         if self._run.machinery.transport.rank == 0:
             say(text)
+
+
+def own_order(progress: Progress) -> str:
+    """Why a state could not bring back the order of some loader's samples; empty when it can."""
+    for number, loader in enumerate(progress.loaders, 1):
+        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+        if any(getattr(one, "generator", None) is not None for one in samplers):
+            return f"The order of loader {number} comes from a generator of its own, which a state does not hold."
+    return ""

@@ -5,6 +5,7 @@ Tensors that other ranks hold still travel to rank 0 inside the step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,10 +43,11 @@ class Aside:
 
     Args:
         keep: how many stay.
+        is_needed: whether the run waits for a state that cannot be written aside, and says so; otherwise it goes without.
     """
 
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
+    def __init__(self, keep: int, *, is_needed: bool = True) -> None:
+        self._keep, self._is_needed = keep, is_needed
         self._memory: StateMemory | None = None
         self._writer: Writer | None = None
         self._target = Path()
@@ -55,25 +57,27 @@ class Aside:
         """Copy the state and let it be written: a `Write` of `save_state`. No other state may be under way.
 
         Collective: call it on every rank. Returns on rank 0 why that is impossible; whether the state could be written is
-        known later. Where there is no memory for the copy, it is written now.
+        known later. Where there is no memory for the copy, it is written now, or not at all if it is not needed.
         """
         if run.machinery.transport.rank != 0:
-            for file in sorted(found):
-                for _ in stream(found[file], contents.files[file].tensors, run.machinery.transport):
-                    pass
+            _hand_out(run, contents, found)
             return ""
-        images, end = _lay_out(found)
+        images, end = lay_out(found)
         order = Order(
             str(folder.target),
             self._keep,
             [Image(file, image.at, image.size, sorted(image.order)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
+            time.time(),
         ).encode()
         try:
             memory = self._memory = self._memory or StateMemory()
             memory.reserve(end + len(order))
         except OSError as error:
+            if not self._is_needed:
+                _hand_out(run, contents, found)
+                return f"there is no memory for a copy of it ({error.strerror})."
             if not self._has_said_memory:
                 self._has_said_memory = True
                 say(NO_MEMORY.format(error.strerror))
@@ -110,6 +114,16 @@ class Aside:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""
         return self._answer(0.0) or ""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a state is being written, as far as is known."""
+        return self._writer is not None and self._writer.is_busy
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time that writing the last state took."""
+        return self._writer.cpu_s if self._writer is not None else 0.0
+
     def settle(self, patience_s: float = PATIENCE_S, text: str = LATE) -> str:
         """Wait until the state is on the disk; return why it could not be written. `text` is said after `patience_s`."""
         problem = self._answer(patience_s)
@@ -123,11 +137,15 @@ class Aside:
     def close(self) -> str:
         """Wait until the state is on the disk, and end the process; return why it could not be written."""
         problem = self.settle(END_PATIENCE_S, AT_END)
+        self.drop()
+        return problem
+
+    def drop(self) -> None:
+        """End the process, whatever it is doing."""
         self._drop_writer()
         if self._memory is not None:
             self._memory.close()
             self._memory = None
-        return problem
 
     def _answer(self, timeout_s: float | None) -> str | None:
         """What has become of the state under way, as an error's text; None if that is not known by then."""
@@ -146,7 +164,14 @@ class Aside:
             self._writer = None
 
 
-def _lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
+def _hand_out(run: RunState, contents: Contents, found: Found) -> None:
+    """Take part in the streams of tensors without keeping them."""
+    for file in sorted(found):
+        for _ in stream(found[file], contents.files[file].tensors, run.machinery.transport):
+            pass
+
+
+def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
     """Where each file lies, in the order in which all ranks stream them, and where the last one ends."""
     images: dict[str, FileImage] = {}
     end = 0

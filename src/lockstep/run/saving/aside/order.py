@@ -34,6 +34,8 @@ class Order:
     """The content of state.json."""
     facts: Mapping[str, Any]
     """What the manifest says besides its files."""
+    taken_s: float
+    """time.time() when the state was copied: what the run logs while it is written comes after it."""
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""

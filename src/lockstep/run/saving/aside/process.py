@@ -2,8 +2,8 @@
 
     python -P -m lockstep.run.saving.aside.process CHANNEL MEMORY PARENT
 
-CHANNEL: a socket; each message is an order's place in memory, and each is answered by `{"problem": ""}` when the state
-is on the disk. MEMORY: the anonymous file. Both are descriptors. The process ends at once when the channel closes, and
+CHANNEL: a socket; each message is an order's place in memory, and each is answered by `{"problem": "", "cpu_s": 0.1}` when the
+state is on the disk, or not. MEMORY: the anonymous file. Both are descriptors. The process ends at once when the channel closes, and
 with PARENT, which is 0 if the thread that started it may end earlier.
 """
 
@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def write(memory: int, order: Order) -> str:
         folder.begin()
         files = {image.name: _write_file(memory, image, folder.stage / image.name) for image in order.images}
         sync_above(folder.target.parent.parent, NEW_FOLDERS)
-        complete(folder, order.documents, files, order.facts)
+        complete(folder, order.documents, files, order.facts, order.taken_s)
     except (OSError, LockstepError) as error:
         folder.abandon()
         return str(error)
@@ -92,10 +93,12 @@ def main() -> None:
     channel = socket.socket(fileno=descriptor)
     orders: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, orders), daemon=True).start()
+    before_s = time.process_time()
     while True:
         at, size = orders.get()
         problem = write(memory, Order.decode(os.pread(memory, size, at)))
-        channel.send(json.dumps({"problem": problem[: 1 << 12]}).encode())
+        cpu_s, before_s = time.process_time() - before_s, time.process_time()
+        channel.send(json.dumps({"problem": problem[: 1 << 12], "cpu_s": cpu_s}).encode())
 
 
 if __name__ == "__main__":

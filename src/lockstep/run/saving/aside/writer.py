@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 from lockstep.machine.processes import interpreter_options
 
@@ -33,6 +34,8 @@ class Writer:
         """Whether a state is being written, as far as is known."""
         self.is_gone = False
         """Whether the process is known to have ended."""
+        self.cpu_s = 0.0
+        """The processor time that the last state took; without the start of the process."""
         is_main = threading.current_thread() is threading.main_thread()  # Linux takes a thread's end for the parent's
         arguments = [str(theirs.fileno()), str(memory), str(os.getpid() if is_main else 0)]
         try:
@@ -76,8 +79,9 @@ class Writer:
         if not message:
             self.is_gone = True
             return f"{GONE}{self._how()}."
-        problem: str = json.loads(message)["problem"]
-        return problem
+        told: dict[str, Any] = json.loads(message)
+        self.cpu_s = told["cpu_s"]
+        return str(told["problem"])
 
     def close(self) -> None:
         """End the process, whatever it is doing."""

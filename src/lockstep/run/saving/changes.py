@@ -1,8 +1,8 @@
-"""Whether a script has changed what a replacement would take over, since the place from which it goes on.
+"""Whether a script has changed what a state holds, or what none holds, since some place.
 
-A replacement runs the script from that place again. What the script changed there by itself (weights before the lanes,
-an average) it would change a second time. Small things are copied, so that the replacement gets them as they were; for
-the others torch's version counters tell.
+Ranks that go on from there run the script from that place again. What the script changed there by itself (weights before
+the lanes, an average) it would change a second time. Small things are copied, so that a replacement gets them as they
+were; for the others torch's version counters tell.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ class Small:
     """`run.state`; tensors in it are not copied."""
     objection: str = ""
     """Why there are no copies."""
+
+    def is_like(self, other: Small) -> bool:
+        """Whether states and options are the same; not, where that cannot be told."""
+        try:
+            return bool((self.states, self.options) == (other.states, other.options)) and not self.objection
+        except Exception:  # noqa: BLE001 - tensors are compared element by element, other objects as they like
+            return False
 
     @classmethod
     def of(cls, progress: Progress) -> Small:
@@ -59,6 +66,21 @@ def versions(progress: Progress) -> list[Any]:
         found.extend(_versions(thing.state_dict()))
     for value in vars(progress.values).values():
         found.extend(one for one in _versions(value) if isinstance(one, tuple))
+    return found
+
+
+def versions_of(thing: Any) -> list[Any]:
+    """What changes with every write to one object with a `state_dict`, or to a container of tensors."""
+    state_of = getattr(thing, "state_dict", None)
+    return list(_versions(state_of() if callable(state_of) else thing))
+
+
+def unsaved_versions(progress: Progress) -> list[Any]:
+    """What changes with every write to buffers of the models that no state holds (`persistent=False`)."""
+    found: list[Any] = []
+    for model in progress.models:
+        saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+        found.extend(_version(buffer) for buffer in model.buffers() if id(buffer) not in saved)
     return found
 
 

@@ -1,0 +1,64 @@
+"""The folder in shared memory in which the ranks of one run keep their newest state, from the first start to the last."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lockstep.handover.snapshots import KEPT, SnapshotPlace
+from lockstep.launch.recovery import most_restarts
+from lockstep.launch.request import LaunchRequest
+from lockstep.machine.leftovers import SHARED_MEMORY
+
+
+@dataclass
+class SnapshotFolder:
+    """`with SnapshotFolder(request) as snapshots: ...` makes the folder, and removes it with everything in it.
+
+    This process holds a lock on it, so that others can tell it from one that a killed launcher left. There is no folder
+    where ranks never start again, where somebody else's evidence is recorded, or where the system refuses one.
+    """
+
+    request: LaunchRequest
+    _path: Path | None = None
+    _lock: int = -1
+
+    @property
+    def place(self) -> SnapshotPlace | None:
+        """What the ranks are told."""
+        return SnapshotPlace(str(self._path), self.request.recovery.keeping.steps) if self._path is not None else None
+
+    def __enter__(self) -> Self:
+        recovery = self.request.recovery
+        if most_restarts(recovery, uses_lockstep=True) and recovery.keeping.is_on and not self.request.evidence:
+            self._make()
+        return self
+
+    def _make(self) -> None:
+        path = SHARED_MEMORY / KEPT.format(os.getpid(), secrets.token_hex(8))
+        try:
+            path.mkdir(mode=0o700)
+            self._path = path
+            self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._remove()
+
+    def _remove(self) -> None:
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._path = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()

@@ -1,0 +1,112 @@
+"""Whether somebody who goes on from a snapshot would have all that the script has now.
+
+A snapshot inside an epoch lets the body of `run.epochs` run again up to its steps, one between epochs nothing. What a state
+does not hold must not have changed: since the steps began, or since the first epoch. Nobody has asked for snapshots, so
+every doubt is an objection.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lockstep.run.loop.training import counter_of_steps
+from lockstep.run.run_state import Progress
+from lockstep.run.saving.automatic import own_order
+from lockstep.run.saving.changes import Small, unsaved_versions, versions, versions_of
+from lockstep.run.watch.carried import carried_variables
+from lockstep.run.watch.unsaved import Unsaved
+
+CARRIED = "the script carries {} from step to step, which no state holds; keep it in run.state"
+CHANGED = "the script changes {}, which no state holds; run.state or run.track would"
+BUFFERS = "a model changes buffers that are not in its state_dict"
+BODY = "the body of run.epochs changes weights, options or tracked objects before its steps"
+COUNTED = "{} around run.steps counts from its beginning"
+SHORT = "the epochs are too short to look at the script's variables in each"
+GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
+
+SHARE = 0.01
+"""Of the time, what looking at the script's variables before each epoch may take."""
+
+
+class Guard:
+    """What one rank has seen of the script. Nothing here is collective, and ranks may object differently.
+
+    Args:
+        progress: of the run.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._at_first: Unsaved | None = None
+        """What the script held before its first epoch or step."""
+        self._at_steps: Unsaved | None = None
+        """What it held when the current loop over steps began, if that was looked at."""
+        self._buffers: list[Any] = []
+        self._at_body: tuple[list[Any], Small] | None = None
+        self._has_body_changed = False
+        self._looked_at_s = self._look_s = 0.0
+
+    def enter_body(self) -> None:
+        """A body of `run.epochs` begins."""
+        self._look_first()
+        self._at_body = versions(self._progress), Small.of(self._progress)
+
+    def enter_steps(self) -> None:
+        """The first step of an epoch is next."""
+        self._look_first()
+        if self._at_body is not None:
+            before, small = self._at_body
+            self._has_body_changed = versions(self._progress) != before or not small.is_like(Small.of(self._progress))
+        began_s = time.monotonic()
+        self._at_steps = None
+        if self._look_s <= SHARE * (began_s - self._looked_at_s):
+            self._at_steps = self._unsaved()
+            self._looked_at_s = time.monotonic()
+            self._look_s = self._looked_at_s - began_s
+
+    def _look_first(self) -> None:
+        if self._at_first is None:
+            self._at_first, self._buffers = self._unsaved(), unsaved_versions(self._progress)
+
+    def _unsaved(self) -> Unsaved:
+        progress = self._progress
+        known = [*progress.taken, *progress.stateful.values(), *progress.tracked.values()]
+        return Unsaved(progress.models, known, versions_of)
+
+    def never(self) -> str:
+        """Why no snapshot of this script would be right any more; empty when one may be."""
+        if problem := own_order(self._progress):
+            return problem
+        if unsaved_versions(self._progress) != self._buffers:
+            return BUFFERS
+        name = self._at_first.changed() if self._at_first is not None else ""
+        return CHANGED.format(name) if name else ""
+
+    def not_inside(self) -> str:
+        """Why none can be taken between the steps of this epoch."""
+        if self._has_body_changed:
+            return BODY
+        if carried := self._carried():
+            return carried
+        if counter := counter_of_steps(self._progress):
+            return COUNTED.format(counter)
+        if self._at_steps is None:
+            return SHORT
+        name = self._at_steps.changed() or self._at_steps.new()
+        return CHANGED.format(name) if name else ""
+
+    def not_between(self) -> str:
+        """Why none can be taken at the end of this body."""
+        if carried := self._carried():
+            return carried
+        models = self._progress.models
+        if any(parameter.grad is not None for model in models for parameter in model.parameters()):
+            return GRADIENTS
+        name = self._at_first.new() if self._at_first is not None else ""
+        return CHANGED.format(name) if name else ""
+
+    def _carried(self) -> str:
+        """Of the loops around the caller: at the end of a body, what an epoch makes anew is not carried."""
+        found = carried_variables(self._progress.holds)
+        return CARRIED.format(", ".join(found[:3])) if found else ""

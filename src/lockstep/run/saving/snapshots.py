@@ -1,0 +1,209 @@
+"""Snapshots: the newest state of a run, kept in shared memory for a restart of its ranks.
+
+    the first run.epochs, run.steps -> begin        after a restart: the newest state of memory and disk is loaded
+    a pass                          -> is_due, hear rank 0 wants a snapshot; every rank hears it in the same pass
+    between two steps               -> after_step   taken, if nothing would be lost: inside the epoch
+    a body of run.epochs is over    -> after_body   taken, if it could not be taken before: between epochs
+
+Nobody has asked for snapshots, so they never fail and never say anything. Where going on from one would not be right, or
+where there is no room, none is taken, and `snapshots.json` in the run folder says why.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lockstep.caller import where
+from lockstep.checkpoint.contents import Contents
+from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.inventory import Source
+from lockstep.errors import LockstepError, PeerLost
+from lockstep.handover.restart import Restart
+from lockstep.handover.snapshots import SnapshotPlace, kept_in
+from lockstep.handover.states import step_of
+from lockstep.machine.available_memory import available_bytes
+from lockstep.run.position.kept_file import keep
+from lockstep.run.run_state import NoSnapshots, NoStates, RunState
+from lockstep.run.saving.aside.aside import Aside, lay_out
+from lockstep.run.saving.guard import Guard
+from lockstep.run.saving.pace import Pace, no_room
+from lockstep.run.saving.resume import load_state
+from lockstep.run.saving.ring import Ring, trouble_of
+from lockstep.run.saving.state import save_state
+
+CALL = "snapshot"
+
+OWN_STATES = "the script loads a state itself"
+NO_EPOCHS = "a loop over steps is not the first in a body of run.epochs"
+
+
+class Snapshots(NoSnapshots):
+    """Those of one run, on one rank.
+
+    Args:
+        run: it calls the methods.
+        place: the folder, and how often.
+        restart: which start of the ranks this is.
+        number: of the run among those that the script makes, from 1.
+    """
+
+    is_on = True
+
+    def __init__(self, run: RunState, place: SnapshotPlace, restart: Restart, number: int) -> None:
+        self._run, self._ring, self._restart = run, Ring(kept_in(Path(place.folder), number), 1), restart
+        if run.machinery.transport.rank == 0:
+            with suppress(OSError):
+                self._ring.place.mkdir(mode=0o700, exist_ok=True)
+        self._aside = Aside(1, is_needed=False)
+        self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
+        self._is_heard = self._holds = False
+        self._why_not = self._noted = ""
+        """Why there will be no more, as far as this rank knows; why there was none the last time."""
+        self._guard, self._stall_s = Guard(run.progress), 0.0
+        """`_stall_s`: how long the steps stood still for the newest one."""
+
+    # What the loops call
+
+    def begin(self, automatic: NoStates) -> None:
+        progress = self._run.progress
+        if progress.has_begun:
+            automatic.begin()
+            return
+        if progress.has_looked:
+            self._stop(OWN_STATES)
+        kept = self._newest() if self._restart.number and not self._why_not else None
+        loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept) or 0)
+        progress.has_begun = True
+        if kept is not None and not loaded:
+            self._run.machinery.metrics.earlier.has_mine = True
+            load_state(self._run, self._ring.place / kept, {}, missing_ok=False)
+            if not automatic.is_on:
+                progress.resumed = 0, 0  # by the same run
+        self._hold(progress.goes_on is not None)
+        self._pace = Pace(self._steps, self._run.machinery.ledger.step, time.monotonic())
+
+    def _hold(self, holds: bool) -> None:
+        """Keep values out of metrics.jsonl that the body of an epoch logs once more, before its steps go on."""
+        if holds != self._holds:
+            self._holds = self._run.machinery.metrics.is_held = holds
+
+    def enter_body(self) -> None:
+        self._guard.enter_body()
+
+    def enter_steps(self) -> None:
+        self._hold(False)
+        self._guard.enter_steps()
+
+    @property
+    def is_due(self) -> bool:
+        run = self._run
+        return not (run.machinery.transport.rank or run.setup.mesh.asynchronous or self.owes) and self._is_wanted()
+
+    def hear(self) -> None:
+        self._is_heard = True
+
+    def after_step(self, *, ends_epoch: bool) -> None:
+        if not self._is_heard:
+            return
+        self._is_heard = False
+        epochs = self._run.progress.epochs
+        if epochs.in_body and (ends_epoch or not epochs.is_first):
+            self.owes = True  # until the body is over: nothing of it has to run again
+        elif not epochs.is_first:
+            self._stop(NO_EPOCHS)
+        elif not self._try(self._guard.not_inside):
+            self.owes = epochs.in_body
+
+    def after_body(self) -> None:
+        is_owed, self.owes, self._is_heard = self.owes or self._is_heard, False, False
+        if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
+            [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
+        if is_owed:
+            self._try(self._guard.not_between)
+
+    def end(self) -> None:
+        self._aside.drop()
+
+    # How one is taken
+
+    def _is_wanted(self) -> bool:
+        """Whether one is due, and none is being written."""
+        if self._why_not or not self._pace.is_due(self._run.machinery.ledger.step, time.monotonic()):
+            return False
+        self._look()
+        return not (self._aside.is_busy or self._why_not)
+
+    def _try(self, not_here: Callable[[], str]) -> bool:
+        """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
+        began_s = time.monotonic()
+        never = self._why_not or self._guard.never()
+        mine = [never, "" if never else not_here()]
+        told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
+        never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
+        if never:
+            self._stop(never)
+        elif here:
+            self._note(here)
+        else:
+            self._take(began_s)
+        self._pace.took(self._run.machinery.ledger.step, time.monotonic(), time.monotonic() - began_s)
+        return not (never or here)
+
+    def _take(self, began_s: float) -> None:
+        try:
+            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._write)
+        except PeerLost:
+            raise
+        except LockstepError as error:
+            self._stop(str(error))
+        self._stall_s = time.monotonic() - began_s
+
+    def _write(
+        self, run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]
+    ) -> str:
+        """Copy the state and let it be written, if there is room: a `Write` of `save_state`."""
+        is_main = run.machinery.transport.rank == 0
+        mine = self._no_room(lay_out(found)[1]) if is_main else ""
+        [why, *_] = run.machinery.transport.all_gather_object(mine, CALL, where())
+        if why:
+            return str(why) if is_main else ""
+        return self._aside.take(run, folder, contents, found)
+
+    def _no_room(self, size_bytes: int) -> str:
+        try:
+            return no_room(size_bytes, shutil.disk_usage(self._ring.place).free, available_bytes())
+        except OSError as error:
+            return f"{self._ring.place} cannot be used ({error.strerror})"
+
+    def _look(self) -> None:
+        """Learn, on rank 0, what has become of the last one."""
+        was_busy = self._aside.is_busy
+        if problem := self._aside.look():
+            self._stop(problem)
+        elif was_busy and not self._aside.is_busy:
+            self._pace.cost_s = self._stall_s + self._aside.cpu_s
+
+    def _stop(self, why: str) -> None:
+        """There are no more. Others may not know: whoever hears that one is due takes part, and objects."""
+        self._why_not = self._why_not or why
+        self._note(self._why_not)
+
+    def _note(self, why: str) -> None:
+        folder = self._run.setup.folder
+        if why != self._noted and folder is not None and self._run.machinery.transport.rank == 0:
+            self._noted = why
+            keep(folder.snapshots, json.dumps({"why": why}), self._run.machinery.ledger)
+
+    def _newest(self) -> str | None:
+        """The name of the newest snapshot that is whole. Collective: call it on every rank."""
+        transport = self._run.machinery.transport
+        mine = None
+        if transport.rank == 0:
+            mine = next((path.name for path in self._ring.newest_first() if trouble_of(path) is None), None)
+        told: list[str | None] = transport.all_gather_object(mine, CALL, where())
+        return told[0]

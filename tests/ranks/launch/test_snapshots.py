@@ -1,0 +1,273 @@
+"""Ranks that start again go on from the state that the run keeps in memory: the same bits, little computed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import Finished, run_script, start, until, write_script
+
+pytestmark = pytest.mark.ranks
+
+EVERY = 2
+
+TRAIN = """
+    import json, os, signal, sys, time, torch, torch.nn.functional as F
+    from pathlib import Path
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    import lockstep
+
+    dies = dict(pair.split(":") for pair in os.environ.get("DIES", "").split())
+    dies_at = int(dies.get(os.environ["TORCHELASTIC_RESTART_COUNT"], 0))
+    kept = Path((json.loads(os.environ["LOCKSTEP_RANK"])["snapshots"] or {"folder": "nowhere"})["folder"]) / "run-1"
+
+
+    def here(step):
+        \"\"\"End this rank by SIGKILL when it is time, and a snapshot of the last two steps is there.\"\"\"
+        if not dies_at or step < dies_at or run.rank != run.world_size - 1:
+            return
+        steps = [int(path.name[5:]) for path in kept.glob("step-*")] if kept.is_dir() else []
+        if "AT_ONCE" in os.environ or max(steps, default=-9) >= step - 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.1)
+
+
+    run = lockstep.init(seed=3, threads=1)
+    x, y = torch.randn(100, 8), torch.randint(0, 3, (100,))
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    loader = DataLoader(TensorDataset(x, y), batch_size=12, shuffle=True)
+    model, optimizer, scheduler, loader = run.prepare(model, optimizer, scheduler, loader)
+    run.state.best = 9.0
+    for epoch in run.epochs(4):
+        run.log(began=epoch)
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            here(step.number)
+            optimizer.step()
+            optimizer.zero_grad()
+            run.state.best = min(run.state.best, float(step.loss))
+            run.log(loss=step.loss)
+        scheduler.step()
+    run.print("best", run.state.best)
+"""
+STEPS = 36
+
+
+def bits(ended: Finished) -> str:
+    assert ended.code == 0, ended.err
+    found = re.search(r"^bits +(sha256:\w+)$", ended.err, re.MULTILINE)
+    assert found is not None, ended.err
+    return found.group(1)
+
+
+def restarts(ended: Finished) -> list[dict[str, object]]:
+    assert ended.folder is not None
+    record = ended.folder / "restarts.jsonl"
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def lines_of_metrics(ended: Finished) -> list[tuple[int, str]]:
+    assert ended.folder is not None
+    lines = [json.loads(line) for line in (ended.folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], "began" if "began" in line else "loss") for line in lines]
+
+
+EACH_ONCE = [
+    line
+    for epoch in range(4)
+    for line in [(9 * epoch, "began"), *((9 * epoch + step, "loss") for step in range(1, 10))]
+]
+
+
+def kept_folders(launcher: int) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"lockstep-kept-{launcher}-*"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return run_script(tmp_path_factory.mktemp("straight"), TRAIN, "-n", "1", "--lanes", "3")
+
+
+def test_ranks_become_fewer_and_go_on_from_memory_with_the_same_bits(tmp_path: Path, undisturbed: Finished) -> None:
+    options = ("-n", "3", "--strategy", "zero1", "--on-failure", "shrink", "--snapshots", f"{EVERY}steps")
+    run = start(tmp_path, *options, write_script(tmp_path, TRAIN), env={"DIES": "0:6 1:20"})
+    ended = run.finish()
+    assert bits(ended) == bits(undisturbed)
+    assert ended.out == undisturbed.out
+    assert lines_of_metrics(ended) == lines_of_metrics(undisturbed) == EACH_ONCE
+    told = restarts(ended)
+    assert [one["ranks"] for one in told] == [2, 1]
+    assert all(one["in_memory"] and 0 < int(str(one["steps_again"])) <= EVERY for one in told)
+    first, second = (line for line in ended.err.splitlines() if line.startswith("restart "))
+    assert re.search(
+        r"rank 2 was killed .*; 2 ranks, one less, start again \(restart 1 of 3\), from step \d+, kept in memory; "
+        r"\d steps? (is|are) computed again$",
+        first,
+    )
+    assert "; 1 rank, one less, starts again (restart 2 of 3), from step " in second
+    assert not kept_folders(run.process.pid)
+
+
+def test_a_script_that_carries_a_variable_begins_again(tmp_path: Path) -> None:
+    carrying = TRAIN.replace("run.log(loss=step.loss)", "run.log(loss=step.loss); total += float(step.loss)")
+    carrying = carrying.replace("run.state.best = 9.0", "run.state.best, total = 9.0, 0.0")
+    ended = run_script(
+        tmp_path, carrying, "-n", "1", "--lanes", "3", "--snapshots", "1steps", env={"DIES": "0:6", "AT_ONCE": "1"}
+    )
+    [told] = restarts(ended)
+    assert (told["step"], told["steps_again"]) == (None, 6)
+    assert ", from the beginning (no snapshot: the script carries total from step to step, " in ended.err
+    assert lines_of_metrics(ended) == EACH_ONCE
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-n", "2", "--strategy", "zero1"),
+        ("-n", "2", "--strategy", "model_parallel"),
+        ("-n", "2", "--strategy", "pipeline"),
+        ("-n", "1", "--strategy", "single"),
+        ("-n", "1", "--name", "exp1", "--save-every", "7steps"),
+    ],
+    ids=["zero1", "model_parallel", "pipeline", "single", "named"],
+)
+def test_every_strategy_goes_on_from_memory(tmp_path: Path, undisturbed: Finished, options: tuple[str, ...]) -> None:
+    ended = run_script(
+        tmp_path, TRAIN, *options, "--lanes", "3", "--snapshots", f"{EVERY}steps", env={"DIES": "0:6 1:25"}
+    )
+    if "--name" in options:
+        [folder] = {path.parent for path in (tmp_path / "lockstep-runs" / "exp1").glob("*/metrics.jsonl")}
+        ended = Finished(ended.code, ended.out, ended.err, folder)
+    assert bits(ended) == bits(undisturbed)
+    assert ended.out == undisturbed.out
+    assert lines_of_metrics(ended) == EACH_ONCE
+    told = restarts(ended)
+    assert len(told) == 2
+    assert all(one["in_memory"] and 0 < int(str(one["steps_again"])) <= EVERY for one in told)
+
+
+@pytest.mark.thorough
+def test_replicas_of_one_rank_go_on_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "killed").mkdir()
+    text = TRAIN.replace("nn.Dropout(0.3)", "nn.Identity()")  # replicas draw from one generator in any order
+    straight = run_script(tmp_path / "straight", text, "-n", "2", "--strategy", "dp")
+    options = ("-n", "2", "--strategy", "dp", "--snapshots", f"{EVERY}steps")
+    ended = run_script(tmp_path / "killed", text, *options, env={"DIES": "0:6"})
+    assert bits(ended) == bits(straight)
+    assert lines_of_metrics(ended) == EACH_ONCE
+    assert [one["in_memory"] for one in restarts(ended)] == [True]
+
+
+@pytest.mark.thorough
+def test_ranks_that_do_not_wait_for_each_other_go_on_from_an_epochs_end(tmp_path: Path) -> None:
+    ended = run_script(
+        tmp_path,
+        TRAIN.replace(">= step - 2", ">= 9"),
+        *("-n", "2", "--strategy", "hogwild", "--snapshots", "2steps"),
+        env={"DIES": "0:12"},
+    )
+    assert ended.code == 0, ended.err
+    assert lines_of_metrics(ended) == EACH_ONCE
+    [told] = restarts(ended)
+    assert told["in_memory"]
+    assert int(str(told["step"])) % 9 == 0
+
+
+@pytest.mark.thorough
+def test_sums_of_an_epoch_are_kept_out_of_the_middle_of_it(tmp_path: Path, undisturbed: Finished) -> None:
+    summing = TRAIN.replace("run.log(began=epoch)", "run.log(began=epoch); total = 0.0")
+    summing = summing.replace("run.log(loss=step.loss)", "run.log(loss=step.loss); total += float(step.loss)")
+    summing = summing.replace(">= step - 2", ">= 9")
+    ended = run_script(tmp_path, summing, "-n", "1", "--lanes", "3", "--snapshots", "1steps", env={"DIES": "0:12"})
+    assert bits(ended) == bits(undisturbed)
+    [told] = restarts(ended)
+    assert int(str(told["step"])) % 9 == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("changes", "newest", "why"),
+    [
+        (("here(step.number)", "here(step.number); meter.add(step.loss)"), 0, r"the script changes meter\.sum"),
+        (("for step in run.steps(loader):", "for _, step in enumerate(run.steps(loader)):"), 9, ""),
+        (("scheduler.step()", "scheduler.step(); average.update_parameters(model)"), 8, ""),
+    ],
+    ids=["meter", "enumerate", "average"],
+)
+def test_what_no_state_holds_is_never_lost(
+    tmp_path: Path, undisturbed: Finished, changes: tuple[str, str], newest: int, why: str
+) -> None:
+    more = """
+    class Meter:
+        def __init__(self):
+            self.sum = 0.0
+        def add(self, value):
+            self.sum += float(value)
+    meter, average = Meter(), torch.optim.swa_utils.AveragedModel(model)
+    run.state.best = 9.0
+"""
+    text = TRAIN.replace("\n    run.state.best = 9.0\n", more).replace(*changes).replace(">= step - 2", ">= 9")
+    ended = run_script(
+        tmp_path,
+        text.replace('if "AT_ONCE"', 'if step == 14 or "AT_ONCE"'),
+        *("-n", "1", "--lanes", "3", "--snapshots", "1steps"),
+        env={"DIES": "0:12"},
+    )
+    assert bits(ended) == bits(undisturbed)
+    [told] = restarts(ended)
+    assert int(str(told["step"] or 0)) <= newest, "later ones would lose something"
+    assert re.search(why, str(told["no_snapshot"]))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_what_a_body_changes_before_its_steps_is_not_changed_twice(tmp_path: Path, strategy: str) -> None:
+    text = TRAIN.replace("run.log(began=epoch)", "run.log(began=epoch); scheduler.step()")
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "killed").mkdir()
+    straight = run_script(tmp_path / "straight", text, "-n", "1", "--lanes", "2")
+    options = ("-n", "2", "--strategy", strategy, "--snapshots", f"{EVERY}steps")
+    ended = run_script(tmp_path / "killed", text.replace(">= step - 2", ">= 9"), *options, env={"DIES": "0:12"})
+    assert bits(ended) == bits(straight)
+    [told] = restarts(ended)
+    assert int(str(told["step"])) % 9 == 0
+
+
+@pytest.mark.thorough
+def test_an_unnamed_run_started_again_by_hand_begins_at_its_beginning(tmp_path: Path, undisturbed: Finished) -> None:
+    options = ("-n", "1", "--lanes", "3", "--snapshots", "1steps", "--max-restarts", "1")
+    assert run_script(tmp_path, TRAIN, *options, env={"DIES": "0:6 1:9"}).code == 128 + signal.SIGKILL
+    for folder in (tmp_path / "lockstep-runs").glob("*"):
+        folder.rename(tmp_path / folder.name)
+    ended = run_script(tmp_path, TRAIN, *options)
+    assert bits(ended) == bits(undisturbed)
+    assert "goes on" not in ended.err
+    assert "4 epochs, 36 steps" in ended.err
+
+
+@pytest.mark.thorough
+def test_a_killed_launcher_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    waiting = TRAIN.replace("time.sleep(0.1)", "print('waits', flush=True); time.sleep(600)")
+    options = ("-n", "1", "--snapshots", "1steps")
+    run = start(
+        tmp_path, *options, write_script(tmp_path, waiting.replace(">= step - 2", ">= 99")), env={"DIES": "0:9"}
+    )
+    try:
+        run.wait_for("waits")
+        until(lambda: any(path.glob("run-1/step-*") for path in kept_folders(run.process.pid)), "a snapshot")
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait()
+        until(lambda: not run.processes(), "the end of all processes")
+    finally:
+        run.clean_up()
+    until(lambda: not kept_folders(run.process.pid), "an empty shared memory")

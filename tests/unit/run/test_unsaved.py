@@ -1,0 +1,71 @@
+"""What a script holds that no state does: what of it has changed is found, whatever kind of thing it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lockstep.run.saving.changes import versions_of
+from lockstep.run.watch.unsaved import Unsaved
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum, self.values = 0.0, []
+
+
+class Trainer:
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.meter = model, Meter()
+
+
+def grow(meter: Meter) -> None:
+    meter.values.append(1)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "average": lambda held: held["average"].update_parameters(held["model"]),
+    "scheduler": lambda held: held["scheduler"].step(),
+    "trainer.meter.sum": lambda held: setattr(held["trainer"].meter, "sum", 2.0),
+    "trainer.meter.values": lambda held: grow(held["trainer"].meter),
+    "history": lambda held: held["history"].append(1),
+    "noise": lambda held: held["noise"].normal_(),
+    "table": lambda held: held["table"].fill(3),
+    "generator": lambda held: torch.rand(1, generator=held["generator"]),
+    "": lambda held: held["optimizer"].step() or held["model"].eval(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES, ids=lambda name: name or "what a state holds")
+def test_a_change_is_found(name: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(2)).sum().backward()
+    scheduler, average = torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.optim.swa_utils.AveragedModel(model)
+    trainer, history, noise, table = Trainer(model), [], torch.zeros(4), np.zeros(4)
+    generator = torch.Generator()
+    unsaved = Unsaved([model], [model, optimizer], versions_of)
+    assert unsaved.changed() == unsaved.new() == ""
+    optimizer.step()
+    CHANGES[name](locals())
+    found = unsaved.changed()
+    if name == "trainer.meter.values":
+        assert found == name
+    assert (found == "") == (name == "")
+    assert unsaved.new() == ""
+    assert (trainer, history, noise, table, generator, scheduler, average) is not None
+
+
+def test_an_object_with_a_state_that_was_not_there_is_new() -> None:
+    model = nn.Linear(2, 2)
+    unsaved = Unsaved([model], [model], versions_of)
+    loss_of = nn.CrossEntropyLoss()
+    assert unsaved.new() == ""
+    best = torch.optim.swa_utils.AveragedModel(model)
+    assert unsaved.new() == "best"
+    assert (loss_of, best) is not None

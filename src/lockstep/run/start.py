@@ -109,7 +109,7 @@ def init(
     environment = decode(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
-    told = environment.settings.saving if environment.settings else None
+    told = environment.settings and environment.settings.saving
     saving = told or _saving(name, save_every, keep)
     if _present:
         finish()
@@ -119,7 +119,6 @@ def init(
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=told is None, asks=_who_asks(run) if is_users else NobodyAsks())
-    _keep_snapshots(run)
     return _present_run(run, checks)
 
 
@@ -147,6 +146,7 @@ def _who_asks(run: RunState) -> NobodyAsks:
 
 def _present_run(run: RunState, checks: int | None) -> Run:
     run.progress.checks.asked = checks
+    _keep_snapshots(run)
     outlive(run, dict(os.environ))
     _present.append(run)
     atexit.register(_finish_at_exit)

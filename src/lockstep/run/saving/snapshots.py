@@ -22,7 +22,7 @@ from lockstep.caller import where
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source
-from lockstep.errors import LockstepError, PeerLost
+from lockstep.errors import LockstepError, PeerLost, RanksDiffer
 from lockstep.handover.restart import Restart
 from lockstep.handover.snapshots import SnapshotPlace, kept_in
 from lockstep.handover.states import step_of
@@ -157,7 +157,7 @@ class Snapshots(NoSnapshots):
     def _take(self, began_s: float) -> None:
         try:
             save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._write)
-        except PeerLost:
+        except (PeerLost, RanksDiffer):
             raise
         except LockstepError as error:
             self._stop(str(error))

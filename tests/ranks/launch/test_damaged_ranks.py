@@ -107,7 +107,7 @@ def test_a_flipped_bit_after_a_replacement_sends_all_ranks_back_to_a_state_that_
     # the state after step 18 was refused: it is compared before it is written
     assert back == (
         "restart   rank 2 no longer holds the same bits as the other ranks in 'Sequential.3.weight' at step 18 "
-        "(after step 15 it did); all ranks start again (restart 3 of 3), from state step-12"
+        "(after step 15 it did); all ranks start again (restart 3 of 3), from state step-12; 6 steps are computed again"
     )
 
 

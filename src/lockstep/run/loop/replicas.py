@@ -25,12 +25,10 @@ from lockstep.caller import where
 from lockstep.errors import PeerLost, RanksDiffer
 from lockstep.handover.checks import chosen_steps
 from lockstep.run.loop.majority import first_damage
+from lockstep.run.loop.note_keys import CHECKED
 from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.strategy.bit_sums import bit_sums, packed
-
-CHECKED = -2
-"""In place of a lane, from here downwards: the note of rank 0, 1, ... where ranks compare what they hold."""
 
 
 def begin_checks(run: RunState) -> None:

@@ -19,6 +19,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
 from lockstep.notices import say
 from lockstep.run.loop.agreed import Agreed
+from lockstep.run.loop.note_keys import ASKED, SNAPSHOT
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.replicas import hear, note
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
@@ -27,11 +28,6 @@ from lockstep.run.run_state import Machinery, RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
-
-ASKED = -1
-"""In place of a lane: the note of a rank that was asked to save and end."""
-SNAPSHOT = -2
-"""In place of a lane: the note of the rank that wants a snapshot."""
 
 
 class Step:

@@ -21,7 +21,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew.
 BYTECODE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test test-thorough fast coverage lint format docs native native-test native-asan native-tsan model bench \
+.PHONY: help demo test test-thorough fast coverage lint format docs native native-test native-asan native-tsan model bench soak \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -70,6 +70,9 @@ lint: $(STAMP)  ## style, types, layers
 
 bench: native  ## the benchmarks against stock PyTorch
 	$(BIN)/python -m benchmarks
+
+soak: native  ## ten minutes of training with a fault every ten seconds: useful time, and the same bits (twenty minutes)
+	$(BIN)/python -m benchmarks.soak
 
 docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

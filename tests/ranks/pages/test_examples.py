@@ -1,10 +1,12 @@
-"""The two examples, in a shortened form, as a user starts them."""
+"""The examples, in a shortened form, as a user starts them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,21 @@ def test_gpt_with_its_tied_weights_has_the_same_bits_in_stages(tmp_path: Path) -
         finished = run_example(place, 2 if strategy else 1, "gpt.py", *options, strategy=strategy)
         digests.append([hashlib.sha256((place / "gpt.safetensors").read_bytes()).hexdigest(), finished.out])
     assert len({weights for weights, _ in digests}) == 1
+
+
+@pytest.mark.thorough
+def test_a_run_that_is_killed_and_goes_on_elsewhere_has_the_bits_of_a_quiet_one(tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "killed_at_random.py", "--epochs", "4", "--kills", "4", "--seed", "1"]
+    done = subprocess.run(
+        [*command, "--plot", "killed.png"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every loss and every bit is equal" in done.stdout
+    assert (tmp_path / "killed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_kills_that_cannot_be_are_refused() -> None:
+    command = [sys.executable, EXAMPLES / "killed_at_random.py", "--epochs", "1", "--kills", "99"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--kills must be between 0 and 11, half of the steps" in done.stderr

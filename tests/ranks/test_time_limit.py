@@ -40,6 +40,7 @@ wait_in_the_script()''')
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("name", "stack"),

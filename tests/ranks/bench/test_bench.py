@@ -116,6 +116,7 @@ def test_bits_that_depend_on_the_ranks_are_found(measured: Bencher) -> None:
     assert [results.exactness(one) for one in results.measured[:2]] == ["reference", "differs"]
 
 
+@pytest.mark.thorough
 def test_stages_are_measured_with_their_work_and_their_waits(measured: Bencher) -> None:
     results = measured(strategies=("single", "model_parallel", "pipeline"), rounds=1, init="lanes=4")
     assert not [one.failed for one in results.measured if one.failed]
@@ -146,6 +147,7 @@ def test_a_script_that_fails_on_one_rank_already_ends_the_bench(measured: Benche
     assert measured(update="run.backward(step.loss)").exit_code == 2
 
 
+@pytest.mark.thorough
 def test_ctrl_c_shows_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**HONEST))
     options = ["--ranks", "2", "--threads", "1", "--steps", "4", "--rounds", "1000"]

@@ -50,6 +50,7 @@ when_imported("torch.distributed.distributed_c10d", broken)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("happens", "told"),
     [

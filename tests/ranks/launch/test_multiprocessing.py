@@ -95,6 +95,7 @@ MEETING = """
 """
 
 
+@pytest.mark.thorough
 def test_processes_of_a_script_meet_each_other_as_they_do_under_python(tmp_path: Path) -> None:
     finished = start(tmp_path, "-q", "-n", "1", write_script(tmp_path, MEETING)).finish()
     assert (finished.code, finished.out) == (0, "total 2\n" * 4), finished.err

@@ -139,6 +139,7 @@ PROCESSES = """
 """
 
 
+@pytest.mark.thorough
 def test_processes_that_ranks_start_meet_at_master_port(tmp_path: Path) -> None:
     ended = run_script(tmp_path, PROCESSES, "-n", "2")
     assert (ended.code, ended.out) == (0, "started: 2\nin its place: 2\n"), ended.err

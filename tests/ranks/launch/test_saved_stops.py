@@ -145,6 +145,7 @@ def test_outside_of_the_loop_a_signal_ends_the_run_as_any_other(tmp_path: Path) 
     assert "the last state is of step 14" in stopped.err
 
 
+@pytest.mark.thorough
 def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed: str) -> None:
     running = alone(tmp_path, HOLDS_AT="step 4", WORKERS="1")
     asked_to_end(running, signal.SIGUSR1)

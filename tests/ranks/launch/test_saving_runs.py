@@ -77,6 +77,7 @@ def test_a_killed_run_goes_on_with_the_same_command_and_another_number_of_ranks(
     assert digest(tmp_path) == undisturbed
 
 
+@pytest.mark.thorough
 def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     first = begin(tmp_path, 1, *EVERY, WAITS="1")
     saved = tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000002" / "manifest.json"

@@ -185,6 +185,7 @@ def test_the_first_failure_is_raised_once_with_its_rank_and_traceback(tmp_path: 
     assert told["kill"][:2] == [1, 137]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "how"),
     [

@@ -93,6 +93,7 @@ def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
     assert {name: first[name] for name in own} == own, "what a person set is kept"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start_as", [(), ("--fresh",)], ids=["fork", "fresh"])
 def test_a_rank_looks_like_a_plain_python_process(tmp_path: Path, start_as: tuple[str, ...]) -> None:
     script = """

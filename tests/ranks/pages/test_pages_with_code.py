@@ -42,6 +42,7 @@ def run(place: Path, script: Path, *options: str) -> None:
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.thorough
 def test_the_quick_start_has_the_same_bits_on_one_rank_and_on_two_and_its_file_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def learned(recipes: list[str]) -> dict[str, tuple[str, float]]:
     return results
 
 
+@pytest.mark.thorough
 def test_recipes_learn_and_have_the_same_bits_on_one_rank_and_on_two() -> None:
     [alone] = run_ranks(learned, Started(1), list(RECIPES))
     for results in run_ranks(learned, Started(2), list(RECIPES)):

@@ -250,6 +250,7 @@ def quietly(scenario, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "scenario",
     [

@@ -116,6 +116,7 @@ STORE = """
 """
 
 
+@pytest.mark.thorough
 def test_ranks_meet_through_a_file_where_torch_cannot_use_a_store_in_python(tmp_path: Path) -> None:
     ended = run_script(tmp_path, STORE + TRAIN, "-n", "2")
     assert ended.code == 0, ended.err

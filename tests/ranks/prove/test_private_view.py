@@ -137,6 +137,7 @@ def test_it_does_so_without_the_rights_of_root(home: Home) -> None:
     assert list(home.temporary.glob("lockstep-*")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can("unshare", "-Ur", "-m"), reason="this system gives no user namespaces to try without them")
 def test_without_views_the_runs_work_in_copies_and_what_that_does_not_keep_apart_is_said_before(home: Home) -> None:
     with (home.here / "large.bin").open("wb") as file:

@@ -92,6 +92,7 @@ def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verif
     assert "samples or their order are not the same on every rank" in findings.failed.text
 
 
+@pytest.mark.thorough
 def test_a_metric_averaged_over_unequal_shares_is_named(verified: Verifier) -> None:
     evaluation = (
         "losses = [float(F.cross_entropy(model(x), y, reduction='sum')) for x, y in test_loader]\n"
@@ -110,6 +111,7 @@ def test_a_learning_rate_scaled_by_the_ranks_is_named_with_both_values(verified:
     assert "optimizer lr depends on the number of ranks: 0.01 with 1 and 0.02 with 2" in cause
 
 
+@pytest.mark.thorough
 def test_a_model_average_in_an_object_of_the_script_is_compared(verified: Verifier) -> None:
     before = (
         "class Average:\n"
@@ -234,6 +236,7 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(temporary.glob("lockstep-verify-*"))
 
 
+@pytest.mark.thorough
 def test_the_row_plain_knows_a_loss_over_the_whole_batch(verified: Verifier) -> None:
     recipe = Path(__file__).parents[3] / "examples/recipes/contrastive.py"
     findings = verified.of(recipe, ranks=(1,), steps=1)

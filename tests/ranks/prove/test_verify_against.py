@@ -60,6 +60,7 @@ def test_the_bits_of_a_commit_are_saved_and_a_change_is_named(verified: Verifier
     assert "the gradients are the same, so the update has changed" in text
 
 
+@pytest.mark.thorough
 def test_other_conditions_are_said_and_blamed_before_the_script(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"
     verified(ranks=(1,), steps=2, save=bits)
@@ -86,6 +87,7 @@ def test_fewer_steps_are_compared_as_far_as_they_go(verified: Verifier, tmp_path
     assert fewer.against.steps == 2
 
 
+@pytest.mark.thorough
 def test_another_script_is_refused_unless_it_is_accepted(verified: Verifier, tmp_path: Path) -> None:
     bits, port = tmp_path / "bits.json", tmp_path / "port.py"
     verified(ranks=(1,), steps=1, save=bits)

@@ -46,6 +46,7 @@ def text_of(findings: object) -> str:
     return out.getvalue()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["hogwild", "dp"])
 def test_a_strategy_that_is_not_exact_is_no_fault_of_the_script(tmp_path: Path, strategy: str) -> None:
     script = tmp_path / "train.py"

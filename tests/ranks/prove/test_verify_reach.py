@@ -65,6 +65,7 @@ def test_it_is_compared_too_in_a_function_and_in_a_script_that_ends_before_the_s
         assert at_end(verified.of(script, steps=steps))[0] == "script average.module.0.weight"
 
 
+@pytest.mark.thorough
 def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that_it_averages(
     verified: Verifier,
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_step_whose_loop_is_left_is_compared(verified: Verifier) -> None:
     assert findings.num_steps == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dataset", [KEEPS, WRITES])
 def test_a_data_set_that_remembers_is_named_although_its_first_epoch_is_right(verified: Verifier, dataset: str) -> None:
     findings = verified(before_loader=dataset, dataset="Remembers()", steps=2)
@@ -140,6 +142,7 @@ def test_a_data_set_that_mixes_samples_with_the_ones_before_is_named_in_the_firs
     assert "the data set or its random numbers depend on the rank" in cause
 
 
+@pytest.mark.thorough
 def test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest(verified: Verifier) -> None:
     findings = verified(before_loader=HONEST_CACHE, dataset="Remembers()", order="shuffle=True, num_workers=1", steps=2)
     assert findings.proved
@@ -171,6 +174,7 @@ def test_a_state_that_lanes_hand_on_is_named_with_its_shape_and_line(verified: V
     assert "is used by the next lane" in cause
 
 
+@pytest.mark.thorough
 def test_a_sum_over_lanes_and_a_mask_that_is_made_once_are_not_blamed(verified: Verifier) -> None:
     before = "total, mask, noise = torch.zeros(()), None, torch.Generator().manual_seed(run.rank)"
     lane = (
@@ -182,6 +186,7 @@ def test_a_sum_over_lanes_and_a_mask_that_is_made_once_are_not_blamed(verified: 
     assert "random numbers depend on the rank" in cause
 
 
+@pytest.mark.thorough
 def test_nan_of_other_bits_is_told_as_nan_with_its_first_place(verified: Verifier) -> None:
     payload = "torch.tensor([0x7FC00000 + run.world_size], dtype=torch.int32).view(torch.float32)"
     after = f"\n        if step.number == 2: model[0].bias.data[:1] = {payload}"

@@ -207,6 +207,7 @@ ODD = {
 """By kind, after which step it stops, and with which it goes on."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "after", "then"), [(kind, *one) for kind, some in ODD.items() for one in some])
 def test_loops_of_any_form_go_on_with_the_same_bits(tmp_path, kind, after, then):
     (tmp_path / "straight").mkdir()

@@ -100,6 +100,7 @@ def both_numerics():
     return weights("exact"), weights("fast")
 
 
+@pytest.mark.thorough
 def test_fast_numerics_add_up_the_same_gradient_on_every_rank():
     [((exact, _), (alone, _))] = run_ranks(both_numerics, Started(1))
     assert np.array_equal(exact, alone), "one rank has no order to leave to anybody"

@@ -37,6 +37,7 @@ def follow(straight, parts, ending):
 endings = st.sampled_from(WAYS[:-1])  # where each rank has the whole model
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_killed_and_changes_its_ranks_ends_with_the_same_bits(straight):
     follow(straight, [((4, "zero1"), 5), ((2, "model_parallel"), 4)], (1, None))
 

@@ -21,6 +21,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_views_of_parameters_and_buffers_still_show_them(scenario):
     [alone] = run_ranks(scenario, Started(1))

@@ -88,6 +88,7 @@ def test_the_notes_shapes_are_15_and_15_inside_of_30(tmp_path):
     assert "1 lane, batch 30, dp, 2 replicas; not the same bits elsewhere, by design" in finished.err
 
 
+@pytest.mark.thorough
 def test_a_plain_data_parallel_script_on_the_cpu_calls_the_module_directly(tmp_path):
     slots = {"imports": "", "before": "", "prepare": "model = nn.DataParallel(model)"}
     finished = run_script(tmp_path, NOTE.format(**slots), "-n", "1", "--device", "cpu")
@@ -299,6 +300,7 @@ def test_a_loss_made_in_forward_comes_back_as_a_vector():
         run_ranks(loss_in_forward, Started(1, form=TWO), False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mistake", "form", "ranks", "message"),
     [

@@ -236,6 +236,7 @@ def accuracy(finished: Finished) -> float:
     return float(re.findall(r"test accuracy ([\d.]+)%", finished.out)[-1]) / 100
 
 
+@pytest.mark.thorough
 def test_digits_reach_the_accuracy_of_single_within_the_margin(tmp_path):
     reached = {}
     for name, options in {"single": ("-n", "1"), "hogwild": ("-n", "2", "--strategy", "hogwild")}.items():

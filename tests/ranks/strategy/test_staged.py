@@ -62,11 +62,13 @@ def compare(which, in_one_call, forms, place):
         assert merged == alone["held"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
 def test_corners_of_models_and_loops_have_the_bits_of_one_rank(strategy):
     compare_each(strategy, CORNERS | (LOOPS if strategy == "model_parallel" else {}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
 def test_models_of_other_people_have_the_bits_of_one_rank(strategy):
     compare_each(strategy, MODELS_OF_OTHERS)

@@ -57,6 +57,7 @@ def test_a_scenario_has_the_bits_of_one_rank(scenario):
             assert result == alone, f"{ranks} ranks"
 
 
+@pytest.mark.thorough
 def test_mixed_precision_has_the_bits_of_one_rank():
     [alone] = run_ranks(precisions.every_precision, Started(1))
     assert run_ranks(precisions.every_precision, Started(2, form=ZERO1)) == [alone] * 2
@@ -139,6 +140,7 @@ def test_verify_compares_the_whole_state_of_the_optimizer(nursery, tmp_path):
     assert states.num_items > 3 * 6
 
 
+@pytest.mark.thorough
 def test_verify_tells_a_learning_rate_that_looks_at_the_rank(nursery, tmp_path):
     findings = proved(nursery, Proof(program(tmp_path, ZERO1, " * (1 + run.rank)"), (1, 2), None, 3))
     assert findings.exit_code == 1
@@ -158,6 +160,7 @@ def test_bench_measures_it_and_finds_the_same_bits(nursery, tmp_path):
     assert bits
 
 
+@pytest.mark.thorough
 def test_the_command_and_the_script_may_name_it(tmp_path):
     path = program(tmp_path, Form(), strategy="zero1").script
     bits = set()

@@ -29,6 +29,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_script_is_told_and_fresh_is_the_way_out(tmp_path, fresh):

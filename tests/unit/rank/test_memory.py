@@ -44,6 +44,7 @@ def test_freed_memory_is_not_mapped_again(environment):
     assert faults < 2 * PAGES
 
 
+@pytest.mark.thorough
 def test_who_has_set_the_allocator_is_left_alone(environment):
     kept, faults = run(**environment, MALLOC_TRIM_THRESHOLD_="131072")
     assert not kept

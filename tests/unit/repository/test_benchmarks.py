@@ -274,6 +274,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_code_2(words, capsys:
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_the_descriptions_are_measured_from_the_command_line_and_told_as_json() -> None:
     done = subprocess.run(

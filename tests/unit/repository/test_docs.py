@@ -54,6 +54,7 @@ def test_the_site_builds_strictly_with_everything_public_and_nothing_from_the_ne
         assert "<!-- generated:" not in text, page.name
 
 
+@pytest.mark.thorough
 @with_mkdocs
 @pytest.mark.ranks
 def test_links_that_lead_nowhere_fail_the_build_and_are_named(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", VIEWS)
 def test_who_uses_the_memory_of_a_parameter_is_known(view):
     make, expected = VIEWS[view]

@@ -163,6 +163,39 @@ def test_a_rank_that_dies_is_replaced_and_nothing_is_computed_again(tmp_path, un
     assert "start again" not in finished.err
 
 
+KEEPS_A_METER = """
+import os, signal, sys, torch
+from pathlib import Path
+from torch.utils.data import DataLoader, TensorDataset
+import lockstep
+class AverageMeter:
+    def __init__(self): self.sum = 0.0
+    def update(self, value): self.sum += value
+run = lockstep.init(seed=1, lanes=4, threads=1)
+m = torch.nn.Linear(8, 3); o = torch.optim.SGD(m.parameters(), lr=0.1)
+x, y = torch.randn(64, 8), torch.randn(64, 3)
+m, o, l = run.prepare(m, o, DataLoader(TensorDataset(x, y), batch_size=8))
+for e in run.epochs(2):
+    meter = AverageMeter()
+    for s in run.steps(l):
+        for a, b in s: run.backward((m(a) - b).square().mean())
+        if run.is_main and s.number == 13 and not Path("dead").exists() and "dies" in sys.argv:
+            Path("dead").touch(); os.kill(os.getpid(), signal.SIGKILL)
+        o.step(); o.zero_grad(); meter.update(s.loss)
+    run.print(e, meter.sum)
+"""
+
+
+def test_what_a_script_adds_up_in_an_object_of_its_own_is_not_lost_with_a_rank(tmp_path):
+    for name in ("straight", "dies"):
+        (tmp_path / name).mkdir()
+    ends = [run_script(tmp_path / name, KEEPS_A_METER, "-n", "2", args=(name,)) for name in ("straight", "dies")]
+    assert (tmp_path / "dies" / "dead").exists()
+    assert [end.code for end in ends] == [0, 0], ends[1].err
+    assert ends[1].out.splitlines()[-2:] == ends[0].out.splitlines()
+    assert "the script has changed meter.sum" in ends[1].err
+
+
 LOSES_A_WORKER = """
 import os, signal, sys, torch, torch.nn.functional as F
 from pathlib import Path

@@ -32,6 +32,7 @@ from lockstep.run.saving.changes import Small, versions
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
 from lockstep.run.watch.carried import carried_variables, left_variables
+from lockstep.run.watch.own_values import OwnChanges, OwnValues
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
 
@@ -46,6 +47,7 @@ CARRIED = "the script carries {} from step to step, which a new rank would not h
 BODY = (
     "the body of run.epochs changes weights, options or tracked objects before its steps, and a new rank runs it again"
 )
+OWN = "the script has changed {}, which a new rank would not have; keep it in run.state, a tally or run.track"
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
 
@@ -82,6 +84,7 @@ class Rescue(NoRescue):
         self._folder, self._reached = folder, Reached(folder.journal(transport.rank))
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
+        self._own = OwnChanges()
         self._left_over: list[str] = []
         """Those that it assigns in its loop over steps and reads behind it."""
         self._has_begun = self._has_body_changed = False
@@ -110,6 +113,7 @@ class Rescue(NoRescue):
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
         self._has_body_changed = False
+        self._own.enter_body(self._own_values())
         self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
         self._reach(_Place.BODY)
@@ -123,6 +127,8 @@ class Rescue(NoRescue):
             self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
         if self._moment is not None and self._moment.counters["inside"] is None:
             self._has_body_changed = self._run.progress.epochs.in_body and self._differs()
+        if self._own.steps is None:
+            self._own.enter_steps(self._own_values())
         self._enter(Part.STEP)
         if is_last:
             self._read_behind(self._left_over)
@@ -151,6 +157,7 @@ class Rescue(NoRescue):
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
         self._has_body_changed = False
+        self._own.leave()
         self._enter(Part.OUTSIDE)
         self._read_behind(left_variables())
         self._moment = self._now(None, keeps_streams=True)
@@ -164,6 +171,10 @@ class Rescue(NoRescue):
     def _reach(self, place: _Place) -> None:
         self._reached.note(self._run.machinery.ledger.step, place)
         forget()
+
+    def _own_values(self) -> OwnValues:
+        progress = self._run.progress
+        return OwnValues(progress.models, [*progress.taken, *progress.stateful.values(), *progress.tracked.values()])
 
     def _read_behind(self, names: list[str]) -> None:
         if names and not self._transport.history.gap:
@@ -203,15 +214,20 @@ class Rescue(NoRescue):
         """Why nobody could go on from here; empty when somebody can."""
         if num_exchanges() != 0:
             return "the script has exchanged something through torch.distributed"
-        if self._small.objection:
-            return self._small.objection
+        if lost := self._small.objection or self._lost_to_a_new_rank():
+            return lost
+        if self._transport.history.gap or self._transport.is_whole:
+            return self._transport.history.gap
+        return self._change()
+
+    def _lost_to_a_new_rank(self) -> str:
+        """What the script has done or keeps that no state holds."""
         if self._carried:
             return CARRIED.format(", ".join(self._carried[:3]))
         if self._has_body_changed:
             return BODY
-        if self._transport.history.gap or self._transport.is_whole:
-            return self._transport.history.gap
-        return self._change()
+        name = self._own.changed(self._own_values())
+        return OWN.format(name) if name else ""
 
     def objection_for(self, lost: int) -> str:
         """Why this rank in particular cannot be replaced any more; empty when it can.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from lockstep.errors import UsageError
+from lockstep.handover.steps import parse_steps
 
-_STEPS = re.compile(r"([1-9]\d*) ?steps?")
 OFF = "off"
 
 MOST_STEPS = 50
@@ -28,8 +26,8 @@ def parse_checks(text: str, option: str = "check_every=") -> int:
     """
     if text == OFF:
         return 0
-    if found := _STEPS.fullmatch(text):
-        return int(found[1])
+    if steps := parse_steps(text):
+        return steps
     raise UsageError(f"{option}{text!r} cannot be read.", "Write 50steps or off.")
 
 

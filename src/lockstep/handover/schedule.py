@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
+from lockstep.handover.steps import parse_steps
 
-_STEPS = re.compile(r"([1-9]\d*) ?steps?")
 _TIME = re.compile(r"([1-9]\d*) ?(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -29,8 +29,8 @@ class Schedule:
         """
         if text == "epoch":
             return cls(epoch=True)
-        if found := _STEPS.fullmatch(text):
-            return cls(steps=int(found[1]))
+        if steps := parse_steps(text):
+            return cls(steps=steps)
         if found := _TIME.fullmatch(text):
             return cls(seconds=int(found[1]) * _SECONDS[found[2]])
         raise UsageError(f"{option}{text!r} cannot be read.", "Write 500steps, 10min or epoch.")

@@ -6,16 +6,15 @@ it in the format of those on a disk.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import UsageError
 from lockstep.handover.states import newest_step
+from lockstep.handover.steps import parse_steps
 
 KEPT = "lockstep-kept-{}-{}"
 """The folder's name in shared memory, by the launcher's process and a number; its launcher holds a lock on it."""
-_STEPS = re.compile(r"([1-9]\d*) ?steps?")
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Keeping:
         """
         if text in ("auto", "off"):
             return cls(is_on=text == "auto")
-        if found := _STEPS.fullmatch(text):
-            return cls(steps=int(found[1]))
+        if steps := parse_steps(text):
+            return cls(steps=steps)
         raise UsageError(f"--snapshots {text!r} cannot be read.", "Write auto, off or 20steps.")
 
 

@@ -278,6 +278,11 @@ class Progress:
         """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
         self.rescue.begin(lambda: self.snapshots.begin(self.automatic))
 
+    @property
+    def known(self) -> list[Any]:
+        """The objects besides models that every state of the run holds."""
+        return [*self.taken, *self.stateful.values(), *self.tracked.values()]
+
     def holds(self, thing: Any) -> bool:
         """Whether every state of the run holds what a variable of the script names."""
         known = (*self.taken, *self.tracked.values(), self.values)

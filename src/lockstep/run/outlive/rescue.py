@@ -173,8 +173,7 @@ class Rescue(NoRescue):
         forget()
 
     def _own_values(self) -> OwnValues:
-        progress = self._run.progress
-        return OwnValues(progress.models, [*progress.taken, *progress.stateful.values(), *progress.tracked.values()])
+        return OwnValues(self._run.progress.models, self._run.progress.known)
 
     def _read_behind(self, names: list[str]) -> None:
         if names and not self._transport.history.gap:

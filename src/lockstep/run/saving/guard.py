@@ -15,7 +15,6 @@ from lockstep.run.run_state import Progress
 from lockstep.run.saving.automatic import own_order
 from lockstep.run.saving.changes import Small, unsaved_versions, versions, versions_of
 from lockstep.run.watch.carried import carried_variables
-from lockstep.run.watch.own_values import OwnChanges, OwnValues
 from lockstep.run.watch.unsaved import Unsaved
 
 CARRIED = "the script carries {} from step to step, which no state holds; keep it in run.state"
@@ -43,7 +42,6 @@ class Guard:
         """What the script held before its first epoch or step."""
         self._at_steps: Unsaved | None = None
         """What it held when the current loop over steps began, if that was looked at."""
-        self._own = OwnChanges()
         self._buffers: list[Any] = []
         self._at_body: tuple[list[Any], Small] | None = None
         self._has_body_changed = False
@@ -52,13 +50,11 @@ class Guard:
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
         self._look_first()
-        self._own.enter_body(self._own_values())
         self._at_body = versions(self._progress), Small.of(self._progress)
 
     def enter_steps(self) -> None:
         """The first step of an epoch is next."""
         self._look_first()
-        self._own.enter_steps(self._own_values())
         if self._at_body is not None:
             before, small = self._at_body
             self._has_body_changed = versions(self._progress) != before or not small.is_like(Small.of(self._progress))
@@ -74,14 +70,7 @@ class Guard:
             self._at_first, self._buffers = self._unsaved(), unsaved_versions(self._progress)
 
     def _unsaved(self) -> Unsaved:
-        return Unsaved(self._progress.models, self._known(), versions_of)
-
-    def _own_values(self) -> OwnValues:
-        return OwnValues(self._progress.models, self._known())
-
-    def _known(self) -> list[Any]:
-        progress = self._progress
-        return [*progress.taken, *progress.stateful.values(), *progress.tracked.values()]
+        return Unsaved(self._progress.models, self._progress.known, versions_of)
 
     def never(self) -> str:
         """Why no snapshot of this script would be right any more; empty when one may be."""
@@ -102,7 +91,7 @@ class Guard:
             return COUNTED.format(counter)
         if self._at_steps is None:
             return SHORT
-        name = self._own.changed(self._own_values()) or self._at_steps.changed() or self._at_steps.new()
+        name = self._at_steps.changed() or self._at_steps.new()
         return CHANGED.format(name) if name else ""
 
     def not_between(self) -> str:
@@ -112,8 +101,7 @@ class Guard:
         models = self._progress.models
         if any(parameter.grad is not None for model in models for parameter in model.parameters()):
             return GRADIENTS
-        own = self._own_values().changed_since(self._own.first) if self._own.first is not None else {}
-        name = next(iter(own.values()), "") or (self._at_first.new() if self._at_first is not None else "")
+        name = self._at_first.new() if self._at_first is not None else ""
         return CHANGED.format(name) if name else ""
 
     def _carried(self) -> str:

@@ -113,6 +113,13 @@ def script_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def script_variables() -> Iterator[tuple[str, Any]]:
+    """Name and value of each variable in these frames and in their modules, but for names with an underscore in front."""
+    for frame in script_frames():
+        for variables in (frame.f_locals, frame.f_globals):
+            yield from ((name, thing) for name, thing in list(variables.items()) if not name.startswith("_"))
+
+
 def is_a_frame_of_the_script(frame: FrameType) -> bool:
     """Whether it runs the user's code: neither ours nor a library's; but a module run with -m may be installed."""
     file = frame.f_code.co_filename

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lockstep.run.watch.holdings import MAX_DEPTH, MAX_MEMBERS, is_of_the_users_class, is_the_users, script_frames
-from lockstep.run.watch.unsaved import Marks
+from lockstep.run.watch.holdings import MAX_DEPTH, MAX_MEMBERS, is_of_the_users_class, is_the_users, script_variables
+from lockstep.run.watch.marks import Marks
 
 Key = tuple[int, str]
 
@@ -34,11 +34,8 @@ class OwnValues:
         self._marks = Marks()
         self._found: dict[Key, tuple[str, Hashable]] = {}
         self._owners: list[Any] = []  # they must live, or others could get their identities
-        for frame in script_frames():
-            for variables in (frame.f_locals, frame.f_globals):
-                for name, thing in list(variables.items()):
-                    if not name.startswith("_"):
-                        self._walk(name, thing, MAX_DEPTH)
+        for name, thing in script_variables():
+            self._walk(name, thing, MAX_DEPTH)
 
     def changed_since(self, earlier: OwnValues) -> dict[Key, str]:
         """The names of what was there earlier and is another one now."""

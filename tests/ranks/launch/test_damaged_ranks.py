@@ -114,16 +114,21 @@ def test_a_flipped_bit_after_a_replacement_sends_all_ranks_back_to_a_state_that_
 @pytest.mark.thorough
 @pytest.mark.parametrize("event", ["flip:0:9", "flip:1:40", "moment:1:21"])
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("options", [(), NAMED, ("--strategy", "zero1")], ids=["unnamed", "named", "zero1"])
+@pytest.mark.parametrize("options", [(), NAMED], ids=["unnamed", "named"])
 def test_damage_leaves_no_trace(
     tmp_path: Path, undisturbed: str, event: str, ranks: int, options: tuple[str, ...]
 ) -> None:
-    if "zero1" in options and event.startswith("moment"):
-        pytest.skip("each rank holds a part of the optimizer's state")
     ended = train(tmp_path, ranks, event, *options)
     [line] = said(ended)
     assert "the same bits " in line
     assert bits(ended) == undisturbed
+
+
+@pytest.mark.thorough
+def test_a_page_that_one_rank_wrote_is_refused_before_the_update_of_zero1(tmp_path: Path) -> None:
+    ended = train(tmp_path, 2, "flip:0:9", "--strategy", "zero1")
+    assert ended.code == 2
+    assert "error: The parameters differ between ranks: " in ended.err
 
 
 @pytest.mark.thorough

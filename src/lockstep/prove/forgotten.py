@@ -9,9 +9,8 @@ from lockstep.prove.evidence import Kind, Place, Recorded, number_of
 
 MOST_NAMED = 4
 COLLECTIONS = ("dict", "list", "OrderedDict")
-AGAIN = (
-    "what is between run.epochs and run.steps runs again when a run goes on in the middle of an epoch, and changed this. "
-    "Put what must run once per epoch after run.steps."
+NOT_BROUGHT_BACK = (
+    "its load_state_dict did not bring back what its state_dict had returned. Let both be about the same values."
 )
 GRADIENTS = (
     "gradients that were left at the end of an epoch were added to in the next one; a state between epochs does not hold "
@@ -91,7 +90,7 @@ def cause(found: Forgotten, place: Place) -> str:
     """The usual cause of the first difference, at `place`."""
     if advice := found.advice():
         return advice
-    return {Kind.RESUMED: AGAIN, Kind.GRADIENT: GRADIENTS}.get(place.kind, HIDDEN)
+    return {Kind.RESUMED: NOT_BROUGHT_BACK, Kind.GRADIENT: GRADIENTS}.get(place.kind, HIDDEN)
 
 
 def _of(kind: Kind, recorded: Recorded) -> dict[str, str]:

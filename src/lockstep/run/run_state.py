@@ -261,8 +261,8 @@ class Progress:
     """What `run.track` named, by name."""
     values: KeptValues = field(init=False)
     """`run.state`."""
-    later_values: Mapping[str, Any] | None = None
-    """Those of a state from inside an epoch, until `run.steps` goes on."""
+    load_again: Callable[[], None] | None = None
+    """Where `run.steps` goes on: load a state from inside an epoch once more, after what the epoch's body did before it."""
     has_looked: bool = False
     """Whether the script called `run.load_state`, or `automatic` loaded."""
 

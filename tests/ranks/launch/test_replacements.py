@@ -80,6 +80,8 @@ model[0].weight.register_hook(lambda gradient: here("hook", at.number))
 whole_run = run.tally()
 for epoch in run.epochs(4):
     here("body", epoch)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.95
     tally = run.tally()
     for step in run.steps(train):
         at = step
@@ -194,6 +196,44 @@ def test_what_a_script_adds_up_in_an_object_of_its_own_is_not_lost_with_a_rank(t
     assert [end.code for end in ends] == [0, 0], ends[1].err
     assert ends[1].out.splitlines()[-2:] == ends[0].out.splitlines()
     assert "the script has changed meter.sum" in ends[1].err
+
+
+WHAT_A_BODY_CHANGES = """
+import os, signal, sys, torch, torch.nn.functional as F
+from pathlib import Path
+from torch.utils.data import DataLoader, TensorDataset
+import lockstep
+run = lockstep.init(seed=1, lanes=4, threads=1)
+m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+o = torch.optim.AdamW(m.parameters(), lr=0.1)
+s = torch.optim.lr_scheduler.ExponentialLR(o, 0.5)
+x, y = torch.randn(64, 8), torch.randint(0, 3, (64,))
+m, o, s, l = run.prepare(m, o, s, DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True))
+average = torch.optim.swa_utils.AveragedModel(m)
+run.track(average=average)
+for e in run.epochs(3):
+    s.step()
+    average.update_parameters(m)
+    with torch.no_grad():
+        m[0].weight.mul_(0.9)
+    o.param_groups[0]["weight_decay"] *= 0.5
+    o.state.clear()
+    for step in run.steps(l):
+        for a, b in step:
+            if run.rank == 1 and step.number == 13 and not Path("dead").exists() and "dies" in sys.argv:
+                Path("dead").touch(); os.kill(os.getpid(), signal.SIGKILL)
+            run.backward(F.cross_entropy(m(a), b))
+        o.step(); o.zero_grad()
+        run.log(loss=step.loss, seen=float(average.n_averaged), lr=s.get_last_lr()[0])
+"""
+
+
+def test_what_a_body_changes_before_its_steps_is_not_changed_twice_by_a_new_rank(tmp_path):
+    for name in ("straight", "dies"):
+        (tmp_path / name).mkdir()
+    ends = [run_script(tmp_path / name, WHAT_A_BODY_CHANGES, "-n", "2", args=(name,)) for name in ("straight", "dies")]
+    assert straight(ends[1]) == straight(ends[0])
+    assert "nothing recomputed" in ends[1].err
 
 
 LOSES_A_WORKER = """

@@ -61,6 +61,22 @@ def test_a_change_is_found(name: str) -> None:
     assert (trainer, history, noise, table, generator, scheduler, average) is not None
 
 
+def test_what_a_loop_over_parts_of_an_optimizer_or_a_model_leaves_in_its_variable_is_no_change() -> None:
+    model = nn.BatchNorm1d(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        model(torch.randn(3, 2)).square().sum().backward()
+        optimizer.step()
+    [group], [weight, bias] = optimizer.param_groups, model.parameters()
+    mean, state, momentum = model.running_mean, optimizer.state, optimizer.state[weight]["momentum_buffer"]
+    unsaved = Unsaved([model], [model, optimizer], versions_of)
+    group["lr"] = 0.05
+    model(torch.randn(3, 2)).square().sum().backward()
+    optimizer.step()
+    assert unsaved.changed() == unsaved.new() == ""
+    assert (bias, mean, state, momentum) is not None
+
+
 def test_an_object_with_a_state_that_was_not_there_is_new() -> None:
     model = nn.Linear(2, 2)
     unsaved = Unsaved([model], [model], versions_of)

@@ -25,7 +25,6 @@ from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
 from lockstep.run.position.inside_epoch import InsideEpoch
-from lockstep.run.position.kept_values import restore
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.run.watch.counted import counter_of
@@ -132,9 +131,9 @@ def _prepared(run: RunState, loader: PreparedLoader) -> _Epoch:
     if progress.later_streams is not None:  # those of the loaded state, should no step be left
         machinery.streams.restore(progress.later_streams, machinery.ledger.step)
         progress.later_streams = None
-    if progress.later_values is not None:  # what the body changed before its steps, it changed before the state too
-        restore(progress.values, progress.later_values)
-        progress.later_values = None
+    if progress.load_again is not None:
+        progress.load_again()
+        progress.load_again = None
     epoch = _Epoch(which, loop, steps)
     progress.reading = weakref.ref(steps)
     if steps.done and not steps.is_over:

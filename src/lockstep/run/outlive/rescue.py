@@ -44,9 +44,6 @@ CHANGED = "the script has changed weights or tracked objects since the last step
 UNHEARD = "a tally holds what only the dead rank knew"
 BEHIND_LOOP = "the script reads {} behind the loop that assigns it, which a new rank would not have been in"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
-BODY = (
-    "the body of run.epochs changes weights, options or tracked objects before its steps, and a new rank runs it again"
-)
 OWN = "the script has changed {}, which a new rank would not have; keep it in run.state, a tally or run.track"
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
@@ -87,7 +84,7 @@ class Rescue(NoRescue):
         self._own = OwnChanges()
         self._left_over: list[str] = []
         """Those that it assigns in its loop over steps and reads behind it."""
-        self._has_begun = self._has_body_changed = False
+        self._has_begun = False
         if left is not None:
             notes = json.loads((left / NOTES).read_text())
             if (left / STATE).exists():
@@ -112,7 +109,6 @@ class Rescue(NoRescue):
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
-        self._has_body_changed = False
         self._own.enter_body(self._own_values())
         self._enter(Part.BODY)
         self._moment = self._now(None, keeps_streams=True)
@@ -125,8 +121,6 @@ class Rescue(NoRescue):
             return
         if self._carried is None:
             self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
-        if self._moment is not None and self._moment.counters["inside"] is None:
-            self._has_body_changed = self._run.progress.epochs.in_body and self._differs()
         if self._own.steps is None:
             self._own.enter_steps(self._own_values())
         self._enter(Part.STEP)
@@ -156,7 +150,6 @@ class Rescue(NoRescue):
 
     def leave_epochs(self) -> None:
         """A loop over epochs is over."""
-        self._has_body_changed = False
         self._own.leave()
         self._enter(Part.OUTSIDE)
         self._read_behind(left_variables())
@@ -192,11 +185,6 @@ class Rescue(NoRescue):
         snapshot = streams.snapshot() if keeps_streams else None
         return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
 
-    def _differs(self) -> bool:
-        """Whether the script has changed what a state holds since the moment."""
-        progress = self._run.progress
-        return versions(progress) != self._versions or not self._small.is_like(Small.of(progress))
-
     def _change(self) -> str:
         """What the script has changed since the moment that a replacement would change once more."""
         if self._moment is None:
@@ -223,8 +211,6 @@ class Rescue(NoRescue):
         """What the script has done or keeps that no state holds."""
         if self._carried:
             return CARRIED.format(", ".join(self._carried[:3]))
-        if self._has_body_changed:
-            return BODY
         name = self._own.changed(self._own_values())
         return OWN.format(name) if name else ""
 

@@ -13,14 +13,13 @@ from typing import Any
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.automatic import own_order
-from lockstep.run.saving.changes import Small, unsaved_versions, versions, versions_of
+from lockstep.run.saving.changes import unsaved_versions, versions_of
 from lockstep.run.watch.carried import carried_variables
 from lockstep.run.watch.unsaved import Unsaved
 
 CARRIED = "the script carries {} from step to step, which no state holds; keep it in run.state"
 CHANGED = "the script changes {}, which no state holds; run.state or run.track would"
 BUFFERS = "a model changes buffers that are not in its state_dict"
-BODY = "the body of run.epochs changes weights, options or tracked objects before its steps"
 COUNTED = "{} around run.steps counts from its beginning"
 SHORT = "the epochs are too short to look at the script's variables in each"
 GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
@@ -43,21 +42,15 @@ class Guard:
         self._at_steps: Unsaved | None = None
         """What it held when the current loop over steps began, if that was looked at."""
         self._buffers: list[Any] = []
-        self._at_body: tuple[list[Any], Small] | None = None
-        self._has_body_changed = False
         self._looked_at_s = self._look_s = 0.0
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
         self._look_first()
-        self._at_body = versions(self._progress), Small.of(self._progress)
 
     def enter_steps(self) -> None:
         """The first step of an epoch is next."""
         self._look_first()
-        if self._at_body is not None:
-            before, small = self._at_body
-            self._has_body_changed = versions(self._progress) != before or not small.is_like(Small.of(self._progress))
         began_s = time.monotonic()
         self._at_steps = None
         if self._look_s <= SHARE * (began_s - self._looked_at_s):
@@ -83,8 +76,6 @@ class Guard:
 
     def not_inside(self) -> str:
         """Why none can be taken between the steps of this epoch."""
-        if self._has_body_changed:
-            return BODY
         if carried := self._carried():
             return carried
         if counter := counter_of_steps(self._progress):

@@ -6,6 +6,7 @@ run has; what does not fit in kind or shape is refused by its path while the mod
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,13 +33,13 @@ from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.run_state import RunState
+from lockstep.run.saving.changes import Small, versions
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
     STREAM,
     TRACKED,
     VALUE,
-    counters,
     is_stateful,
     label_of,
     labelled,
@@ -85,6 +86,7 @@ class LoadPlan:
         self.new: list[str] = []
         """Names of tracked objects that the state does not have."""
         self._counters = self._decode(self._documents["the run"])
+        self.loaders = self._counters["loaders"]
         self._streams = self._decode(self._documents["random numbers"])
         self._body_streams = self._decode(self._documents.get(BODY_STREAMS))
         self._stream = saved_stream(self._decode(self._documents.get(STREAM)))
@@ -127,26 +129,28 @@ class LoadPlan:
 
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
-        for step in self._models:
-            step.load()
-        for parameter, gradient in self._gradients:
-            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        self._load_models_and_gradients()
         restore(self._run.progress.values, self._values)
         self._restore_counters(self._counters)
         begins = self._streams if self._body_streams is None else self._body_streams
         self._run.machinery.streams.restore(begins, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
-        self._run.progress.later_values = self._values if self._counters.get("inside") else None
+        self._run.progress.load_again = self._again if self._counters.get("inside") else None
+        self._loaded = versions(self._run.progress), Small.of(self._run.progress)
 
-    def other_loaders(self) -> list[str]:
-        """In words, how the run's loaders differ from those of the state."""
-        pairs = zip(counters(self._run, None)["loaders"], self._counters["loaders"], strict=True)
-        return [
-            f"{now[key]} {words} of loader {number}, not {then[key]}"
-            for number, (now, then) in enumerate(pairs, 1)
-            for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
-            if now[key] != then[key]
-        ]
+    def _load_models_and_gradients(self) -> None:
+        for step in self._models:
+            step.load()
+        for parameter, gradient in self._gradients:
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+    def _again(self) -> None:
+        """Where the steps go on: undo what the epoch's body has changed, for it had changed that before the state too."""
+        loaded, small = self._loaded
+        if versions(self._run.progress) != loaded or not small.is_like(Small.of(self._run.progress)):
+            self.load_all_but_models()
+            self._load_models_and_gradients()
+        restore(self._run.progress.values, self._values)
 
     def _file(self, name: str) -> Path:
         if name not in self._manifest.files:
@@ -156,10 +160,9 @@ class LoadPlan:
     def _check_own(self) -> None:
         if problem := wrong_counters(self._counters) or wrong_streams(self._streams) or self._wrong_inside():
             raise UsageError(f"{problem}.", UNCHANGED)
-        saved = len(self._counters["loaders"])
-        if saved != len(self._run.progress.loaders):
+        if len(self.loaders) != len(self._run.progress.loaders):
             raise UsageError(
-                f"it was saved with {saved} prepared loaders, and the run has {len(self._run.progress.loaders)}.",
+                f"it was saved with {len(self.loaders)} prepared loaders, and the run has {len(self._run.progress.loaders)}.",
                 "Prepare the same loaders.",
             )
         self._run.progress.epochs.check(self._counters["epochs"])
@@ -185,7 +188,8 @@ class LoadPlan:
         return decode(value, lambda name: self._others.get(name).clone())
 
     def _add(self, label: str, thing: Any, state: Any) -> None:
-        self._rest.append(_Step(label, lambda: thing.load_state_dict(state)))
+        # a copy: objects keep what they are given, and it may be loaded again
+        self._rest.append(_Step(label, lambda: thing.load_state_dict(copy.deepcopy(state))))
 
     def _like(self, label: str, own: Any, saved: Any, **rules: bool) -> Any:
         if problem := unlike(own, saved, label, **rules):
@@ -304,7 +308,7 @@ class LoadPlan:
         run.progress.resumed = epochs, _ = len(run.progress.epochs_seen), ledger.step
         if run.machinery.transport.rank == 0:
             _say_place(epochs, ledger, inside=run.progress.goes_on is not None)
-        for loader, before in zip(run.progress.loaders, saved["loaders"], strict=True):
+        for loader, before in zip(run.progress.loaders, self.loaders, strict=True):
             loader.epochs_begun = before["epochs_begun"]
 
 

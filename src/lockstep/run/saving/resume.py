@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.load_plan import LoadPlan, made
-from lockstep.run.saving.state import facts_of, place_of, require_between_epochs
+from lockstep.run.saving.state import counters, facts_of, place_of, require_between_epochs
 from lockstep.transport.together import Together
 
 LOAD = "run.load_state"
@@ -93,7 +93,7 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
         f"{key} {now[key]}, not {then.get(key)}" for key in ("lanes", "threads", "seed") if now[key] != then.get(key)
     ]
     before = told if isinstance(told := then.get("fingerprint"), Mapping) else {}
-    changed += plan.other_loaders()
+    changed += _other_loaders(counters(run, None)["loaders"], plan.loaders)
     changed += [
         f"{key} {value}, not {before.get(key)}"
         for key, value in now["fingerprint"].items()
@@ -101,3 +101,13 @@ def _say_differences(run: RunState, plan: LoadPlan, folder: StateFolder, manifes
     ]
     if changed:
         say(f"the run goes on with {'; '.join(changed)}: the bits may differ from here.")
+
+
+def _other_loaders(mine: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> list[str]:
+    """In words, how the run's loaders differ from those of the state."""
+    return [
+        f"{now[key]} {words} of loader {number}, not {then[key]}"
+        for number, (now, then) in enumerate(zip(mine, saved, strict=True), 1)
+        for key, words in (("samples", "samples"), ("batch_size", "samples per batch"))
+        if now[key] != then[key]
+    ]

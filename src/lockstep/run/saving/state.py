@@ -56,6 +56,8 @@ def save_state(
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
     compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
+    if run.progress.load_again is not None:
+        run.progress.load_again()
     folder = StateFolder(place_of(run, path))
     together = Together(run.machinery.transport, SAVE, where())
     if run.machinery.transport.rank == 0:
@@ -170,8 +172,7 @@ def _add_kept(contents: Contents, run: RunState, at: Moment | None) -> None:
         label = f"{TRACKED}{name}"
         contents.add(name, thing.state_dict(), OTHER_TENSORS, label=label, of_main=apart)
         contents.documents[label] = {"class": type(thing).__name__, "state": contents.documents[label]}
-    later = at.values if at is not None else run.progress.later_values
-    for name, value in (vars(run.progress.values) if later is None else later).items():
+    for name, value in (vars(run.progress.values) if at is None else at.values).items():
         contents.add(f"{VALUE}{name}", value, OTHER_TENSORS, of_main=apart)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 MAX_DEPTH = 3
 """How deep objects of the script's own classes, lists and dictionaries are looked into."""
@@ -86,7 +87,7 @@ def _named(
     found: Sequence[tuple[str, Any]], models: Sequence[nn.Module], known: Sequence[Any]
 ) -> Iterator[tuple[str, Any]]:
     """What is neither `known` nor a part of a prepared model, each with a name of its own."""
-    skipped = {id(thing) for thing in known} | {id(module) for model in models for module in model.modules()}
+    skipped = parts_of(models, known)
     names: dict[str, int] = {}
     for name, thing in found:
         if id(thing) not in skipped:
@@ -118,6 +119,26 @@ def script_variables() -> Iterator[tuple[str, Any]]:
     for frame in script_frames():
         for variables in (frame.f_locals, frame.f_globals):
             yield from ((name, thing) for name, thing in list(variables.items()) if not name.startswith("_"))
+
+
+def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> set[int]:
+    """Identities of what every state holds, as a script's variables name it: models, optimizers, and what they are made of.
+
+    `for group in optimizer.param_groups: group["lr"] = ...` leaves a group in a variable.
+    """
+    found = [*known]
+    for module in (module for model in models for module in model.modules()):
+        tensors = [*module._parameters.values(), *module._buffers.values()]  # noqa: SLF001 - torch's own names
+        found += [module, *tensors, *(tensor.grad for tensor in tensors if tensor is not None and tensor.is_leaf)]
+    for optimizer in (one for one in known if isinstance(one, Optimizer)):
+        found += [
+            optimizer.param_groups,
+            *optimizer.param_groups,
+            *(group["params"] for group in optimizer.param_groups),
+        ]
+        found += [optimizer.state, *optimizer.state.values()]
+        found += [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+    return {id(one) for one in found}
 
 
 def is_a_frame_of_the_script(frame: FrameType) -> bool:

@@ -15,7 +15,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lockstep.run.watch.holdings import MAX_DEPTH, MAX_MEMBERS, is_of_the_users_class, is_the_users, script_variables
+from lockstep.run.watch.holdings import (
+    MAX_DEPTH,
+    MAX_MEMBERS,
+    is_of_the_users_class,
+    is_the_users,
+    parts_of,
+    script_variables,
+)
 from lockstep.run.watch.marks import Marks
 
 Key = tuple[int, str]
@@ -30,7 +37,7 @@ class OwnValues:
     """
 
     def __init__(self, models: Sequence[nn.Module], known: Sequence[Any]) -> None:
-        self._seen = {id(module) for model in models for module in model.modules()} | {id(one) for one in known}
+        self._seen = parts_of(models, known)
         self._marks = Marks()
         self._found: dict[Key, tuple[str, Hashable]] = {}
         self._owners: list[Any] = []  # they must live, or others could get their identities

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from lockstep.run.watch.holdings import Holdings, script_variables
+from lockstep.run.watch.holdings import Holdings, parts_of, script_variables
 from lockstep.run.watch.marks import GENERATORS, Marks
 from lockstep.run.watch.own_values import OwnValues
 
@@ -35,7 +35,7 @@ class Unsaved:
         self._models, self._known, self._versions_of = models, known, versions_of
         self._stateful = {id(thing): (thing, self._look(thing)) for _, thing in self._found()}
         marks = Marks()
-        self._kept = {id(thing): (thing, marks.of(thing)) for _, thing in _containers()}
+        self._kept = {id(thing): (thing, marks.of(thing)) for _, thing in self._containers()}
         self._own = OwnValues(models, known)
 
     def new(self) -> str:
@@ -50,7 +50,7 @@ class Unsaved:
             if id(thing) in self._stateful and self._look(thing) != self._stateful[id(thing)][1]:
                 return name
         marks = Marks()
-        for name, thing in _containers():
+        for name, thing in self._containers():
             if id(thing) in self._kept and marks.of(thing) != self._kept[id(thing)][1]:
                 return name
         return next(iter(OwnValues(self._models, self._known).changed_since(self._own).values()), "")
@@ -58,16 +58,16 @@ class Unsaved:
     def _found(self) -> Iterator[tuple[str, Any]]:
         return Holdings().before_step(self._models, self._known)
 
+    def _containers(self) -> Iterator[tuple[str, Any]]:
+        held = parts_of(self._models, self._known)
+        return (
+            (name, thing)
+            for name, thing in script_variables()
+            if isinstance(thing, _CONTAINERS) and id(thing) not in held
+        )
+
     def _look(self, thing: Any) -> list[Any]:
         try:
             return self._versions_of(thing)
         except Exception:  # noqa: BLE001 - a state_dict of the script's own may raise anything
             return [object()]  # like nothing else: it counts as changed
-
-
-def _containers() -> Iterator[tuple[str, Any]]:
-    return (
-        (name, thing)
-        for name, thing in script_variables()
-        if isinstance(thing, _CONTAINERS) and not isinstance(thing, nn.Parameter)
-    )

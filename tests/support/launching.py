@@ -6,6 +6,7 @@ Every process of a run inherits a variable with a value of its own, so a test fi
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import select
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.warm import Process, Server
 
 LIMIT_S = 60.0
 MARK = "LOCKSTEP_TEST_MARK"
@@ -43,7 +46,7 @@ class Finished:
 class Running:
     """A run under way. Its standard output and error are files, so nothing has to be read for it to go on."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     mark: str
     place: Path
     seen: set[int] = field(default_factory=set)
@@ -89,9 +92,31 @@ class Running:
             self.process.wait(LIMIT_S)
 
 
-def start(place: Path, *options: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
-    """Start `lockstep run OPTIONS` in the folder `place`."""
-    return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin)
+def start(
+    place: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    is_cold: bool = False,
+) -> Running:
+    """Start `lockstep run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself."""
+    mark = uuid.uuid4().hex
+    variables = _variables(mark, env)
+    if is_cold or stdin != subprocess.DEVNULL or not _server().can_start({**os.environ, **(env or {})}):
+        return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin)
+    with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err, Path(os.devnull).open() as null:
+        streams = [null.fileno(), out.fileno(), err.fileno()]
+        return Running(_server().start(["run", *options], place, variables, streams), mark, place)
+
+
+@functools.cache
+def _server() -> Server:
+    return Server()
+
+
+def _variables(mark: str, more: Mapping[str, str] | None) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    return {**own, MARK: mark, **(more or {})}
 
 
 def start_python(
@@ -99,12 +124,9 @@ def start_python(
 ) -> Running:
     """Start `python ARGUMENTS` in the folder `place`."""
     mark = uuid.uuid4().hex
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-    command = [sys.executable, *arguments]
+    command, variables = [sys.executable, *arguments], _variables(mark, env)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err:
-        process = subprocess.Popen(
-            command, cwd=place, env={**variables, MARK: mark, **(env or {})}, stdin=stdin, stdout=out, stderr=err
-        )
+        process = subprocess.Popen(command, cwd=place, env=variables, stdin=stdin, stdout=out, stderr=err)
     return Running(process, mark, place)
 
 

@@ -139,6 +139,7 @@ def test_where_steps_are_counted_from_outside_it_is_saved_when_the_epoch_is_over
 def test_outside_of_the_loop_a_signal_ends_the_run_as_any_other(tmp_path: Path) -> None:
     running = begin(tmp_path, 2, *EVERY, HOLDS_AT="the end")
     running.wait_for("holding")
+    until(lambda: "step-00000014" in states(tmp_path), "the last state, which a process of its own writes")
     running.process.send_signal(signal.SIGTERM)
     stopped = running.finish()
     assert (stopped.code, "stopping" in stopped.err) == (143, False)
@@ -167,7 +168,7 @@ def test_a_script_started_with_python_does_the_same(tmp_path: Path, undisturbed:
 
 
 OWN_HANDLERS = """
-    import faulthandler, signal, sys
+    import faulthandler, signal, sys, time
     from multiprocessing import get_context
     from lockstep.run.saving.asked import SignalAsks
 
@@ -180,7 +181,8 @@ OWN_HANDLERS = """
     print(asks.number)
     def wait():
         begun.set()
-        signal.pause()
+        while True:  # Python would not see a signal that comes just before signal.pause()
+            time.sleep(0.01)
     begun = get_context("fork").Event()
     child = get_context("fork").Process(target=wait)
     child.start()

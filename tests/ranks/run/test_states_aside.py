@@ -49,8 +49,9 @@ def the_writer():
 
 
 def has_answered(run):
-    """Wait until the process, if there is one, has written the state that was handed to it after the last step."""
-    if (writer := run._run.progress.automatic._aside._writer) is not None:
+    """Wait until the process, if there is one and it has not answered yet, has written the state that was handed to it."""
+    writer = run._run.progress.automatic._aside._writer
+    if writer is not None and writer.is_busy:
         select.select([writer._channel], [], [])
 
 

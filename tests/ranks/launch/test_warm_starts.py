@@ -1,0 +1,62 @@
+"""Most tests fork their launchers from a process that has imported torch; what a script sees must not tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import MARK, start, write_script
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = """
+    import gc, json, multiprocessing, os, signal, sys, tempfile, threading
+    from pathlib import Path
+    import torch, lockstep
+
+    def process(pid):
+        folder = Path(f"/proc/{pid}")
+        environ = dict(word.split("=", 1) for word in (folder / "environ").read_text().split("\\0") if word)
+        return [(folder / "cmdline").read_text().rstrip("\\0").split("\\0"), environ, os.readlink(folder / "cwd")]
+
+    nursery = os.getppid()
+    launcher = int(Path(f"/proc/{nursery}/stat").read_text().rpartition(")")[2].split()[1])
+    run = lockstep.init(seed=1, lanes=2)
+    told = {
+        "variables": dict(os.environ),
+        "path": sys.path,
+        "argv": sys.argv,
+        "flags": repr(sys.flags),
+        "main": [__name__, __file__, repr(__spec__)],
+        "threads": [torch.get_num_threads(), threading.active_count()],
+        "handlers": [repr(signal.getsignal(number)) for number in range(1, 32)],
+        "garbage": [gc.isenabled(), gc.get_threshold()],
+        "method": multiprocessing.get_start_method(),
+        "place": [os.getcwd(), tempfile.gettempdir()],
+        "streams": [sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.encoding],
+        "hash": hash("a text"),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "random": torch.rand(3).tolist(),
+        "nursery": process(nursery),
+        "launcher": process(launcher),
+    }
+    Path(sys.argv[1]).write_text(json.dumps(told))
+"""
+OF_ONE_RUN = (MARK, "LOCKSTEP_", "TORCHELASTIC_", "MASTER_PORT")
+
+
+def test_a_script_cannot_tell_whether_its_launcher_was_forked(tmp_path: Path) -> None:
+    script, seen = write_script(tmp_path, SCRIPT), []
+    for is_cold in (True, False):
+        ended = start(tmp_path, "-n", "1", "--threads", "1", script, "told.json", is_cold=is_cold).finish()
+        assert ended.code == 0, ended.err
+        told = json.loads((tmp_path / "told.json").read_text())
+        for variables in (told["variables"], told["nursery"][1], told["launcher"][1]):
+            variables.update((name, "") for name in variables if name.startswith(OF_ONE_RUN))
+        del told["nursery"][0][4:]  # a descriptor, the modules, and the launcher's number
+        seen.append(told)
+    cold, warm = seen
+    for name, value in cold.items():
+        assert warm[name] == value, name

@@ -1,0 +1,259 @@
+"""`lockstep run` in a test without importing torch: a server imports it once, and forks launchers and nurseries.
+
+    the test            -> start     a launcher is forked: its folder, environment and standard streams are the test's
+    the launcher forks a spare process and becomes `python -m lockstep run ...`
+    it starts a nursery -> the spare process becomes that nursery, with torch, as if it had imported it
+
+Importing takes 2 to 5 s of a core for each run, and there are hundreds. Everything after the imports is the real thing:
+the same programs in the same tree of processes; /proc shows their own command lines and environments. A nursery that the
+server cannot stand for (other threads, fresh interpreters, options of Python) is started as always, and so is a launcher
+when variables that are read at imports are set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+NURSERY = "lockstep.launch.nursery.process"
+MODULES = ("torch", "torch._dynamo", "lockstep.run.start", "lockstep.cli.main", NURSERY)
+READ_AT_IMPORT = (
+    "PYTHON",
+    "LD_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+    "OPENBLAS_",
+    "TORCH",
+    "PYTORCH",
+    "CUDA",
+    "LOCKSTEP_",
+)
+"""What variables begin with that a library, or Python, may have read when the server was started."""
+OURS = ("LOCKSTEP_TEST_",)
+ROOM = 1 << 16
+"""Bytes for another command line, and for another environment, where the kernel shows them."""
+MOST_BYTES = 1 << 18
+
+Task = Callable[[], object]
+
+
+class Process(Protocol):
+    """What tests use of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Launched:
+    """A launcher that the server has forked: a `Process`."""
+
+    def __init__(self, server: Server, pid: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        self.returncode = self._server.code_of(self.pid, 0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.returncode = self._server.code_of(self.pid, timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("lockstep run", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Server:
+    """The test's end of the server, which ends with this process."""
+
+    def __init__(self) -> None:
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._codes: dict[int, int] = {}
+        self._lock = threading.Lock()
+        command = [sys.executable, "-P", __file__, str(theirs.fileno()), "x" * ROOM]
+        self._environment = {**os.environ}
+        variables = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        variables["LOCKSTEP_TEST_ROOM"] = "x" * ROOM
+        self._process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def can_start(self, variables: Mapping[str, str]) -> bool:
+        """Whether a launcher with these variables would be the same as one that imports everything itself."""
+        names = self._environment.keys() | variables.keys()
+        changed = {name for name in names if self._environment.get(name) != variables.get(name)}
+        return not any(name.startswith(READ_AT_IMPORT) and not name.startswith(OURS) for name in changed)
+
+    def start(
+        self, arguments: Sequence[str], place: Path, variables: Mapping[str, str], streams: Sequence[int]
+    ) -> Launched:
+        """Fork a launcher.
+
+        Args:
+            arguments: those of `python -m lockstep`.
+            place: its working directory.
+            variables: its environment.
+            streams: descriptors of its standard input, output and error.
+        """
+        order = json.dumps([list(arguments), str(place), dict(variables)]).encode()
+        with self._lock:
+            socket.send_fds(self._end, [order], list(streams))
+            while (told := self._hear())[0] != "started":
+                pass
+        return Launched(self, told[1])
+
+    def code_of(self, pid: int, timeout_s: float | None) -> int | None:
+        """A launcher's exit code, negative for a signal; None while it runs."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            with self._lock:
+                if pid in self._codes:
+                    return self._codes[pid]
+                if not select.select([self._end], [], [], None if left is None else min(left, 0.05))[0]:
+                    if left is not None and left <= 0.05:
+                        return None
+                    continue
+                self._hear()
+
+    def _hear(self) -> list[Any]:
+        message = self._end.recv(MOST_BYTES)
+        assert message, "the server that forks launchers has ended"
+        told: list[Any] = json.loads(message)
+        if told[0] == "ended":
+            self._codes[told[1]] = os.waitstatus_to_exitcode(told[2])
+        return told
+
+
+def serve(end: socket.socket) -> Task | None:
+    """Fork launchers until the test is over; in a forked process, return what it is to do."""
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([end, *running], [], [])
+        for descriptor in running.keys() & set(ready):
+            pid = running.pop(descriptor)
+            os.close(descriptor)
+            end.send(json.dumps(["ended", pid, os.waitpid(pid, 0)[1]]).encode())
+        if end not in ready:
+            continue
+        message, streams, _, _ = socket.recv_fds(end, MOST_BYTES, 3)
+        if not message:
+            return None
+        pid = os.fork()
+        if not pid:
+            end.close()
+            for descriptor in running:
+                os.close(descriptor)
+            return _launcher(json.loads(message), streams)
+        for descriptor in streams:
+            os.close(descriptor)
+        running[os.pidfd_open(pid)] = pid
+        end.send(json.dumps(["started", pid]).encode())
+
+
+def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
+    """In a process of its own: become the launcher, with a spare process for its nursery."""
+    arguments, place, variables = order
+    for target, descriptor in enumerate(streams):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.chdir(place)
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    spare = os.fork()
+    if not spare:
+        mine.close()
+        return _nursery(theirs)
+    theirs.close()
+    threads, hash_seed = os.environ["OMP_NUM_THREADS"], os.environ["PYTHONHASHSEED"]
+    spawn, left = os.posix_spawn, [spare]
+
+    def posix_spawn(path: str, words: Sequence[str], told: Mapping[str, str], **how: Any) -> int:
+        is_mine = list(words[1:4]) == ["-P", "-m", NURSERY] and words[5]
+        same = (told.get("OMP_NUM_THREADS"), told.get("PYTHONHASHSEED")) == (threads, hash_seed)
+        if not (left and is_mine and same):
+            return spawn(path, words, told, **how)
+        socket.send_fds(mine, [json.dumps([list(words), dict(told)]).encode()], [int(words[4])])
+        return left.pop()
+
+    os.posix_spawn = posix_spawn
+    return _become([sys.executable, "-m", "lockstep", *arguments], variables, "lockstep.cli.main")
+
+
+def _nursery(end: socket.socket) -> Task:
+    """In the spare process: become the nursery when there is to be one."""
+    message, descriptors, _, _ = socket.recv_fds(end, MOST_BYTES, 1)
+    if not message:
+        os._exit(0)
+    end.close()
+    words, variables = json.loads(message)
+    words[4] = str(descriptors[0])
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return _become(words, variables, NURSERY)
+
+
+def _become(command: Sequence[str], variables: Mapping[str, str], module: str) -> Task:
+    """Let this process look, to itself and to others, as if it had been started like this; its task is the module's `main`."""
+    os.environ.clear()
+    os.environ.update(variables)  # copies: nothing looks at the memory any more that the kernel shows
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    for first, words in ((45, command), (47, [f"{name}={value}" for name, value in variables.items()])):
+        begin, end = int(fields[first]), int(fields[first + 1])
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - begin - 1]
+        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+    tempfile.tempdir = None  # it may be another one now
+    sys.argv[:] = [module, *command[command.index("-m") + 2 :]]
+    if "-P" not in command:
+        sys.path.insert(0, str(Path.cwd()))
+    gc.enable()
+    return importlib.import_module(module).main
+
+
+def main() -> None:
+    """The server; and, in forked processes, a launcher or a nursery."""
+    end = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(end.fileno(), False)
+    gc.disable()
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()
+    task = serve(end)
+    if task is not None:
+        sys.exit(task())
+
+
+if __name__ == "__main__":
+    main()

@@ -51,7 +51,7 @@ ROOM = 1 << 16
 """Bytes for another command line, and for another environment, where the kernel shows them."""
 MOST_BYTES = 1 << 18
 
-Task = Callable[[], object]
+Task = Callable[[], int | None]
 
 
 class Process(Protocol):
@@ -161,12 +161,12 @@ def serve(end: socket.socket) -> Task | None:
     """Fork launchers until the test is over; in a forked process, return what it is to do."""
     running: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([end, *running], [], [])
+        ready, _, _ = select.select([end.fileno(), *running], [], [])
         for descriptor in running.keys() & set(ready):
             pid = running.pop(descriptor)
             os.close(descriptor)
             end.send(json.dumps(["ended", pid, os.waitpid(pid, 0)[1]]).encode())
-        if end not in ready:
+        if end.fileno() not in ready:
             continue
         message, streams, _, _ = socket.recv_fds(end, MOST_BYTES, 3)
         if not message:
@@ -199,7 +199,7 @@ def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
     threads, hash_seed = os.environ["OMP_NUM_THREADS"], os.environ["PYTHONHASHSEED"]
     spawn, left = os.posix_spawn, [spare]
 
-    def posix_spawn(path: str, words: Sequence[str], told: Mapping[str, str], **how: Any) -> int:
+    def posix_spawn(path: str, words: list[str], told: Mapping[str, str], **how: Any) -> int:
         is_mine = list(words[1:4]) == ["-P", "-m", NURSERY] and words[5]
         same = (told.get("OMP_NUM_THREADS"), told.get("PYTHONHASHSEED")) == (threads, hash_seed)
         if not (left and is_mine and same):
@@ -207,7 +207,7 @@ def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
         socket.send_fds(mine, [json.dumps([list(words), dict(told)]).encode()], [int(words[4])])
         return left.pop()
 
-    os.posix_spawn = posix_spawn
+    os.posix_spawn = posix_spawn  # type: ignore[assignment]
     return _become([sys.executable, "-m", "lockstep", *arguments], variables, "lockstep.cli.main")
 
 
@@ -239,7 +239,8 @@ def _become(command: Sequence[str], variables: Mapping[str, str], module: str) -
     if "-P" not in command:
         sys.path.insert(0, str(Path.cwd()))
     gc.enable()
-    return importlib.import_module(module).main
+    task: Task = importlib.import_module(module).main
+    return task
 
 
 def main() -> None:

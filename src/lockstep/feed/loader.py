@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from lockstep.feed.acceptance import refuse_unsupported
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
+from lockstep.feed.cut_order import Chained, Made
 from lockstep.feed.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from lockstep.feed.lasting_batches import LastingBatches
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
@@ -134,15 +135,22 @@ class PreparedLoader(DataLoader[Any]):
         standing.seed_process(stream_key(standing.seed, Domain.EPOCH, standing.number, number, kind))
         return plan_epoch(self)
 
-    def cut(self, plan: EpochPlan, first_step: int) -> list[StepPlan]:
-        """Plan what this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
+    def cut(self, plan: EpochPlan, first_step: int) -> Sequence[StepPlan]:
+        """What this rank trains on, step by step. `first_step` is the run's number of the epoch's first step."""
         cut = Cut(plan.batch_size, self.standing.num_lanes)
-        return [
-            StepPlan(
-                cut.of_step(first_step + number, len(samples)), self._parts(number, first_step, cut.lanes_of(samples))
-            )
-            for number, samples in enumerate(plan.steps)
-        ]
+
+        def planned(number: int) -> StepPlan:
+            samples = plan.steps[number]
+            parts = self._parts(number, first_step, cut.lanes_of(samples))
+            return StepPlan(cut.of_step(first_step + number, len(samples)), parts)
+
+        return Made(planned, len(plan.steps))
+
+    def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
+        """What is fetched for `steps`, those of `plan`, in order."""
+        cut, lanes = Cut(plan.batch_size, self.standing.num_lanes), self.standing.lanes
+        parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
+        return Chained(Made(lambda number: steps[number].parts, len(steps)), sum(map(parts_of.__getitem__, plan.sizes)))
 
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
         return tuple(
@@ -153,11 +161,11 @@ class PreparedLoader(DataLoader[Any]):
 
     def share(self, plan: EpochPlan) -> list[LanePart]:
         """What this rank evaluates, in order: whole batches, dealt to the lanes in turn. A single rank has them all."""
-        dealt = ((batch, batch % self.standing.num_lanes, samples) for batch, samples in enumerate(plan.steps))
+        dealt = ((batch, batch % self.standing.num_lanes) for batch, size in enumerate(plan.sizes) if size)
         return [
-            LanePart(batch, lane, self._tagged(samples, batch, lane, evaluation=True))
-            for batch, lane, samples in dealt
-            if lane in self.standing.lanes and samples
+            LanePart(batch, lane, self._tagged(plan.steps[batch], batch, lane, evaluation=True))
+            for batch, lane in dealt
+            if lane in self.standing.lanes
         ]
 
     def _tagged(self, indices: Sequence[Any], step: int, lane: int, evaluation: bool) -> LaneIndices:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from lockstep.feed.batches import Batches
@@ -29,8 +27,9 @@ class PlannedSteps:
         self.done, self.length = done, len(plan.steps)
         self._loader, self._plan, self._first, self._counted = loader, plan, done, 0
         self._uses = Uses(len(loader.dataset))  # type: ignore[arg-type]
-        self._steps = loader.cut(EpochPlan(plan.steps[done:], plan.batch_size), first_step + done)
-        self._batches = loader.fetch([part for step in self._steps for part in step.parts], evaluation=False)
+        left = EpochPlan(plan.steps[done:], plan.batch_size)
+        self._steps = loader.cut(left, first_step + done)
+        self._batches = loader.fetch(loader.parts(left, self._steps), evaluation=False)
 
     @property
     def is_over(self) -> bool:
@@ -55,21 +54,15 @@ class PlannedSteps:
     @property
     def whole(self) -> list[int]:
         """How many samples the epoch has, and the sum of their hashes: what all ranks together must have used."""
-        return [self.num_samples, sum_of_hashes(list(chain.from_iterable(self._plan.steps)))]
+        return [self.num_samples, sum_of_hashes(self._plan.between(0, self._plan.batch_size, self.length))]
 
     @property
     def mine(self) -> list[int]:
         """The same for this rank's lanes; steps from before a resume count as if this rank had made them."""
-        begun = sum(len(samples) for samples in self._mine(0, self._first))
-        begun += sum(step.num_mine for step in self._steps[: self.done - self._first])
-        return [begun, sum_of_hashes(list(chain.from_iterable(self._mine(0, self.done))))]
-
-    def _mine(self, first: int, end: int) -> Iterator[Any]:
-        """This rank's samples, step by step."""
         standing = self._loader.standing
         bounds = Cut(self._plan.batch_size, standing.num_lanes).bounds
-        low, high = bounds[standing.lanes.start], bounds[standing.lanes.stop]
-        return (samples[low:high] for samples in self._plan.steps[first:end])
+        mine = self._plan.between(bounds[standing.lanes.start], bounds[standing.lanes.stop], self.done)
+        return [len(mine), sum_of_hashes(mine)]
 
     def account(self) -> dict[str, Any]:
         """Which samples the steps so far have used. It is the same on every rank."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.feed.cut_order import Numbers
+
 MASK = (1 << 64) - 1
 
 
@@ -45,8 +47,10 @@ class Uses:
             self._others.update(map(repr, flat))
 
 
-def whole_numbers(indices: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def whole_numbers(indices: Sequence[Any] | Numbers) -> Numbers | None:
     """The indices as an array; None where some are something else, or no 64-bit number."""
+    if isinstance(indices, np.ndarray):
+        return indices
     if not set(map(type, indices)) <= {int}:
         return None
     try:
@@ -55,7 +59,7 @@ def whole_numbers(indices: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]
         return None
 
 
-def sum_of_hashes(indices: Sequence[Any]) -> int:
+def sum_of_hashes(indices: Sequence[Any] | Numbers) -> int:
     """A 64-bit sum of hashes that does not depend on their order: equal for the same samples, each as often."""
     numbers = whole_numbers(indices)
     if numbers is None:

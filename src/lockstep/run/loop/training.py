@@ -185,7 +185,7 @@ def _begin_planned(run: RunState, loader: PreparedLoader, which: int, loop: int)
                 "Use the same data set, batch size and seed, or another name for a new run.",
             )
         done = before.done
-    _check_norms(run, [len(samples) for samples in plan.steps], plan.batch_size)
+    _check_norms(run, plan.sizes, plan.batch_size)
     testify_begin(run, loader, plan)
     return PlannedSteps(loader, plan, run.machinery.ledger.step + 1 - done, done)
 

@@ -6,7 +6,7 @@
 
 Importing takes 2 to 5 s of a core for each run, and there are hundreds. Everything after the imports is the real thing:
 the same programs in the same tree of processes; /proc shows their own command lines and environments. A nursery that the
-server cannot stand for (other threads, fresh interpreters, options of Python) is started as always, and so is a launcher
+server cannot stand for (fresh interpreters, options of Python) is started as always, and so is a launcher
 when variables that are read at imports are set.
 """
 
@@ -196,13 +196,12 @@ def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
         mine.close()
         return _nursery(theirs)
     theirs.close()
-    threads, hash_seed = os.environ["OMP_NUM_THREADS"], os.environ["PYTHONHASHSEED"]
+    hash_seed = os.environ["PYTHONHASHSEED"]
     spawn, left = os.posix_spawn, [spare]
 
     def posix_spawn(path: str, words: list[str], told: Mapping[str, str], **how: Any) -> int:
         is_mine = list(words[1:4]) == ["-P", "-m", NURSERY] and words[5]
-        same = (told.get("OMP_NUM_THREADS"), told.get("PYTHONHASHSEED")) == (threads, hash_seed)
-        if not (left and is_mine and same):
+        if not (left and is_mine and told.get("PYTHONHASHSEED") == hash_seed):
             return spawn(path, words, told, **how)
         socket.send_fds(mine, [json.dumps([list(words), dict(told)]).encode()], [int(words[4])])
         return left.pop()
@@ -219,6 +218,8 @@ def _nursery(end: socket.socket) -> Task:
     end.close()
     words, variables = json.loads(message)
     words[4] = str(descriptors[0])
+    if (threads := int(variables["OMP_NUM_THREADS"])) != 1:  # which the server had when it imported torch
+        importlib.import_module("torch").set_num_threads(threads)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

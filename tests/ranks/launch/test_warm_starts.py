@@ -30,7 +30,9 @@ SCRIPT = """
         "argv": sys.argv,
         "flags": repr(sys.flags),
         "main": [__name__, __file__, repr(__spec__)],
-        "threads": [torch.get_num_threads(), threading.active_count()],
+        "threads": [torch.get_num_threads(), torch.get_num_interop_threads(), threading.active_count()],
+        "product": torch.mm(torch.rand(300, 300), torch.rand(300, 300)).sum().item().hex(),
+        "tasks": len(os.listdir("/proc/self/task")),
         "handlers": [repr(signal.getsignal(number)) for number in range(1, 32)],
         "garbage": [gc.isenabled(), gc.get_threshold()],
         "method": multiprocessing.get_start_method(),
@@ -47,10 +49,11 @@ SCRIPT = """
 OF_ONE_RUN = (MARK, "LOCKSTEP_", "TORCHELASTIC_", "MASTER_PORT")
 
 
-def test_a_script_cannot_tell_whether_its_launcher_was_forked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [("--threads", "1"), ("--threads", "2")])
+def test_a_script_cannot_tell_whether_its_launcher_was_forked(tmp_path: Path, options: tuple[str, ...]) -> None:
     script, seen = write_script(tmp_path, SCRIPT), []
     for is_cold in (True, False):
-        ended = start(tmp_path, "-n", "1", "--threads", "1", script, "told.json", is_cold=is_cold).finish()
+        ended = start(tmp_path, "-n", "1", *options, script, "told.json", is_cold=is_cold).finish()
         assert ended.code == 0, ended.err
         told = json.loads((tmp_path / "told.json").read_text())
         for variables in (told["variables"], told["nursery"][1], told["launcher"][1]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import LIMIT_S
+from tests.support.launching import LIMIT_S, start
 
 pytestmark = pytest.mark.ranks
 
@@ -37,6 +38,9 @@ def said_in(path: Path) -> tuple[list[str], list[str]]:
 
 def printed_by(command: str, place: Path) -> list[str]:
     """What the ranks printed, without the prefix that tells the ranks apart."""
+    if command.startswith("lockstep run "):
+        ended = start(place, *shlex.split(command)[2:]).finish()
+        return lines_of(command, ended.code, ended.out, ended.err)
     binaries = Path(sys.executable).parent
     variables = {
         name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")
@@ -46,9 +50,13 @@ def printed_by(command: str, place: Path) -> list[str]:
     done = subprocess.run(
         command, shell=True, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    others = [line for line in done.stderr.splitlines() if line.startswith("[rank ")]
-    return [re.sub(r"^\[rank \d+\] ", "", line) for line in [*done.stdout.splitlines(), *others] if line]
+    return lines_of(command, done.returncode, done.stdout, done.stderr)
+
+
+def lines_of(command: str, code: int, out: str, err: str) -> list[str]:
+    assert code == 0, f"{command}\n{out}\n{err}"
+    others = [line for line in err.splitlines() if line.startswith("[rank ")]
+    return [re.sub(r"^\[rank \d+\] ", "", line) for line in [*out.splitlines(), *others] if line]
 
 
 def unlike(expected: list[str], printed: list[str]) -> tuple[list[str], list[str]]:

@@ -10,12 +10,18 @@ from tests.scripts import compiled
 pytestmark = pytest.mark.ranks
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     if not compiled.COMPILER:
         print("no C++ compiler was found: aot_eager instead of inductor", file=sys.stderr)
     [alone] = run_ranks(compiled.as_users_do, Started(1, timeout_s=240))
     assert run_ranks(compiled.as_users_do, Started(ranks, timeout_s=240)) == [alone] * ranks
+
+
+def test_compiled_before_or_after_prepare_the_bits_are_the_same():
+    [alone] = run_ranks(compiled.before_and_after, Started(1))
+    assert run_ranks(compiled.before_and_after, Started(2)) == [alone] * 2
 
 
 @pytest.mark.thorough

@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import DOCUMENTS, NAME, Manifest, SavedFile
+from lockstep.errors import WorldError
 
 
 def complete(
@@ -39,3 +41,8 @@ def complete(
     taken_s = time.time() if taken_s is None else taken_s  # the kernel's own stamp would be that of its last tick
     os.utime(folder.stage / NAME, (taken_s, taken_s))
     folder.install()
+
+
+def not_written(target: Path, problem: str) -> WorldError:
+    """The error for a state that could not be written."""
+    return WorldError(f"The state could not be written to {target}: {problem.rstrip('.')}.")

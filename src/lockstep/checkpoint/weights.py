@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,10 +14,12 @@ from torch import Tensor, nn
 
 from lockstep.checkpoint.elsewhere import found_at
 from lockstep.checkpoint.model_state import ModelState
+from lockstep.checkpoint.remote_state import fetch_weights, named
 from lockstep.checkpoint.torch_file import read_weight_file
 from lockstep.checkpoint.weight_source import checked_source
 from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_of
 from lockstep.errors import UsageError
+from lockstep.handover.url import is_url
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def load_weights(
 
     Args:
         model: its tensors on the meta device are skipped.
-        path: the file.
+        path: the file, or a URL of one; each rank that calls this reads it from there.
         key: the part of a nested file, such as "ema" or "checkpoint.model"; by default the one that fits.
         strict: whether every name must be on both sides. Shapes must be equal in any case.
 
@@ -53,8 +57,20 @@ def load_weights(
 
     Raises:
         UsageError: when the file is missing, damaged, hostile, or of another model.
+        WorldError: when a URL cannot be read.
     """
-    file = checked_source(found_at(path))
+    place = found_at(path)
+    if place == Path(path) and is_url(path):
+        with TemporaryDirectory(prefix="lockstep-copy-", ignore_cleanup_errors=True) as room:
+            url = os.fspath(path)
+            copy = fetch_weights(url, Path(room))
+            with named(copy, url):
+                return _load(model, copy, key, strict=strict)
+    return _load(model, place, key, strict=strict)
+
+
+def _load(model: nn.Module, place: Path, key: str | None, *, strict: bool) -> LoadedWeights:
+    file = checked_source(place)
     state = ModelState.of(model)
     if state.tensors and all(tensor.is_meta for tensor in state.tensors.values()):
         raise UsageError("The model is on the meta device.", "Call model.to_empty(device=...) before load_weights.")

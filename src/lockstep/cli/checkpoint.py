@@ -7,7 +7,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -15,16 +17,19 @@ import click
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RUNS
+from lockstep.handover.url import is_url
 from lockstep.states.description import describe
 from lockstep.states.examination import examine
 from lockstep.states.places import Found, all_states, states_at
+from lockstep.states.remote import fill, states_at_url, told_of
 from lockstep.states.report import show_description, show_differences, show_examined, show_list, show_put_aside
 from lockstep.states.summary import newest, summary_of
 from lockstep.visible import visible
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 STATE = """\b
-STATE is a state's folder, or a run's name or folder: its newest state."""
+STATE is a state's folder, or a run's name or folder: its newest state.
+Each may be a URL: s3://bucket/runs/exp1."""
 EPILOG = """\b
 Examples:
   lockstep checkpoint ls                                  the states of all named runs
@@ -67,8 +72,8 @@ Exit code: 0; 2 when WHERE is none of these.""",
 def ls(where: str | None, as_json: bool) -> None:
     """List states: step, epoch, time, size, hash, and whether the files are all there."""
     runs = runs_folder()
-    found = states_at(where, runs) if where is not None else all_states(runs)
-    rows = [row for one in found if (row := summary_of(one)) is not None]
+    found = _states_at(where) if where is not None else all_states(runs)
+    rows = [row for one in found if (row := told_of(one, partial(summary_of, one))) is not None]
     rows.sort(key=lambda row: (row.run, row.step is None, row.step or 0, row.path))
     if as_json:
         _print_json([row.as_json() for row in rows])
@@ -88,7 +93,8 @@ def ls(where: str | None, as_json: bool) -> None:
 @click.argument("state")
 def show(state: str, as_json: bool) -> None:
     """Show what a state is: step, place in the epoch, who wrote it, models, optimizers, files."""
-    told = describe(one_state(state).path)
+    found = one_state(state)
+    told = told_of(found, lambda: describe(found.path))
     if as_json:
         _print_json(told.as_json())
     else:
@@ -111,13 +117,14 @@ or was written by a newer lockstep.""",
 def verify(state: tuple[str, ...], as_json: bool) -> None:
     """Read every file of states, compare every hash, and say which file is damaged."""
     found = dict.fromkeys(one for word in state for one in _at_least_one(word))
-    aside = [one for one in found if one.is_aside and len(found) > 1 and str(one.path) not in state]
-    examined = [told for one in found if one not in aside and (told := examine(one)) is not None]
+    aside = [one for one in found if one.is_aside and len(found) > 1 and one.name not in state]
+    chosen = [fill(one) for one in found if one not in aside]
+    examined = [told for one in chosen if (told := told_of(one, partial(examine, one))) is not None]
     if as_json:
         _print_json([one.as_json() for one in examined])
     else:
         show_examined(examined, screen())
-        show_put_aside([str(one.path) for one in aside], screen())
+        show_put_aside([one.name for one in aside], screen())
     sys.exit(0 if all(one.is_whole for one in examined) else 1)
 
 
@@ -136,7 +143,9 @@ Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read
 @click.argument("other", metavar="STATE")
 def diff(one: str, other: str, as_json: bool) -> None:
     """Compare two states by their bits: models, optimizers, gradients, streams, counters."""
-    found = _with_torch("lockstep.checkpoint.comparison").compare(one_state(one).path, one_state(other).path)
+    left, right = one_state(one), one_state(other)
+    compare = _with_torch("lockstep.checkpoint.comparison").compare
+    found = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
     if as_json:
         _print_json(found.as_json())
     else:
@@ -162,11 +171,12 @@ Exit code: 0; 1 when FILE cannot be written; 2 for a mistake.""",
 def export(state: str, file: str, model: str | None, force: bool, as_json: bool) -> None:
     """Write the weights of a state to one file, which needs no lockstep to be read."""
     found = one_state(state)
-    done = _with_torch("lockstep.checkpoint.export").export(found.path, Path(file), model, force=force)
+    export_to = _with_torch("lockstep.checkpoint.export").export
+    done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))
     if as_json:
         _print_json(done.as_json())
         return
-    click.echo(visible(f"{done.file}: {done.tensors} tensors of {found.path}, {done.size_bytes} bytes"))
+    click.echo(visible(f"{done.file}: {done.tensors} tensors of {found.name}, {done.size_bytes} bytes"))
     if done.left_out:
         click.echo(f"note: not in a safetensors file: {visible(', '.join(done.left_out))}", err=True)
 
@@ -177,11 +187,18 @@ def one_state(word: str) -> Found:
     Raises:
         UsageError: when there is none.
     """
-    return newest(_at_least_one(word))
+    return fill(newest(_at_least_one(word)))
+
+
+def _states_at(word: str) -> list[Found]:
+    if not is_url(word):
+        return states_at(word, runs_folder())
+    room = click.get_current_context().with_resource(TemporaryDirectory(prefix="lockstep-copy-"))
+    return states_at_url(word, Path(room))
 
 
 def _at_least_one(word: str) -> list[Found]:
-    found = states_at(word, runs_folder())
+    found = _states_at(word)
     if not found:
         raise UsageError(
             f"{visible(word)} has no states yet.", "Start the run with --save-every, or wait for the first."

@@ -28,6 +28,7 @@ from lockstep.handover.claim import check_name, claim
 from lockstep.handover.run_folder import STATES
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.handover.snapshots import Keeping
+from lockstep.handover.url import below, check_shared
 from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
@@ -101,6 +102,12 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     help="How long a signal waits for such a state.",
 )
 @click.option("--keep", type=int, default=None, help="States that stay on the disk. [default: 3]")
+@click.option(
+    "--states",
+    default=None,
+    metavar="URL",
+    help="Copy states to URL/NAME too (s3://bucket/runs), and go on from there.",
+)
 @click.option(
     *spellings("--on-failure"),
     type=click.Choice([choice.value for choice in OnFailure]),
@@ -180,7 +187,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
     recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
-    check_saving(own["name"], own["save_every"], own["keep"])
+    check_saving(own["name"], own["save_every"], own["keep"], own["states"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
     base, saving = _place(own)
@@ -230,6 +237,7 @@ OWN_OPTIONS = (
         "name",
         "save_every",
         "keep",
+        "states",
         "grace",
         "on_failure",
         "on_damage",
@@ -273,11 +281,13 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
     return Recovery(OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), Keeping.parse(own["snapshots"]))
 
 
-def check_saving(name: str | None, save_every: str | None, keep: int | None) -> None:
+def check_saving(name: str | None, save_every: str | None, keep: int | None, states: str | None = None) -> None:
     """Raise `UsageError` for options of automatic states that cannot be."""
     if save_every is None:
         if keep is not None:
             raise UsageError("--keep is about the states of --save-every.", "Give both, or leave it out.")
+        if states is not None:
+            raise UsageError("--states is about the states of --save-every.", "Give both, or leave it out.")
         return
     Schedule.parse(save_every, "--save-every ")
     if name is None:
@@ -285,6 +295,8 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None) -> 
     check_name(name)
     if keep is not None and keep < 1:
         raise UsageError(f"--keep must be at least 1, but is {keep}.", "Leave it out to keep 3.")
+    if states is not None:
+        check_shared(states, "--states")
 
 
 def _place(own: dict[str, Any]) -> tuple[Path, Saving | None]:
@@ -294,7 +306,8 @@ def _place(own: dict[str, Any]) -> tuple[Path, Saving | None]:
         return base, None
     base /= own["name"]
     claim(base)
-    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3)
+    url = below(own["states"], own["name"]) if own["states"] is not None else ""
+    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3, url)
 
 
 def grace_from(seconds: float) -> float:

@@ -52,3 +52,5 @@ class Saving:
     """What `Schedule.parse` reads."""
     keep: int = 3
     """How many states stay."""
+    url: str = ""
+    """Where each state is copied to, and looked for at the first start; empty: nowhere."""

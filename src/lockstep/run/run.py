@@ -24,9 +24,7 @@ from lockstep.run.position.kept_values import KeptValues
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.preparation import prepare
 from lockstep.run.run_state import RunState
-from lockstep.run.saving import weights
-from lockstep.run.saving.resume import load_state
-from lockstep.run.saving.state import save_state
+from lockstep.run.saving.at_url import load_state, save_state, save_weights
 from lockstep.run.saving.tracking import track
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
 
@@ -330,12 +328,12 @@ class Run:
     def save_weights(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
         """Write the model's weights as safetensors, atomically, from rank 0 while all wait.
 
-        Collective: call it on every rank.
+        Collective: call it on every rank. `path` may be a URL.
 
         Raises:
             WorldError: on every rank, when rank 0 cannot write.
         """
-        weights.save_weights(self._run, model, path)
+        save_weights(self._run, model, path)
 
     @property
     def state(self) -> KeptValues:
@@ -374,14 +372,15 @@ class Run:
         not part of it. No pickle: JSON and safetensors. At every instant a complete state is on the disk.
 
         Args:
-            path: a folder of its own; rank 0 writes it, and at `load_state` every rank must be able to read it.
+            path: a folder of its own; rank 0 writes it, and at `load_state` every rank must be able to read it. Or a URL
+                that fsspec knows (s3://bucket/exp1), where rank 0 copies the state to.
             extra: the script's own: values that JSON can hold, tensors, tuples, …, the same on every rank; or objects
                 with `state_dict` and `load_state_dict` (a model average, a metric).
 
         Raises:
             UsageError: on every rank, before anything is written: inside an epoch's steps, for a value that cannot be
                 saved without pickle, when ranks differ, or when `path` holds something else.
-            WorldError: on every rank, when rank 0 cannot write. An older state is still there.
+            WorldError: on every rank, when rank 0 cannot write, or not reach the URL. An older state is still there.
         """
         save_state(self._run, path, extra)
 
@@ -392,7 +391,7 @@ class Run:
         same lanes, threads and seed the bits are those of a run that was never stopped.
 
         Args:
-            path: the folder.
+            path: the folder, or its URL; one rank of each node copies it from there.
             missing_ok: do nothing when there is no state yet, so one script serves the first start and every later one.
             objects: the objects that the script passed to `save_state`, by the same names; loaded in place.
 

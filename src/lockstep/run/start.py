@@ -22,6 +22,7 @@ from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RUNS, STATES, RunFolder
 from lockstep.handover.schedule import Saving, Schedule
+from lockstep.handover.url import below, check_shared
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
@@ -75,6 +76,7 @@ def init(
     name: str | None = None,
     save_every: str | None = None,
     keep: int = 3,
+    states: str | None = None,
 ) -> Run:
     """Join the run that this process belongs to; alone, it is a run of one rank. Collective: call it on every rank.
 
@@ -100,7 +102,9 @@ def init(
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
         save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
             on from the newest state when it starts again, on any number of ranks.
-        keep: how many states stay on the disk.
+        keep: how many states stay on the disk, and at `states`.
+        states: a URL that fsspec knows, such as "s3://bucket/runs": each state is copied to s3://bucket/runs/NAME, from where
+            the same script goes on on another machine.
 
     Raises:
         UsageError: when options and environment contradict each other.
@@ -110,7 +114,7 @@ def init(
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     told = environment.settings and environment.settings.saving
-    saving = told or _saving(name, save_every, keep)
+    saving = told or _saving(name, save_every, keep, states)
     if _present:
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
@@ -316,8 +320,10 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
             )
 
 
-def _saving(name: str | None, save_every: str | None, keep: int) -> Saving | None:
+def _saving(name: str | None, save_every: str | None, keep: int, states: str | None) -> Saving | None:
     if save_every is None:
+        if states is not None:
+            raise UsageError("states= is about the states of save_every=.", "Give both, or leave it out.")
         return None
     if name is None:
         raise UsageError("save_every= needs a name under which a later start finds the states.", 'Add name="exp1".')
@@ -325,7 +331,10 @@ def _saving(name: str | None, save_every: str | None, keep: int) -> Saving | Non
     if type(keep) is not int or keep < 1:
         raise UsageError(f"`keep` must be a whole number of at least 1, but is {keep!r}.", "Leave it out to keep 3.")
     Schedule.parse(save_every)
-    return Saving(str(Path(RUNS, name, STATES).absolute()), save_every, keep)
+    if states is not None:
+        check_shared(states, "states=")
+    url = below(states, name) if states is not None else ""
+    return Saving(str(Path(RUNS, name, STATES).absolute()), save_every, keep, url)
 
 
 def _agree(told: list[list[Any]]) -> None:

@@ -1,6 +1,7 @@
 """What `lockstep checkpoint` finds out about saved states. Plain Python, without torch.
 
 a word: a run's name, its folder, a folder of states, a state  -> states     places
+a URL: copies in a private folder, then as any state           remote
 the manifest and the sizes of files                            -> ls         summary
 documents, and the headers of tensor files                     -> show       description, tensor_table
 every byte                                                     -> verify     examination

@@ -29,6 +29,13 @@ class Found:
     path: Path
     run: str = ""
     """The run's name; empty for a state that a script saved to a place of its own."""
+    url: str = ""
+    """Where it is, if `path` is a copy of it (`states.remote`)."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people."""
+        return self.url or str(self.path)
 
     @property
     def is_aside(self) -> bool:

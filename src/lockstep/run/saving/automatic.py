@@ -18,10 +18,13 @@ import time
 from pathlib import Path
 
 from lockstep.caller import where
+from lockstep.checkpoint.remote_files import RemoteError
+from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
 from lockstep.handover.claim import claim
 from lockstep.handover.schedule import Saving, Schedule
 from lockstep.handover.states import step_of
+from lockstep.handover.url import shown
 from lockstep.machine.ending_signals import signal_name
 from lockstep.notices import say
 from lockstep.run.loop.testimony import stops_after_saving, testify_saved
@@ -53,7 +56,8 @@ class Automatic(NoStates):
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self.place = saving.folder
         self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
-        self._aside = Aside(saving.keep)
+        self._remote = RemoteRing(saving.url, saving.keep) if saving.url else None
+        self._aside = Aside(saving.keep, saving.url)
         self._saved_at = time.monotonic()
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0
@@ -184,9 +188,34 @@ class Automatic(NoStates):
         raise SystemExit(128 + self._ends_by)
 
     def _newest(self) -> str:
-        """The name of the newest state that is whole; empty when there is none yet."""
+        """The name of the newest state that is whole, here and at the URL; empty when there is none yet."""
         if self._claims:
             claim(self._ring.place.parent)
+        settings = self._run.setup.environment.settings
+        if self._remote is None or (settings is not None and settings.restart.number):
+            return self._newest_here()  # what this run has saved since it was started is here
+        here, trouble = "", None
+        try:
+            here = self._newest_here()
+        except UsageError as error:
+            trouble = error
+        remote, problems = self._newest_there(self._remote, step_of(here) if here else None)
+        for problem in problems:
+            self._say(f"{problem} It is left out.")
+        if not (remote or here) and (trouble or problems):
+            raise trouble or UsageError(
+                f"No state at {shown(self._remote.url)} is whole. {problems[0]}",
+                "Move them away to begin anew, or choose another name.",
+            )
+        return remote or here
+
+    def _newest_there(self, remote: RemoteRing, beyond: int | None) -> tuple[str, list[str]]:
+        try:
+            return remote.bring_newest(self._ring.place, -1 if beyond is None else beyond)
+        except RemoteError as error:
+            raise UsageError(error.problem, error.fix) from None
+
+    def _newest_here(self) -> str:
         try:
             states = self._ring.newest_first()
         except OSError as error:

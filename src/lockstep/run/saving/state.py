@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lockstep.caller import where
-from lockstep.checkpoint.completion import complete
+from lockstep.checkpoint.completion import complete, not_written
 from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.exact_json import encode
@@ -27,7 +27,7 @@ from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_t
 from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
 from lockstep.run.loop.replicas import bits_held, compare
@@ -71,11 +71,6 @@ def save_state(
     if problem := (write or write_now)(run, folder, contents, _agree(run.machinery, contents, told)):
         together.refuse(not_written(folder.target, problem))
     together.agree()
-
-
-def not_written(target: Path, problem: str) -> WorldError:
-    """The error for a state that rank 0 could not write."""
-    return WorldError(f"The state could not be written to {target}: {problem.rstrip('.')}.")
 
 
 def require_between_epochs(progress: Progress, call: str) -> None:

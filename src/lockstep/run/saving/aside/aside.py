@@ -11,16 +11,18 @@ from pathlib import Path
 
 from torch import Tensor
 
+from lockstep.checkpoint.completion import not_written
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source, stream
+from lockstep.checkpoint.remote_ring import copied
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.aside.memory import FileImage, StateMemory
 from lockstep.run.saving.aside.order import Image, Order
 from lockstep.run.saving.aside.writer import Writer
 from lockstep.run.saving.ring import Ring
-from lockstep.run.saving.state import facts_of, not_written, write_now
+from lockstep.run.saving.state import facts_of, write_now
 from lockstep.transport.contract import Transport
 
 Found = Mapping[str, Mapping[str, Source]]
@@ -31,10 +33,10 @@ PATIENCE_S = 1.0
 END_PATIENCE_S = 2.0
 """How long the end of a run does."""
 LATE = (
-    "The next state is due while the last one is still being written, so training waits for the disk. Save less often, "
-    "or to a faster disk."
+    "The next state is due while the last one is still being written, so training waits for that. Save less often, or "
+    "to a faster place."
 )
-AT_END = "The last state is still being written. The run ends when it is on the disk."
+AT_END = "The last state is still being written. The run ends when that is done."
 NO_MEMORY = "There is no memory for a copy of the state ({}), so training stands still while states are written."
 
 
@@ -43,11 +45,12 @@ class Aside:
 
     Args:
         keep: how many stay.
+        url: the ring at a URL that gets a copy of each; empty: none does.
         is_needed: whether the run waits for a state that cannot be written aside, and says so; otherwise it goes without.
     """
 
-    def __init__(self, keep: int, *, is_needed: bool = True) -> None:
-        self._keep, self._is_needed = keep, is_needed
+    def __init__(self, keep: int, url: str = "", *, is_needed: bool = True) -> None:
+        self._keep, self._url, self._is_needed = keep, url, is_needed
         self._memory: StateMemory | None = None
         self._writer: Writer | None = None
         self._target = Path()
@@ -70,6 +73,7 @@ class Aside:
             contents.written(),
             facts_of(run),
             time.time(),
+            self._url,
         ).encode()
         try:
             memory = self._memory = self._memory or StateMemory()
@@ -105,10 +109,12 @@ class Aside:
         self._writer.hand_over(at, size)
 
     def _write_now(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        problem = write_now(run, folder, contents, found)
-        if not problem:
-            Ring(folder.target.parent, self._keep).prune()
-        return problem
+        if problem := write_now(run, folder, contents, found):
+            return problem
+        Ring(folder.target.parent, self._keep).prune()
+        if problem := copied(folder.target, self._url, self._keep):
+            say(f"{problem} The run goes on.")
+        return ""
 
     def look(self) -> str:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""
@@ -154,8 +160,9 @@ class Aside:
         problem = self._writer.answer(timeout_s)
         if not problem:
             return problem
-        if self._writer.is_gone:
-            self._drop_writer()
+        if not self._writer.is_gone:
+            return problem
+        self._drop_writer()
         return str(not_written(self._target, problem))
 
     def _drop_writer(self) -> None:

@@ -36,6 +36,8 @@ class Order:
     """What the manifest says besides its files."""
     taken_s: float
     """time.time() when the state was copied: what the run logs while it is written comes after it."""
+    url: str = ""
+    """The ring at a URL that gets a copy; empty: none does."""
 
     def encode(self) -> bytes:
         """As JSON. Raises ValueError for a number that JSON cannot express."""

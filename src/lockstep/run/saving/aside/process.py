@@ -21,10 +21,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.checkpoint.completion import complete
+from lockstep.checkpoint.completion import complete, not_written
 from lockstep.checkpoint.flushed import sync_above
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import SavedFile
+from lockstep.checkpoint.remote_ring import copied
 from lockstep.errors import LockstepError
 from lockstep.machine.processes import die_with_parent
 from lockstep.run.saving.aside.order import Image, Order
@@ -38,7 +39,7 @@ NEW_FOLDERS = 3
 
 
 def write(memory: int, order: Order) -> str:
-    """Write the state that `memory` holds; return why it could not be written, or an empty text."""
+    """Write the state that `memory` holds, then copy it; return why that failed as a sentence, or an empty text."""
     folder = StateFolder(order.target)
     try:
         folder.begin()
@@ -47,9 +48,9 @@ def write(memory: int, order: Order) -> str:
         complete(folder, order.documents, files, order.facts, order.taken_s)
     except (OSError, LockstepError) as error:
         folder.abandon()
-        return str(error)
+        return str(not_written(folder.target, str(error)))
     Ring(folder.target.parent, order.keep).prune()
-    return ""
+    return copied(folder.target, order.url, order.keep)
 
 
 def _write_file(memory: int, image: Image, path: Path) -> SavedFile:

@@ -1,0 +1,182 @@
+"""States at URLs: a run goes on from one with the bits of a run that never stopped, on another machine too."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+import lockstep
+from lockstep.cli.main import main
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
+from tests.scripts import scenarios
+
+pytestmark = pytest.mark.ranks
+EPOCHS, STEPS = 2, 5
+
+
+class Heard(logging.Handler):
+    """The notices of this rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.notices = []
+
+    def emit(self, record):
+        self.notices.append(record.getMessage())
+
+
+def prepared(run):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return run.prepare(model, optimizer, DataLoader(scenarios.digits(150), batch_size=32, shuffle=True))
+
+
+def one_step(run, model, optimizer, step):
+    for images, labels in step:
+        run.backward(F.cross_entropy(model(images), labels))
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(place, stop_after=None, states=None, save_every="1steps"):
+    """A run that saves by itself; its bits, the first step that it made, and its notices."""
+    Path(place).mkdir(exist_ok=True)
+    os.chdir(place)
+    heard = Heard()
+    logging.getLogger("lockstep").addHandler(heard)
+    named = {"name": "exp1", "save_every": save_every, "keep": 2, "states": states} if states else {}
+    run = lockstep.init(seed=3, lanes=6, threads=1, **named)
+    model, optimizer, loader = prepared(run)
+    first = None
+    for _ in run.epochs(EPOCHS):
+        for step in run.steps(loader):
+            first = first or step.number
+            if stop_after is not None and step.number > stop_after:
+                return "stopped"
+            one_step(run, model, optimizer, step)
+    return digest_of(model, optimizer), first, torch.rand(2).tolist(), heard.notices
+
+
+def save_and_load(url):
+    """An epoch, a state that replaces another, and a second run of this process that goes on from it."""
+    for start in range(2):
+        run = lockstep.init(seed=3, lanes=6, threads=1)
+        model, optimizer, loader = prepared(run)
+        told = run.load_state(url, missing_ok=True)
+        assert told == ({"best": 0.5} if start else {})
+        run.save_state(url, best=0.25 + start)
+        for epoch in run.epochs(EPOCHS):
+            for step in run.steps(loader):
+                one_step(run, model, optimizer, step)
+            run.save_state(url, best=0.5)
+            if not start:
+                assert epoch == 0
+                break
+    bits, drawn = digest_of(model, optimizer), torch.rand(2).tolist()
+    if url.startswith("file://"):
+        run.save_weights(model, f"{url}-weights/net.safetensors")
+        for weights in (url, f"{url}-weights/net.safetensors"):
+            other = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.2), nn.Linear(32, 10))
+            assert lockstep.load_weights(other, weights).missing_keys == []
+            assert digest_of(other) == digest_of(model)
+    lockstep.finish()
+    return bits, drawn, list(run._run.setup.folder.path.glob("lockstep-copy-*"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run_ranks(train, Started(1), str(tmp_path_factory.mktemp("straight")))[0]
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_state_that_the_script_saves_to_a_url_is_gone_on_from(tmp_path, undisturbed, scheme):
+    url = f"file://{tmp_path}/there/exp1" if scheme == "file" else "memory://bucket/exp1"
+    for bits, drawn, left in run_ranks(save_and_load, Started(2), url):
+        assert (bits, drawn, left) == (undisturbed[0], undisturbed[2], [])
+
+
+def states_of(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_named_run_goes_on_on_another_machine_from_its_states_at_a_url(tmp_path, undisturbed):
+    """Another machine has no run folder; the first one, which is behind, takes the newer states of the other."""
+    here, there, runs = tmp_path / "here", tmp_path / "there", f"file://{tmp_path}/runs"
+    assert run_ranks(train, Started(2), str(here), 3, runs) == ["stopped"] * 2
+    assert run_ranks(train, Started(3), str(there), 7, runs) == ["stopped"] * 3
+    assert states_of(tmp_path / "runs" / "exp1") == ["step-00000006", "step-00000007"]
+    assert states_of(there / "lockstep-runs" / "exp1" / "states") == ["step-00000006", "step-00000007"]
+    for bits, first, drawn, _ in run_ranks(train, Started(1), str(here), None, runs):
+        assert (bits, first, drawn) == (undisturbed[0], 8, undisturbed[2])
+    assert states_of(tmp_path / "runs" / "exp1") == ["step-00000009", "step-00000010"]
+
+
+def test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too(tmp_path, undisturbed):
+    runs = f"file://{tmp_path}/runs"
+    assert run_ranks(train, Started(2), str(tmp_path / "here"), 4, runs) == ["stopped"] * 2
+    [model] = (tmp_path / "runs" / "exp1" / "step-00000004").glob("model-*")
+    model.write_bytes(model.read_bytes()[:-1] + b"x")
+    half = tmp_path / "runs" / "exp1" / "step-00000005"
+    half.mkdir()
+    shutil.copy(model, half)
+    [(bits, first, drawn, notices)] = run_ranks(train, Started(1), str(tmp_path / "there"), None, runs)
+    assert (bits, first, drawn) == (undisturbed[0], 4, undisturbed[2])
+    assert any(f"{runs}/exp1/step-00000004/model.safetensors is damaged" in one for one in notices)
+
+
+def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the_disk(tmp_path, undisturbed):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "exp1").write_text("a file is in the way")
+    runs = f"file://{tmp_path}/runs"
+    results = run_ranks(train, Started(2), str(tmp_path / "here"), None, runs)
+    assert [one[0] for one in results] == [undisturbed[0]] * 2
+    said = [one for one in results[0][3] if "could not be copied" in one]
+    assert len(said) == EPOCHS * STEPS
+    assert said[0].startswith(f"step-00000001 is on the disk, but could not be copied to {runs}/exp1: ")
+    assert said[0].endswith("The run goes on.")
+    assert states_of(tmp_path / "here" / "lockstep-runs" / "exp1" / "states") == ["step-00000009", "step-00000010"]
+
+
+def test_checkpoint_commands_take_urls(tmp_path, monkeypatch, capsys):
+    runs = f"file://{tmp_path}/runs"
+    run_ranks(train, Started(2), str(tmp_path / "here"), None, runs, "epoch")
+    monkeypatch.chdir(tmp_path)
+
+    def checkpoint(*words):
+        monkeypatch.setattr(sys, "argv", ["lockstep", "checkpoint", *words])
+        with pytest.raises(SystemExit) as ending:
+            main()
+        told = capsys.readouterr()
+        assert "lockstep-copy-" not in told.out + told.err
+        return ending.value.code or 0, told.out, told.err
+
+    code, out, _ = checkpoint("ls", f"{runs}/exp1")
+    assert (code, [row.split()[1] for row in out.splitlines()[1:3]]) == (0, ["5", "10"])
+    rows = [json.loads(checkpoint("ls", "--json", word)[1]) for word in (f"{runs}/exp1", runs)]
+    assert rows[0] == rows[1]
+    local = json.loads(checkpoint("ls", "--json", "here/lockstep-runs/exp1")[1])
+    assert [one | {"path": ""} for one in rows[0]] == [one | {"path": ""} for one in local]
+    newest = f"{runs}/exp1/step-00000010"
+    assert rows[0][1]["path"] == newest
+    assert newest in checkpoint("show", f"{runs}/exp1")[1]
+    assert checkpoint("diff", f"{runs}/exp1", "here/lockstep-runs/exp1")[0] == 0
+    assert checkpoint("export", newest, "net.safetensors")[0] == 0
+    assert Path("net.safetensors").stat().st_size > 1000
+    assert checkpoint("verify", f"{runs}/exp1")[0] == 0
+    [model] = (tmp_path / "runs" / "exp1" / "step-00000010").glob("model-*")
+    model.write_bytes(model.read_bytes()[:-1] + b"x")
+    code, out, _ = checkpoint("verify", f"{runs}/exp1")
+    assert (code, f"{newest}/model.safetensors" in out or "model.safetensors" in out) == (1, True)
+    code, _, err = checkpoint("show", f"{runs}/exp2")
+    assert (code, f"There is no state at {runs}/exp2." in err) == (2, True)
+    code, _, err = checkpoint("ls", "tos://bucket/runs")
+    assert (code, "pip install tosfs" in err) == (2, True)

@@ -47,6 +47,8 @@ class Store:
     """The port through which runs reach it."""
     shut_for: str = ""
     """What a path holds whose PUT waits at the door until the test ends; empty: none does."""
+    fails: bool = False
+    """Whether it fails instead of waiting."""
     waits: threading.Event = field(default_factory=threading.Event)
     """Set when one does."""
     over: threading.Event = field(default_factory=threading.Event)
@@ -104,7 +106,9 @@ def _door_of(store: Store) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if self.command == "PUT" and store.shut_for and store.shut_for in self.path:
                 store.waits.set()
-                store.over.wait()
+                if not store.fails:
+                    store.over.wait()
+                self.close_connection = True
                 return
             behind = http.client.HTTPConnection("127.0.0.1", store.server)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}

@@ -16,6 +16,7 @@ from lockstep.checkpoint.remote_state import RemoteState, in_words
 from lockstep.errors import LockstepError, WorldError
 from lockstep.handover.states import step_of
 from lockstep.handover.url import below, shown
+from lockstep.notices import say
 
 
 class RemoteRing:
@@ -67,6 +68,7 @@ class RemoteRing:
             if (step_of(name) or 0) <= beyond:
                 break
             folder = StateFolder(place / name)
+            say(f"the newest state is {shown(below(self.url, name))}, which is copied to {place}")
             try:
                 folder.begin()
                 if not self.state(name).fetch(folder.stage):

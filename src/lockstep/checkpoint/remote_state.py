@@ -34,6 +34,8 @@ TRIES = 3
 _STORED = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{64}(\.[a-z]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FAR_FUTURE_S = 1e11
+_LARGEST = 1 << 42
+"""In bytes: larger than any file of a state. A manifest may say anything."""
 
 
 def stored_name(name: str, file: SavedFile) -> str:
@@ -152,7 +154,7 @@ class RemoteState:
                 if only_size:
                     size = self._files.size(name)
                     path.touch(0o600)
-                    os.truncate(path, file.size if size is None else min(size, file.size + 1))
+                    os.truncate(path, min(_LARGEST, file.size if size is None else min(size, file.size + 1)))
                 else:
                     self._files.get(name, path, file.size)
                 return True
@@ -203,7 +205,8 @@ def fetch_weights(url: str, room: Path) -> Path:
 
 
 def _require_room(folder: Path, size_bytes: int, url: str) -> None:
-    if size_bytes > (free := shutil.disk_usage(folder).free):
+    size_bytes, free = min(size_bytes, _LARGEST), shutil.disk_usage(folder).free
+    if size_bytes > free:
         raise WorldError(
             f"{shown(url)} has {size_bytes / 1e6:.0f} MB, and the disk of {folder} has room for {free / 1e6:.0f} MB."
         )

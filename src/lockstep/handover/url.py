@@ -74,7 +74,7 @@ def check_url(url: str) -> None:
     known = drivers.known_implementations.get(scheme)
     if scheme not in drivers.registry and known is None:
         raise UsageError(
-            f"{scheme}:// is no kind of URL that fsspec knows ({shown(url)}).",
+            f"{scheme}:// is a kind of URL that fsspec does not know ({shown(url)}).",
             "Use s3://, gs://, az://, sftp:// or file://, or install the driver that brings it.",
         )
     if known is not None and (package := _missing(known["class"])):

@@ -102,9 +102,8 @@ def init(
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
         save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
             on from the newest state when it starts again, on any number of ranks.
-        keep: how many states stay on the disk, and at `states`.
-        states: a URL that fsspec knows, such as "s3://bucket/runs": each state is copied to s3://bucket/runs/NAME, from where
-            the same script goes on on another machine.
+        keep: how many states stay.
+        states: a URL ("s3://bucket/runs"): states are copied to URL/NAME, from where another machine goes on.
 
     Raises:
         UsageError: when options and environment contradict each other.
@@ -120,10 +119,14 @@ def init(
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
-    is_users = run.machinery.witness is None and run.machinery.meter is None
-    if saving is not None and (is_users or told is not None):  # `verify --interrupt` tells its runs where
-        Automatic(run, saving, claims=told is None, asks=_who_asks(run) if is_users else NobodyAsks())
+    _save_by_itself(run, saving, is_told=told is not None)
     return _present_run(run, checks)
+
+
+def _save_by_itself(run: RunState, saving: Saving | None, *, is_told: bool) -> None:
+    is_users = run.machinery.witness is None and run.machinery.meter is None
+    if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
+        Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
 
 
 def _checks(environment: RankEnvironment, said: str | None) -> int | None:

@@ -131,6 +131,7 @@ def test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too(tmp_path, un
     [(bits, first, drawn, notices)] = run_ranks(train, Started(1), str(tmp_path / "there"), None, runs)
     assert (bits, first, drawn) == (undisturbed[0], 4, undisturbed[2])
     assert any(f"{runs}/exp1/step-00000004/model.safetensors is damaged" in one for one in notices)
+    assert any(f"the newest state is {runs}/exp1/step-00000003, which is copied to" in one for one in notices)
 
 
 def test_where_the_url_fails_the_run_says_so_goes_on_and_keeps_the_states_of_the_disk(tmp_path, undisturbed):

@@ -5,9 +5,11 @@ from functools import cache
 
 import pytest
 
+from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts.crashing_runs import cut_runs, failing_runs, killed_runs, lost_writers
 from tests.scripts.crashing_saves import ERRORS, failing_saves, killed_saves, power_cuts
+from tests.scripts.crashing_uploads import FULL, faulty_copies
 from tests.support.system_calls import refusal
 
 SCENES = ("replace", "renames", "first")
@@ -28,6 +30,17 @@ def _traced():
 
 def once(function, *args):
     return run_ranks(function, Started(1, timeout_s=2000.0), *args)[0]
+
+
+def state_with(folder, model, documents):
+    """A folder that is a state as far as its manifest goes."""
+    files = {"model.safetensors": model, "state.json": documents}
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    saved = {name: SavedFile.of(content) for name, content in files.items()}
+    (folder / NAME).write_bytes(Manifest(saved, {"step": 2}).encode())
+    return folder
 
 
 def sample_and(*more):
@@ -123,3 +136,11 @@ def test_a_run_whose_disk_fails_while_it_saves_by_itself_says_so_goes_on_and_sav
     faults, told, wrong = once(failing_runs, str(tmp_path), 2, trouble, stays, stride)
     print(f"{faults} faults, {told} of them told")
     assert wrong == []
+
+
+@pytest.mark.parametrize("error", [None, *sample_and((FULL,))])
+def test_a_copy_to_a_url_that_is_killed_or_fails_at_any_call_leaves_the_older_or_the_newer_state(tmp_path, error):
+    faults, wrong = once(faulty_copies, str(tmp_path), state_with, error)
+    print(f"{faults} faults")
+    assert wrong == []
+    assert faults > 10

@@ -84,10 +84,11 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--save-every", "5steps", "--name", "exp1", "--keep", "0", "x.py"), "--keep must be at least 1"),
         (("run", "--keep", "2", "x.py"), "--keep is about the states of --save-every."),
         (("run", "--states", "s3://a/b", "x.py"), "--states is about the states of --save-every."),
+        (("run", "--save-every", "5steps", "--name", "a", "--states", "runs", "x.py"),),
         (
-            ("run", "--save-every", "5steps", "--name", "a", "--states", "runs", "x.py"),
+            ("run", "--save-every", "1h", "--name", "a", "--states", "tos://a/b", "x.py"),
+            "tos:// needs the package tosfs,",
         ),
-        (("run", "--save-every", "1h", "--name", "a", "--states", "tos://a/b", "x.py"), "tos:// needs the package tosfs,"),
         (("run", "--grace", "-1", "x.py"), "--grace must be a number of seconds, but is -1."),
         (("run", "--max-restarts", "-1", "x.py"), "--max-restarts must be at least 0, but is -1."),
         (("run", "--max_restarts", "x", "x.py"), "Invalid value for '--max-restarts'"),

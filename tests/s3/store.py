@@ -63,6 +63,7 @@ class Store:
             "AWS_SECRET_ACCESS_KEY": "hush-hush-hush",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_MAX_ATTEMPTS": "1",
         }
 
     def keys(self, prefix: str = "") -> list[str]:

@@ -120,6 +120,14 @@ def test_a_named_run_goes_on_on_another_machine_from_its_states_at_a_url(tmp_pat
     assert states_of(tmp_path / "runs" / "exp1") == ["step-00000009", "step-00000010"]
 
 
+def test_where_the_last_copy_failed_the_disk_is_ahead_of_the_url(tmp_path, undisturbed):
+    here, runs = tmp_path / "here", f"file://{tmp_path}/runs"
+    assert run_ranks(train, Started(2), str(here), 3, runs) == ["stopped"] * 2
+    shutil.rmtree(tmp_path / "runs" / "exp1" / "step-00000003")
+    [(bits, first, _, _)] = run_ranks(train, Started(1), str(here), None, runs)
+    assert (bits, first) == (undisturbed[0], 4)
+
+
 def test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too(tmp_path, undisturbed):
     runs = f"file://{tmp_path}/runs"
     assert run_ranks(train, Started(2), str(tmp_path / "here"), 4, runs) == ["stopped"] * 2

@@ -13,7 +13,7 @@ from tests.s3.store import store, why_not
 from tests.support.launching import start, until, write_script
 
 pytestmark = [
-    pytest.mark.ranks, pytest.mark.thorough, pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.ranks, pytest.mark.thorough, pytest.mark.compiles, pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]  # fmt: skip
 
 SCRIPT = """
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_store_is_one_sentence_and_training_goes_on(tmp_pat
     assert "Check the credentials that its driver uses" in ended.err
 
 
-def test_a_network_that_fails_in_the_middle_is_said_and_the_next_start_catches_up(tmp_path, s3, undisturbed):
+def test_a_network_that_fails_in_the_middle_is_said_and_the_next_state_is_copied(tmp_path, s3, undisturbed):
     s3.shut_for = "step-00000006/manifest.json"
     s3.fails = True
     ended = begin(tmp_path / "here", 2, *NAMED, RUNS, **s3.variables).finish()

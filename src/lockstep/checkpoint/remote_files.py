@@ -6,6 +6,7 @@ under another name and renamed.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import re
@@ -205,6 +206,8 @@ def _fix_for(error: Exception) -> str:
         word in said for word in ("credential", "denied", "forbidden", "token")
     ):
         return "Check the credentials that its driver uses, and what they allow."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room on the disk."
     if isinstance(error, ImportError):
         return "Install what its driver needs."
     return "Check the address and the network."

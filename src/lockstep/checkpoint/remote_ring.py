@@ -13,7 +13,7 @@ from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, Manifest, damage
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
 from lockstep.checkpoint.remote_state import RemoteState, in_words
-from lockstep.errors import LockstepError, WorldError
+from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.handover.states import step_of
 from lockstep.handover.url import below, shown
 from lockstep.notices import say
@@ -51,7 +51,8 @@ class RemoteRing:
             for name in self.newest_first():
                 whole += (is_there := self.state(name).is_there)
                 if not is_there or whole > self._keep:
-                    self.state(name).remove()
+                    with suppress(UsageError):  # it is somebody else's
+                        self.state(name).remove()
 
     def bring_newest(self, place: Path, beyond: int) -> tuple[str, list[str]]:
         """Copy the newest whole state into the folder of states `place`, if its step is later than `beyond`.

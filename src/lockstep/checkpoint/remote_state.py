@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 
 from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest, SavedFile
-from lockstep.checkpoint.own_folder import MARK, NAMES
+from lockstep.checkpoint.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest, SavedFile, is_manifest
+from lockstep.checkpoint.own_folder import MARK
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles, is_part
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.handover.url import parted, shown
@@ -33,6 +33,8 @@ TRIES = 3
 """How often to read a state that somebody replaces meanwhile."""
 _STORED = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{64}(\.[a-z]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_may_come_late: set[str] = set()
+"""Where a manifest was put and nobody knows whether it arrived, or will: this process removes nothing there that it may name."""
 _FAR_FUTURE_S = 1e11
 _LARGEST = 1 << 42
 """In bytes: larger than any file of a state. A manifest may say anything."""
@@ -44,10 +46,17 @@ def stored_name(name: str, file: SavedFile) -> str:
     return f"{stem}-{file.sha256}{dot}{suffix}" if stem else f"{name}-{file.sha256}"
 
 
-def left_over(names: list[str], manifest: Manifest | None) -> list[str]:
-    """Which files of lockstep's own are not part of the state; the names of all others are left out."""
-    needed = {stored_name(name, file) for name, file in manifest.files.items()} if manifest is not None else set()
-    ours = [name for name in names if _STORED.fullmatch(name) or NAMES.fullmatch(name) or is_part(name)]
+def left_over(names: list[str], before: Manifest | None, now: Manifest | None) -> list[str]:
+    """Which files lockstep put there and `now` does not need; files of others are not among them.
+
+    Args:
+        names: what is there.
+        before: what the manifest said that was there; it may name a folder that was uploaded as it is.
+        now: what it says now; None when nothing is to stay.
+    """
+    needed = {stored_name(name, file) for name, file in now.files.items()} if now is not None else set()
+    plain = {*before.files} if before is not None and SAVED not in before.facts else set()
+    ours = [name for name in names if _STORED.fullmatch(name) or name in plain or is_part(name)]
     return [name for name in ours if name not in needed and name != NAME]
 
 
@@ -62,32 +71,39 @@ class RemoteState:
 
         Raises:
             RemoteError: when that is impossible; what was there before is still there.
-            UsageError: when there is no whole state in `folder`.
+            UsageError: when there is no whole state in `folder`, or the URL has a manifest of somebody else.
         """
         found = StateFolder(folder).read_manifest()
         assert found is not None, "the caller has just written it"
         place, manifest = found
         names = self._files.names()
         before = self._known(names)
-        kept = {stored_name(name, file) for name, file in before.files.items()} if before is not None else set()
         for name, file in manifest.files.items():
-            stored = stored_name(name, file)
-            if stored not in names or stored not in kept:
-                self._files.put(stored, place / name)
+            self._files.put(stored_name(name, file), place / name)
         with TemporaryDirectory(prefix="lockstep-") as room:
             text = Path(room, NAME)
-            text.write_bytes(
-                Manifest(manifest.files, {**manifest.facts, SAVED: (place / NAME).stat().st_mtime}).encode()
-            )
-            self._files.put(NAME, text)
-        with suppress(RemoteError):  # the state is there
-            for name in left_over(names, manifest):
-                self._files.remove(name)
+            saved_s = (place / NAME).stat().st_mtime
+            text.write_bytes(Manifest(manifest.files, {**manifest.facts, SAVED: saved_s}).encode())
+            try:
+                self._files.put(NAME, text)
+            except RemoteError:
+                _may_come_late.add(self._files.url)
+                raise
+        if self._files.url not in _may_come_late:
+            with suppress(RemoteError):  # the state is there
+                for name in left_over(names, before, manifest):
+                    self._files.remove(name)
 
     def remove(self) -> None:
-        """Remove it, and what a program left that ended while it wrote it. Files of others stay."""
+        """Remove it, and what a program left that ended while it wrote it. Files of others stay.
+
+        Raises:
+            RemoteError: when that is impossible.
+            UsageError: when it has a manifest of somebody else.
+        """
         names = self._files.names()
-        for name in [*([NAME] if NAME in names else []), *left_over(names, None)]:
+        before = self._known(names)
+        for name in [*([NAME] if NAME in names else []), *left_over(names, before, None)]:
             self._files.remove(name)
         with suppress(RemoteError):
             self._files.remove_folder()
@@ -142,10 +158,17 @@ class RemoteState:
             return None
 
     def _known(self, names: list[str]) -> Manifest | None:
-        if NAME in names and (text := self._text()) is not None:
-            with suppress(UsageError):
-                return Manifest.decode(text, Path(NAME).parent)
-        return None
+        """The manifest that is there; None where there is none, or a damaged one."""
+        text = self._text() if NAME in names else None
+        if text is None:
+            return None
+        try:
+            return Manifest.decode(text, Path())
+        except UsageError:
+            if is_manifest(text):
+                return None
+        there = f"{shown(self._files.url)} has a {NAME} that lockstep did not write."
+        raise UsageError(there, "Save the state to a place of its own.")
 
     def _fetch_file(self, path: Path, file: SavedFile, only_size: bool) -> bool:
         stored = [stored_name(path.name, file)] if _SHA256.fullmatch(file.sha256) else []

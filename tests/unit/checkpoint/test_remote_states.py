@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.checkpoint import remote_files
+from lockstep.checkpoint import remote_files, remote_state
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile, _checksum, damage
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles, reason_of, within
@@ -145,12 +145,58 @@ def test_a_failure_at_any_call_leaves_one_of_the_two_and_the_next_save_works(tmp
         Faulty.left = -1
         found = fetched(url, tmp_path / f"copy{count}")
         assert found == content(new) if is_done else found in (content(old), content(new))
+        remote_state._may_come_late.clear()  # the next start of the run
         RemoteState(url).put(newest)
         assert fetched(url, tmp_path / f"last{count}") == content(newest)
         assert len(RemoteFiles(url).names()) == 3, "what failed is swept away"
         if not has_failed:
             break
     assert 5 < count < 39
+
+
+def test_a_damaged_file_is_replaced_by_the_next_save_of_the_same_state(tmp_path, url):
+    state = made(tmp_path / "state")
+    RemoteState(url).put(state)
+    (tmp_path / "bad").write_bytes(b"XXXXXXX")
+    RemoteFiles(url).put(next(name for name in RemoteFiles(url).names() if name.startswith("model")), tmp_path / "bad")
+    RemoteState(url).put(state)
+    assert fetched(url, tmp_path / "copy") == content(state)
+
+
+def test_a_manifest_of_somebody_else_stays_and_so_do_weights_beside_a_state(tmp_path, url):
+    (tmp_path / "x").write_text("{}")
+    for name in (NAME, "model.safetensors"):
+        RemoteFiles(url).put(name, tmp_path / "x")
+    state = made(tmp_path / "state")
+    for act in (lambda: RemoteState(url).put(state), RemoteState(url).remove):
+        with pytest.raises(UsageError, match=r"exp1 has a manifest\.json that lockstep did not write"):
+            act()
+    assert RemoteFiles(url).names() == [NAME, "model.safetensors"]
+    RemoteFiles(url).remove(NAME)
+    for number in range(2):
+        RemoteState(url).put(made(tmp_path / f"state{number}", model=bytes(number)))
+    RemoteState(url).remove()
+    assert RemoteFiles(url).names() == ["model.safetensors"]
+
+
+def test_a_manifest_that_arrives_after_it_was_given_up_names_files_that_are_there(tmp_path, monkeypatch):
+    """The request was stuck: a later save went through before it."""
+    url, late, put_file = f"faulty://{uuid.uuid4().hex}/exp1", [], Faulty.put_file
+    old, new = made(tmp_path / "old", b"old"), made(tmp_path / "new", b"new")
+
+    def stuck(self, lpath, rpath, **kwargs):
+        if rpath.endswith(NAME) and not late:
+            late.append((Path(lpath).read_bytes(), rpath))
+            raise TimeoutError
+        put_file(self, lpath, rpath, **kwargs)
+
+    monkeypatch.setattr(Faulty, "put_file", stuck)
+    assert "TimeoutError" in trouble_of_putting(url, old)
+    RemoteState(url).put(new)
+    assert fetched(url, tmp_path / "copy") == content(new)
+    [(text, path)] = late
+    Faulty().pipe_file(path, text)
+    assert fetched(url, tmp_path / "again") == content(old)
 
 
 def test_a_folder_that_was_uploaded_as_it_is_is_read(tmp_path):
@@ -269,7 +315,11 @@ def test_what_a_manifest_names_is_never_left_over_and_files_of_others_neither(na
     others = ["notes.txt", "a-b.json", "model-12.safetensors", "..", "readme"]
     old = stored_name("model.safetensors", SavedFile.of(b"old"))
     part = f"{old}.{'0' * 16}.part"
-    assert left_over([*stored, *others, NAME, old, part], manifest) == [old, part]
+    plain = Manifest({"readme": SavedFile.of(b"")}, {})
+    copy = Manifest(plain.files, {"saved_s": 1.0})
+    for before in (None, copy):
+        assert left_over([*stored, *others, NAME, old, part], before, manifest) == [old, part]
+    assert left_over([*stored, *others, NAME, old, part], plain, manifest) == ["readme", old, part]
 
 
 def test_a_store_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):

@@ -21,7 +21,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew.
 BYTECODE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test test-thorough s3 fast coverage lint format docs native native-test native-asan native-tsan model bench soak \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -35,11 +35,11 @@ demo: native  ## train on two ranks, and prove that 1, 2 and 4 give the same bit
 test: lint native  ## style, types, layers, and the tests but the thorough ones (WORKERS=4 for four at a time)
 	$(PYTEST) $(PARALLEL) -m "not thorough"
 
-test-thorough: lint native s3  ## all tests
+test-thorough: lint native store  ## all tests
 	$(PYTEST) $(PARALLEL)
 
 # 300 MB in a folder of its own, which only these tests have on their path; without it they are skipped.
-s3: $(STAMP)  ## an S3 server and its driver into build/s3, for the thorough tests of states on S3
+store: $(STAMP)  ## an S3 server and its driver into build/s3, for the thorough tests of states on S3
 	@cmp -s tests/s3/requirements.txt build/s3/installed.txt || { rm -rf build/s3; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/s3 -r tests/s3/requirements.txt \
 	  && cp tests/s3/requirements.txt build/s3/installed.txt; } || echo "no S3 server: the tests of states on S3 are skipped"

@@ -34,7 +34,7 @@ sys.stdin.read()
 def why_not() -> str:
     """Why there is no server here; empty when there is one."""
     missing = [name for name in ("moto", "s3fs", "flask") if not (PACKAGES / name).is_dir()]
-    return f"{', '.join(missing)} not in {PACKAGES}: make s3" if missing else ""
+    return f"{', '.join(missing)} not in {PACKAGES}: make store" if missing else ""
 
 
 @dataclass

@@ -201,7 +201,7 @@ def reason_of(error: Exception) -> str:
 def _fix_for(error: Exception) -> str:
     said = f"{type(error).__name__} {error}".lower()
     if isinstance(error, FileNotFoundError):
-        return "Check that the bucket exists."
+        return "Check that the bucket or the folder exists."
     if isinstance(error, PermissionError) or any(
         word in said for word in ("credential", "denied", "forbidden", "token")
     ):

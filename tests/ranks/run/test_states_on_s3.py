@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_store_is_one_sentence_and_training_goes_on(tmp_pat
     assert (ended.code, digest(tmp_path / "a")) == (0, undisturbed)
     said = ended.err + ended.out
     assert "step-00000002 is on the disk, but could not be copied to s3://nowhere/runs/exp1: " in said
-    assert "Check that the bucket exists. The run goes on." in said
+    assert "Check that the bucket or the folder exists. The run goes on." in said
     assert "Traceback" not in said
 
     without = {name: value for name, value in s3.variables.items() if "KEY" not in name}

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from lockstep.caller import where
+from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
@@ -170,7 +171,8 @@ class Automatic(NoStates):
             self._tell(problem := self._aside.settle())
         if stops_after_saving(self._run):
             testify_saved(self._run)
-        self._end_if_asked(None if problem else self._run.machinery.ledger.step)
+        step = self._run.machinery.ledger.step  # a state that could not be copied to its URL is on the disk
+        self._end_if_asked(step if not problem or is_state(self._ring.path(step)) else None)
 
     def _tell(self, problem: str) -> None:
         if problem:

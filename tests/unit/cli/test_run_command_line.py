@@ -84,7 +84,6 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "--save-every", "5steps", "--name", "exp1", "--keep", "0", "x.py"), "--keep must be at least 1"),
         (("run", "--keep", "2", "x.py"), "--keep is about the states of --save-every."),
         (("run", "--states", "s3://a/b", "x.py"), "--states is about the states of --save-every."),
-        (("run", "--save-every", "5steps", "--name", "a", "--states", "runs", "x.py"),),
         (
             ("run", "--save-every", "1h", "--name", "a", "--states", "tos://a/b", "x.py"),
             "tos:// needs the package tosfs,",

@@ -132,8 +132,7 @@ class LoadPlan:
         self._load_models_and_gradients()
         restore(self._run.progress.values, self._values)
         self._restore_counters(self._counters)
-        begins = self._streams if self._body_streams is None else self._body_streams
-        self._run.machinery.streams.restore(begins, self._run.machinery.ledger.step)
+        self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
         self._run.progress.load_again = self._again if self._counters.get("inside") else None
         self._loaded = versions(self._run.progress), Small.of(self._run.progress)

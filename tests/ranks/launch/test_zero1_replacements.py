@@ -114,7 +114,15 @@ REPLACED = {
         "1:before finish:12",
         "0:before finish:14",
     ],
-    "around the loop": ["1:start:0", "2:prepared:0", "0:body:0", "1:body:1", "0:evaluation:1", "2:evaluation:2", "0:over:0"],
+    "around the loop": [
+        "1:start:0",
+        "2:prepared:0",
+        "0:body:0",
+        "1:body:1",
+        "0:evaluation:1",
+        "2:evaluation:2",
+        "0:over:0",
+    ],
     "two at once": ["1:forward:3", "2:forward:3", "0:forward:8", "1:forward:8"],
 }
 """Which rank dies where, and is replaced."""
@@ -156,3 +164,43 @@ def test_where_nobody_can_be_sure_all_ranks_start_again(tmp_path, undisturbed, w
     bits, _, logged = undisturbed(text)
     assert outcome(finished, tmp_path) == (bits, logged)
     assert "start again" in finished.err
+
+
+@pytest.mark.thorough
+def test_the_parameters_are_in_memory_once_again_after_a_replacement_unless_the_script_looks_at_them(
+    tmp_path, undisturbed
+):
+    shows = """
+    if epoch == 3:
+        from lockstep.run.start import _present
+        from lockstep.strategy.zero1.visibility import Visibility
+        run.print("shared", len(_present[0].machinery.strategy._visibility._parts))
+here("over", 0)"""
+    text = script("AdamW", **{'\nhere("over", 0)': shows})
+    views = script(
+        "AdamW",
+        **{'\nhere("over", 0)': shows, "\nwhole_run =": "\nviews = [p.data for p in model.parameters()]\nwhole_run ="},
+    )
+    for name, program, num_shared in (("own", text, 1), ("views", views, 0)):
+        place = tmp_path / name
+        place.mkdir()
+        finished = run(place, program, ["1:forward:2", "0:forward:9"])
+        assert straight(finished)[0] == undisturbed(script("AdamW"))[0]
+        assert f"shared {num_shared}" in finished.out
+        assert finished.err.count("nothing recomputed") == 2, finished.err
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    place = tmp_path_factory.mktemp("calm")
+    return storms.result(run_script(place, storms.TRAIN, "-n", "1", args=("0",)), place)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_kills_at_random_instants_change_nothing_under_zero1(tmp_path, calm, ranks, seed):
+    finished, made = storms.disturbed(tmp_path, ranks, seed, 20, "--strategy", "zero1")
+    assert storms.result(finished, tmp_path) == calm
+    assert made >= 8
+    assert "replaced in" in finished.err

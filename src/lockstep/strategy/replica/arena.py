@@ -131,9 +131,7 @@ class ParameterArena:
                     self.parameters.append(parameter)
         kept, self.flats = previous.unmoved(self.parameters) if previous is not None else ({}, [])
         self._settle(kept, allocate, stay)
-        self._masters = [master(flat) for flat in self.flats]
-        self._compared = self._without_holes()
-        self._layout = self._current_layout()
+        self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
     def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
@@ -170,10 +168,13 @@ class ParameterArena:
         for parameter, segment in zip(self.parameters, self.segments, strict=True):
             if segment.flat in moving and segment.size:
                 parameter.data = alias(arena.flats[segment.flat], segment.offset, parameter)
-        arena._masters = [master(flat) for flat in arena.flats]
-        arena._compared = arena._without_holes()
-        arena._layout = arena._current_layout()
+        arena._take_stock(master)  # noqa: SLF001 - one of this class
         return arena
+
+    def _take_stock(self, master: Callable[[Tensor], Tensor]) -> None:
+        self._masters = [master(flat) for flat in self.flats]
+        self._compared = self._without_holes()
+        self._layout = self._current_layout()
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""

@@ -48,8 +48,11 @@ class KeptState:
         """Those of all ranks."""
         self._memory: Tensor | None = None
         self._generation = transport.generation
+        self._entries: list[Any] = []
+        """All of this rank's, those for other keys than pieces too, and the same for pieces only."""
+        self._numbered: Numbered = []
         self._values: list[Any] = []
-        """This rank's, as they are in its region."""
+        """Those of the pieces, as they are in this rank's region."""
         self._tensors: list[Tensor] = []
         self._addresses: list[int] = []
         self._updates = self._moves = self._since = 0
@@ -65,31 +68,43 @@ class KeptState:
             self._mine.mark(2 * self._updates + 1)
 
     def asks(self, state: SpreadState, division: Division) -> bool:
-        """An update has ended; whether the memory must be made anew. About 0.1 µs for each value."""
+        """An update has ended; whether the memory must be made anew. About 50 ns for each value."""
         if self._is_off:
             return False
         if not self._regions or self._transport.generation != self._generation:
             return True
-        entries = _share(state, division)
-        values = values_of(entries)
-        if not self._holds(values):
+        if not self._holds_values_of(state):
+            entries = _share(state, division)
+            values = values_of(entries)
             if not self._only_numbers_changed(values) or not self._mine.describe(self._plan_of(entries)):
                 return True
-            self._values = values
+            self._know(state, entries)
         self._updates += 1
         self._mine.mark(2 * self._updates)
         return False
 
-    def _holds(self, values: list[Any]) -> bool:
-        same = len(values) == len(self._values) and all(map(is_, values, self._values))
-        return same and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+    def _know(self, state: SpreadState, entries: Numbered) -> None:
+        self._entries, self._numbered, self._values = [*dict.values(state)], entries, values_of(entries)
+
+    def _holds_values_of(self, state: SpreadState) -> bool:
+        """Whether the state consists of the same objects as before."""
+        if len(state) != len(self._entries) or not all(map(is_, dict.values(state), self._entries)):
+            return False
+        values = values_of(self._numbered)
+        return len(values) == len(self._values) and all(map(is_, values, self._values))
+
+    def _holds(self, state: SpreadState) -> bool:
+        """Whether they are where they were, too."""
+        return self._holds_values_of(state) and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
 
     def _only_numbers_changed(self, values: list[Any]) -> bool:
         if len(values) != len(self._values) or list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
             return False
         pairs = zip(values, self._values, strict=True)
-        return all(value is known or (type(value) is type(known) and type(value) in (int, float, bool, str))
-                   for value, known in pairs)
+        return all(
+            value is known or (type(value) is type(known) and type(value) in (int, float, bool, str))
+            for value, known in pairs
+        )
 
     def _plan_of(self, entries: Numbered) -> Plan:
         """The plan by which the tensors came to where they are, with other numbers."""
@@ -120,7 +135,8 @@ class KeptState:
         self._generation, self._updates = self._transport.generation, 1
         self._mine.mark(1)
         self._mine.move_in(plan)
-        self._values, self._tensors = values_of(plan.entries), plan.tensors
+        self._know(state, plan.entries)
+        self._tensors = plan.tensors
         self._addresses = list(map(Tensor.data_ptr, plan.tensors))
         self._mine.mark(2)
 
@@ -134,7 +150,7 @@ class KeptState:
             raise WorldError(NOWHERE)
         if self._transport.generation != self._generation:
             raise WorldError(NOT_AGAIN)
-        if not self._holds(values_of(_share(state, division))):
+        if not self._holds(state):
             raise WorldError(CHANGED)
         for rank, region in enumerate(self._regions):
             if region.updates != 2 * self._updates:

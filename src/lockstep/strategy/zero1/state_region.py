@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ Numbered = Sequence[tuple[int, Entry]]
 """Parameters' numbers in the sharing, and their states."""
 
 
+_entry = itemgetter(1)
+
+
 def rounded(num_bytes: int) -> int:
     """The next multiple of `UNIT`."""
     return -(-num_bytes // UNIT) * UNIT
@@ -40,7 +44,7 @@ def rounded(num_bytes: int) -> int:
 
 def values_of(entries: Numbered) -> list[Any]:
     """All values, in order."""
-    return [value for _, entry in entries for value in entry.values()]
+    return [*chain.from_iterable(map(dict.values, map(_entry, entries)))]
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Plan:
             entries: this rank's share.
             laid: addresses of tensors that are in a region already.
         """
+        if not all(isinstance(entry, dict) for _, entry in entries):
+            return None
         values = values_of(entries)
         tensors = [value for value in values if isinstance(value, Tensor)]
         if not all(_fits(value) for value in values) or any(used_elsewhere(tensors, laid)):

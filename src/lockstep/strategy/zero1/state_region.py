@@ -30,6 +30,12 @@ UNIT = 64
 HEAD = UNIT
 """Bytes before the description."""
 
+DTYPES = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+    | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+)
+"""Of tensors that can be in a region."""
+
 Numbered = Sequence[tuple[int, Entry]]
 """Parameters' numbers in the sharing, and their states."""
 
@@ -105,7 +111,7 @@ def _fits(value: Any) -> bool:
     if not isinstance(value, Tensor):
         return isinstance(value, PLAIN)
     is_plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
-    return is_plain and not value.requires_grad and not value.is_inference() and is_dense(value)
+    return is_plain and value.dtype in DTYPES and not value.requires_grad and not value.is_inference() and is_dense(value)
 
 
 class Region:

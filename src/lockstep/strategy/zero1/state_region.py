@@ -111,7 +111,9 @@ def _fits(value: Any) -> bool:
     if not isinstance(value, Tensor):
         return isinstance(value, PLAIN)
     is_plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
-    return is_plain and value.dtype in DTYPES and not value.requires_grad and not value.is_inference() and is_dense(value)
+    return (
+        is_plain and value.dtype in DTYPES and not value.requires_grad and not value.is_inference() and is_dense(value)
+    )
 
 
 class Region:

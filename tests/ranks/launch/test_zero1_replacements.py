@@ -190,6 +190,25 @@ here("over", 0)"""
         assert finished.err.count("nothing recomputed") == 2, finished.err
 
 
+SAVES = """    run.state.best = max(run.state.best, accuracy)
+    whole = optimizer.state_dict()
+    here("between saves", epoch)
+    run.save_state("saved")
+    here("saved", epoch)
+    run.log(square=float(sum(value.double().square().sum() for one in whole["state"].values() for value in one.values())))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("optimizer", ["AdamW", "without a state"])
+def test_a_rank_that_dies_around_a_save_hears_again_what_the_state_was(tmp_path, undisturbed, optimizer):
+    text = script(optimizer, **{"    run.state.best = max(run.state.best, accuracy)\n": SAVES})
+    kills = ["2:evaluation:0", "1:between saves:1", "0:evaluation:2", "2:saved:3"]
+    finished = run(tmp_path, text, kills)
+    assert straight(finished) == undisturbed(text)
+    assert finished.err.count("nothing recomputed") == len(kills), finished.err
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     place = tmp_path_factory.mktemp("calm")

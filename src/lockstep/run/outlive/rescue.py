@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
@@ -273,7 +274,7 @@ class Rescue(NoRescue):
         plan.load_all_but_models()
         plan.load_models()
         notes = json.loads((left / NOTES).read_text())
-        self._run.machinery.strategy.take_over(notes["strategy"])
+        self._be_like_the_others(notes["strategy"])
         epochs, steps = notes["resumed"]
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
@@ -284,6 +285,18 @@ class Rescue(NoRescue):
             self._run.machinery.streams.seen = notes["seen"]
         else:
             self._seen = notes["seen"]
+
+    def _be_like_the_others(self, left: Any) -> None:
+        """Hold what was loaded as they do, now and wherever it is loaded once more."""
+        progress, strategy = self._run.progress, self._run.machinery.strategy
+        strategy.take_over(left)
+        if (again := progress.load_again) is not None:
+
+            def load_again() -> None:
+                again()
+                strategy.take_over(left)
+
+            progress.load_again = load_again
 
 
 def history_in(left: Path) -> str:

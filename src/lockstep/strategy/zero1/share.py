@@ -203,6 +203,7 @@ class Share:
         if left is not None:
             self._take_state()
             self._state.order = {id(self.division.parameters[number]): None for number in left}
+            self._kept.trust(self._state, self.division)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.whole_state`."""

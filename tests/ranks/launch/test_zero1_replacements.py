@@ -92,9 +92,9 @@ def undisturbed(tmp_path_factory):
     return Undisturbed(tmp_path_factory)
 
 
-def run(place, text, kills, *, ranks=3):
+def run(place, text, kills, *, ranks=3, strategy="zero1"):
     finished = run_script(
-        place, text, "-n", str(ranks), "--strategy", "zero1", "--max-restarts", "30", args=tuple(kills)
+        place, text, "-n", str(ranks), "--strategy", strategy, "--max-restarts", "30", args=tuple(kills)
     )
     assert len(list(place.glob("killed-*"))) == len(kills), f"every kill came\n{finished.err}"
     return finished
@@ -223,3 +223,51 @@ def test_kills_at_random_instants_change_nothing_under_zero1(tmp_path, calm, ran
     assert storms.result(finished, tmp_path) == calm
     assert made >= 8
     assert "replaced in" in finished.err
+
+
+TWO = """
+import os, signal, sys
+from pathlib import Path
+import torch, torch.nn.functional as F, lockstep
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+run = lockstep.init(seed=3, lanes=6, threads=1)
+def here(step):
+    for kill in sys.argv[1:]:
+        mark = Path(f"killed-{kill}")
+        if kill == f"{run.rank}:{step}" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+a = nn.Sequential(nn.Linear(16, 90), nn.ReLU(), nn.Linear(90, 40))
+b = nn.Sequential(nn.Linear(40, 90), nn.ReLU(), nn.Linear(90, 7)).double()
+kept = a[0].weight.data  # the script's own view, so this parameter stays where it is
+a[2].bias.requires_grad_(False)
+x, y = torch.randn(96, 16), torch.randint(0, 7, (96,))
+first = torch.optim.AdamW(a.parameters(), lr=1e-2, amsgrad=True)
+rest = [b[0].bias, *b[2].parameters()]
+second = torch.optim.SGD([{"params": [b[0].weight]}, {"params": rest, "lr": 0.02}], lr=0.01, momentum=0.9)
+a, b, first, second, loader = run.prepare(a, b, first, second, DataLoader(TensorDataset(x, y), 24, shuffle=True))
+for epoch in run.epochs(5):
+    if epoch == 4:
+        a[2].bias.requires_grad_(True)
+    for step in run.steps(loader):
+        for i, j in step:
+            here(step.number)
+            run.backward(F.cross_entropy(b(a(i).double()), j))
+        first.step()
+        if step.number % 2:
+            second.step()
+        first.zero_grad()
+        second.zero_grad()
+        run.log(loss=step.loss, kept=float(kept.double().sum()))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_two_optimizers_a_view_and_a_parameter_that_is_unfrozen(tmp_path, undisturbed, strategy):
+    finished = run(tmp_path, TWO, ["1:3", "2:6", "0:9", "1:11", "2:14", "0:18"], strategy=strategy)
+    bits, _, logged = undisturbed(TWO)
+    assert outcome(finished, tmp_path) == (bits, logged)
+    assert finished.err.count("nothing recomputed") == 5, finished.err
+    assert finished.err.count("start again") == 1, "what the last one would replace began with other frozen parameters"

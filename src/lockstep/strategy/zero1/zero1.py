@@ -157,10 +157,11 @@ class Zero1(Around):
         return self._inner.state_alone(optimizer)
 
     def left(self) -> Any:
-        return [self._sharing, [share.left() for share in self._shares]]
+        return [self._inner.left(), self._sharing, [share.left() for share in self._shares]]
 
     def take_over(self, left: Any) -> None:
-        sharing, shares = left
+        inner, sharing, shares = left
+        self._inner.take_over(inner)
         if sharing != self._sharing:
             raise WorldError("The other ranks share the parameters out in another way than this script at its start.")
         for share, words in zip(self._shares, shares, strict=True):

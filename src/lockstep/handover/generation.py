@@ -26,6 +26,8 @@ class Generation:
     writer: int
     """The rank that leaves in `folder` what the replacements need."""
     folder: str
+    lost: tuple[int, ...] = ()
+    """The ranks that are replaced."""
 
     def write(self, path: Path) -> None:
         """Tell it. Raises OSError."""

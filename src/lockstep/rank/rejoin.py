@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.caller import where
-from lockstep.errors import PeerLost
+from lockstep.errors import PeerLost, WorldError
 from lockstep.handover.environment import Position, RankEnvironment
 from lockstep.handover.generation import Generation, read_generation
 from lockstep.handover.run_folder import RunFolder
@@ -46,11 +47,11 @@ class Rescue(Protocol):
     def objection(self) -> str:
         """Why nobody could go on from here; empty when somebody can."""
 
-    def objection_for(self, lost: int) -> str:
-        """Why this dead rank in particular cannot be replaced; empty when it can."""
+    def objection_to(self, lost: Sequence[int]) -> str:
+        """Why these dead ranks in particular cannot be replaced; empty when they can."""
 
     def leave(self, folder: Path) -> None:
-        """Leave it in `folder`. Raises OSError."""
+        """Leave it in `folder`. Raises OSError, and WorldError when this rank cannot know it all."""
 
 
 class Rejoining:
@@ -95,11 +96,12 @@ class Rejoining:
         raise PeerLost(f"{lost} It cannot be replaced here: {objection}.") from lost
 
     def _leave(self, order: Generation, lost: PeerLost) -> None:
-        for rank in range(order.writer):  # the writer is the first one that is left
-            if objection := self._rescue.objection_for(rank):
-                self._refuse(objection, lost, speaks=True)
+        if objection := self._rescue.objection_to(order.lost):
+            self._refuse(objection, lost, speaks=True)
         try:
             self._rescue.leave(Path(order.folder))
+        except WorldError as error:
+            self._refuse(str(error), lost, speaks=True)
         except OSError as error:
             raise PeerLost(f"{lost} Memory for a replacement is missing ({error.strerror}).") from lost
 

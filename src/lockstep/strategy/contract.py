@@ -220,6 +220,32 @@ class Strategy(ABC):
         """
         return optimizer.state
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether `state_alone` reads what other ranks have left in memory."""
+        return False
+
+    def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
+        """Return the optimizer's state by parameter, each one whole, for a rank that takes a dead one's place.
+
+        Not a collective: the other ranks have come to the same place, or are dead.
+
+        Raises:
+            WorldError: when nobody can be sure of the whole state, with the reason.
+        """
+        return optimizer.state
+
+    def left(self) -> Any:
+        """Return what `take_over` needs of a rank that is left, as JSON values. Not a collective."""
+        return None
+
+    def take_over(self, left: Any) -> None:  # noqa: B027 - nothing to do
+        """Become like a rank that is left, after its state was loaded. Not a collective.
+
+        Raises:
+            WorldError: when this rank has laid out its model in another way.
+        """
+
     @abstractmethod
     def set_buffer_rules(self, rules: Mapping[str, str]) -> None:
         """Set what counts for buffers that differ between lanes: patterns of names to "first" or "mean"."""

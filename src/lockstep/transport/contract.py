@@ -80,7 +80,8 @@ class Transport(ABC):
     """Whether `whole` may make an exchange a second time: what goes into one must stay until it is over."""
 
     generation = 0
-    """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` made is then ordinary."""
+    """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` and `allocate_once` made is
+    then ordinary, and no longer what all ranks see."""
 
     shares_memory = False
     """Whether the ranks share memory, so `allocate_once` works. The same on every rank."""
@@ -163,6 +164,12 @@ class Transport(ABC):
             undo: called before that, with the ranks that are left.
         """
         return exchange()
+
+    def tear(self, why: str) -> None:  # noqa: B027 - most replace no rank
+        """Say that nobody could take a dead rank's place from here on, up to the next place from which one can go on.
+
+        Not a collective, but all ranks must come by: before they change what they do not hold alone.
+        """
 
     def unheard(self) -> AbstractContextManager[None]:
         """Exchanges that a new rank, which takes a dead one's place, makes at another time."""

@@ -44,8 +44,31 @@ class History:
         self._bytes = dict.fromkeys(Part, 0)
         self._part = Part.OUTSIDE
         self._is_kept = True
-        self.gap = ""
+        self._gap = self._end = ""
+
+    @property
+    def gap(self) -> str:
         """Why a new rank could not hear all of the current part again; empty while it can."""
+        return self._end or self._gap
+
+    @gap.setter
+    def gap(self, why: str) -> None:
+        self._gap = why
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is heard now is noted."""
+        return self._is_kept and not self.gap
+
+    def tear(self, why: str) -> None:
+        """What happens from here on cannot be done again: up to the next step, or after one for good.
+
+        Args:
+            why: in words.
+        """
+        self._gap = why
+        if self._part is not Part.STEP:  # a new rank would come by here again
+            self._end = why
 
     def enter(self, part: Part) -> None:
         """The script has come to a new body, to the end of a step, or out of its loop over epochs.
@@ -82,7 +105,7 @@ class History:
 
     def note(self, heard: Sequence[bytes]) -> None:
         """Note what an exchange told."""
-        if not self._is_kept or self.gap:
+        if not self.keeps:
             return
         self._bytes[self._part] += sum(map(len, heard)) + 64
         if self._bytes[self._part] > MOST_BYTES:

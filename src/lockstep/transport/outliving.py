@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lockstep.errors import PeerLost, WorldError
 from lockstep.layout.placement import Placement
-from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.contract import Pending, Sent, SharedOnce, Transport
 from lockstep.transport.frame import Frame
 from lockstep.transport.history import History
 
@@ -49,7 +49,7 @@ class OutlivingTransport(Transport):
 
     def __init__(self, inner: Transport, history: History) -> None:
         self._inner, self.history = inner, history
-        self.rank, self.world_size = inner.rank, inner.world_size
+        self.rank, self.world_size, self.shares_memory = inner.rank, inner.world_size, inner.shares_memory
         self.rejoin: Rejoin | None = None
         """Set once there is something that a replacement could take over."""
         self.on_live: Callable[[], None] | None = None
@@ -74,6 +74,7 @@ class OutlivingTransport(Transport):
         return result
 
     def _again_until_done(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:
+        again = 0
         while True:
             try:
                 result = exchange()
@@ -84,9 +85,10 @@ class OutlivingTransport(Transport):
                 if undo is not None:
                     undo()
                 self._inner = self.rejoin(lost)
-                self.generation += 1
+                again = 1
                 lost.__traceback__ = None
                 gc.collect()  # what the last generation shared hangs on frames that raised
+        self.generation += again
         if self.on_live is not None:
             live, self.on_live = self.on_live, None
             self.generation += 1
@@ -124,7 +126,8 @@ class OutlivingTransport(Transport):
         if self.is_whole:
             return exchange()
         tensors = self._again_until_done(lambda: self._and_barrier(exchange))
-        self.history.note([one.reshape(-1).view(torch.uint8).numpy().tobytes() for one in tensors])
+        if self.history.keeps:
+            self.history.note([one.reshape(-1).view(torch.uint8).numpy().tobytes() for one in tensors])
         return tensors
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
@@ -162,6 +165,27 @@ class OutlivingTransport(Transport):
             made = super().allocate(size, dtype, device)  # the next exchange ends this generation, and what it shares
         self.history.note([])
         return made
+
+    def allocate_once(self, size: int, dtype: torch.dtype, device: torch.device) -> SharedOnce:
+        if self.history.replays:
+            self.history.next()
+            return self._apart(size, dtype, device)
+        try:
+            made = self._inner.allocate_once(size, dtype, device)
+        except PeerLost as lost:
+            if self.rejoin is None or not lost.is_dead:
+                raise
+            made = self._apart(size, dtype, device)
+        self.history.note([])
+        return made
+
+    def _apart(self, size: int, dtype: torch.dtype, device: torch.device) -> SharedOnce:
+        """Memory of this rank's own, until the ranks share some again: `generation` will have changed."""
+        own = super().allocate(size, dtype, device)
+        return SharedOnce(own, own, lambda: False, lambda: None)
+
+    def tear(self, why: str) -> None:
+        self.history.tear(why)
 
     def unheard(self) -> AbstractContextManager[None]:
         return self.history.unkept("")

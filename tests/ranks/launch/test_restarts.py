@@ -49,7 +49,7 @@ NAMED = ("--name", "exp1", "--save-every", "1steps", "--snapshots", "off")
 
 
 def train(place: Path, *options: str, ranks: int = 2, **variables: str) -> Finished:
-    # under ddp a lost rank is replaced in place
+    # a rank that dies between its pass and its update is not replaced in place
     return run_script(place, TRAINING, "-n", str(ranks), "--strategy", "zero1", *options, env=variables)
 
 

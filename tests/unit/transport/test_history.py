@@ -59,3 +59,18 @@ def test_what_is_too_much_to_keep_makes_a_gap_until_the_next_part(monkeypatch: p
     survivor.enter(Part.STEP)
     assert survivor.gap == ""
     assert survivor.note([b"x"]) is None
+
+
+def test_what_tears_a_step_is_over_with_it_and_anything_before_the_steps_never() -> None:
+    survivor = History()
+    survivor.enter(Part.BODY)
+    survivor.enter(Part.STEP)
+    survivor.tear("in the middle of an update")
+    survivor.note([b"x"])
+    assert (survivor.gap, survivor.keeps) == ("in the middle of an update", False)
+    survivor.enter(Part.STEP)
+    assert (survivor.gap, survivor.keeps) == ("", True)
+    survivor.enter(Part.BODY)
+    survivor.tear("an update before the steps")
+    survivor.enter(Part.STEP)
+    assert survivor.gap == "an update before the steps", "a new rank would run the body again, but could not hear it"

@@ -122,7 +122,8 @@ class Replacements:
         self._number += 1
         folder = SHARED_MEMORY / RESCUE.format(os.getpid(), f"{id(self):x}-{self._number}")
         self._folders.append(folder)
-        generation = Generation(self._number, min(running - self._waited_for.keys()), str(folder))
+        lost = tuple(sorted(self._waited_for))
+        generation = Generation(self._number, min(running - self._waited_for.keys()), str(folder), lost)
         generation.write(self.folder.generation)
         for rank in sorted(self._waited_for):
             self._started.add(rank)

@@ -22,11 +22,11 @@ from lockstep.transport.shared_memory import SharedMemoryTransport
 
 
 def outliving(inner: Transport, environment: RankEnvironment, mesh: Mesh, num_lanes: int) -> Transport:
-    """A transport that outlives ranks where the launcher replaces them and every rank holds the whole state."""
+    """A transport that outlives ranks where the launcher replaces them and one rank can read the whole state."""
     settings = environment.settings
     if settings is None or not settings.replaces or settings.evidence or not isinstance(inner, SharedMemoryTransport):
         return inner
-    if mesh.strategy != "ddp" or num_lanes == 1:
+    if num_lanes == 1 or not (mesh.strategy == "ddp" or (mesh.strategy == "zero1" and inner.shares_memory)):
         return inner
     left = settings.generation.folder if settings.generation is not None else ""
     return OutlivingTransport(inner, History(history_in(Path(left)) if left else ""))

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.errors import WorldError
 from lockstep.handover.hidden_output import forget
 from lockstep.handover.run_folder import RunFolder, write_private
-from lockstep.journal.reached import Reached
 from lockstep.process_group.default_group import num_exchanges
+from lockstep.run.outlive.others import Others
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.run_state import NoRescue, RunState
@@ -47,9 +48,6 @@ CARRIED = "the script carries {} from step to step, which a new rank would not h
 OWN = "the script has changed {}, which a new rank would not have; keep it in run.state, a tally or run.track"
 LEFT = "the script has left its loop over steps"
 LEFT_EPOCHS = "the script has left its loop over epochs"
-
-
-BEHIND = "rank 0 died between two steps, and nobody else does what it had still to do there (print, write a file)"
 
 
 class _Place(IntEnum):
@@ -78,7 +76,7 @@ class Rescue(NoRescue):
         self._moment: Moment | None = None
         self._small, self._versions = Small.of(run.progress), versions(run.progress)
         self._tallies, self._evaluation = 0, ""
-        self._folder, self._reached = folder, Reached(folder.journal(transport.rank))
+        self._others = Others(folder, transport.rank, transport.world_size)
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
         self._own = OwnChanges()
@@ -162,7 +160,7 @@ class Rescue(NoRescue):
         self._transport.history.gap = LEFT_EPOCHS
 
     def _reach(self, place: _Place) -> None:
-        self._reached.note(self._run.machinery.ledger.step, place)
+        self._others.mine.note(self._run.machinery.ledger.step, place)
         forget()
 
     def _own_values(self) -> OwnValues:
@@ -214,21 +212,21 @@ class Rescue(NoRescue):
         name = self._own.changed(self._own_values())
         return OWN.format(name) if name else ""
 
-    def objection_for(self, lost: int) -> str:
-        """Why this rank in particular cannot be replaced any more; empty when it can.
+    def objection_to(self, lost: Sequence[int]) -> str:
+        """Why these ranks in particular cannot be replaced any more; empty when they can.
 
         Args:
-            lost: the rank, which has died.
+            lost: the ranks, which have died.
         """
-        if lost == 0 and Reached(self._folder.journal(lost)).place != self._reached.place:
-            return BEHIND
-        return ""
+        is_spread = self._moment is not None and self._run.machinery.strategy.is_spread
+        return self._others.objection(lost, is_spread=is_spread)
 
     def leave(self, folder: Path) -> None:
         """Leave what a replacement needs in `folder`, which is made.
 
         Raises:
             OSError: when there is no room.
+            WorldError: when this rank cannot find out what the dead one held.
         """
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
@@ -239,6 +237,7 @@ class Rescue(NoRescue):
             "resumed": self._run.progress.resumed,
             "metrics": self._run.machinery.metrics.recent(),
             "evaluation": self._evaluation,
+            "strategy": self._run.machinery.strategy.left(),
             "owes": self._run.progress.automatic.owes,
             "owes_snapshot": self._run.progress.snapshots.owes,
         }
@@ -275,6 +274,7 @@ class Rescue(NoRescue):
         plan.load_all_but_models()
         plan.load_models()
         notes = json.loads((left / NOTES).read_text())
+        self._be_like_the_others(notes["strategy"])
         epochs, steps = notes["resumed"]
         self._run.progress.resumed = epochs, steps
         self._run.progress.has_begun = True
@@ -285,6 +285,18 @@ class Rescue(NoRescue):
             self._run.machinery.streams.seen = notes["seen"]
         else:
             self._seen = notes["seen"]
+
+    def _be_like_the_others(self, left: Any) -> None:
+        """Hold what was loaded as they do, now and wherever it is loaded once more."""
+        progress, strategy = self._run.progress, self._run.machinery.strategy
+        strategy.take_over(left)
+        if (again := progress.load_again) is not None:
+
+            def load_again() -> None:
+                again()
+                strategy.take_over(left)
+
+            progress.load_again = load_again
 
 
 def history_in(left: Path) -> str:

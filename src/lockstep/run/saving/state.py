@@ -235,14 +235,13 @@ def _stream(progress: Progress) -> dict[str, Any] | None:
 
 
 def write_alone(run: RunState, folder: StateFolder, at: Moment) -> None:
-    """Write what this rank holds, as it was at `at`, without the others. The rank must hold everything.
+    """Write the state as it was at `at`, without the others.
 
     Raises:
         OSError: when it cannot be written.
+        WorldError: when this rank cannot know all of it.
     """
-    states = {
-        label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
-    }
+    states = {label: run.machinery.strategy.state_alone(one) for label, one in optimizers_of(run.progress)}
     contents, files = collect(run, {}, states, at), {}
     folder.begin()
     for file, tensors in sorted(contents.files.items()):

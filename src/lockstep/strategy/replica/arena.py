@@ -6,6 +6,7 @@ writes that parameter and not the whole arena, and `copy.deepcopy` copies what i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -130,9 +131,7 @@ class ParameterArena:
                     self.parameters.append(parameter)
         kept, self.flats = previous.unmoved(self.parameters) if previous is not None else ({}, [])
         self._settle(kept, allocate, stay)
-        self._masters = [master(flat) for flat in self.flats]
-        self._compared = self._without_holes()
-        self._layout = self._current_layout()
+        self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
     def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
@@ -145,6 +144,37 @@ class ParameterArena:
         for parameter, segment in zip(fresh, segments, strict=True):
             if segment.size and id(parameter) not in stay:
                 parameter.data = alias(flats[segment.flat], segment.offset, parameter)
+
+    def renewed(
+        self, allocate: Allocate | None, master: Callable[[Tensor], Tensor], stay: Container[int]
+    ) -> ParameterArena:
+        """An arena with the same segments.
+
+        Args:
+            allocate: where the parameters go; None: they keep their memory.
+            master: see the class.
+            stay: see the class.
+        """
+        arena = copy.copy(self)
+        moving = {
+            segment.flat
+            for parameter, segment in zip(self.parameters, self.segments, strict=True)
+            if allocate is not None and id(parameter) not in stay and segment.size
+        }
+        arena.flats = [
+            allocate(flat.numel(), flat.dtype, flat.device) if allocate is not None and number in moving else flat
+            for number, flat in enumerate(self.flats)
+        ]
+        for parameter, segment in zip(self.parameters, self.segments, strict=True):
+            if segment.flat in moving and segment.size:
+                parameter.data = alias(arena.flats[segment.flat], segment.offset, parameter)
+        arena._take_stock(master)  # noqa: SLF001 - one of this class
+        return arena
+
+    def _take_stock(self, master: Callable[[Tensor], Tensor]) -> None:
+        self._masters = [master(flat) for flat in self.flats]
+        self._compared = self._without_holes()
+        self._layout = self._current_layout()
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
         """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""

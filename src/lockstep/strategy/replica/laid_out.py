@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import UsageError
+from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.other_users import agree_who_stays
 from lockstep.strategy.replica.arena import ParameterArena
@@ -134,6 +134,21 @@ class LaidOut:
         self._watch()
         memory.keep(self.arena.flats)
         memory.publish()
+
+    def renew_memory(self, *, moves: bool) -> None:
+        """Lay the parameters out as they are in memory that all ranks see. Collective: call it on every rank.
+
+        Args:
+            moves: the same on every rank; otherwise each has them to itself, where they are.
+        """
+        try:
+            self.arena = self.arena.renewed(self.memory.allocate if moves else None, self.memory.master, self.stay)
+        except PeerLost:
+            raise
+        except WorldError:  # too little memory, on every rank
+            self.arena = self.arena.renewed(None, self.memory.master, self.stay)
+        self.memory.keep(self.arena.flats)
+        self.memory.publish()
 
     @property
     def addresses(self) -> set[int]:

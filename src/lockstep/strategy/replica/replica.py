@@ -8,11 +8,12 @@ frame; only buckets that some lane used are reduced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lockstep.errors import UsageError
+from lockstep.errors import UsageError, WorldError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.strategy.agreement import named_tensors
@@ -123,6 +124,17 @@ class Replica(Strategy):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self.laid.refuse_strangers(optimizer)
+
+    def left(self) -> Any:
+        return self._frozen
+
+    def take_over(self, left: Any) -> None:
+        if left != self._frozen:
+            raise WorldError("The other ranks have frozen or unfrozen parameters since the start of the script.")
+
+    @property
+    def _frozen(self) -> str:
+        return "".join("01"[parameter.requires_grad] for parameter in self.laid.arena.parameters)
 
     def close(self) -> None:
         self.laid.stop_watching()

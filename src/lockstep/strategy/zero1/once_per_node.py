@@ -28,25 +28,36 @@ class OncePerNode(Visibility):
     is_shared = True
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._parts: list[SharedOnce] = []
+        self._transport, self._generation = transport, transport.generation
+        self._made: list[tuple[SharedOnce, int]] = []
+        """With the generation for which each was made."""
+
+    @property
+    def _parts(self) -> list[SharedOnce]:
+        """What all ranks of this generation see."""
+        return [part for part, generation in self._made if generation == self._transport.generation]
+
+    @property
+    def has_lost_memory(self) -> bool:
+        return self._generation != self._transport.generation
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if not size:
             return super().allocate(size, dtype, device)
         found = self._transport.allocate_once(size, dtype, device)
-        self._parts.append(found)
+        self._made.append((found, self._transport.generation))
         return found.mine
 
     def master(self, flat: Tensor) -> Tensor:
-        return next((part.master for part in self._parts if part.mine is flat), flat)
+        return next((part.master for part in self._parts if part.mine is flat), flat)  # of an earlier one: its own
 
     def keep(self, flats: Sequence[Tensor]) -> None:
         kept = [part for part in self._parts if any(part.mine is flat for flat in flats)]
-        for part in self._parts:
+        for part, _ in self._made:
             if not any(part is one for one in kept):
                 self._transport.free(part.master)
-        self._parts = kept
+        self._generation = self._transport.generation
+        self._made = [(part, self._generation) for part in kept]
 
     def publish(self) -> None:
         if self._parts:
@@ -55,15 +66,17 @@ class OncePerNode(Visibility):
     def was_written(self) -> bool:
         return any(part.was_written() for part in self._parts)
 
-    def after_update(self, stretches: Sequence[Stretch]) -> None:
+    def after_update(self, stretches: Sequence[Stretch], *, asks: bool = False) -> bool:
         """Wait until all ranks see what is in shared memory; hand around what had to stay in a rank's own."""
+        parts = self._parts
         for stretch in stretches:
-            if not any(part.mine is stretch.flat for part in self._parts):
+            if not any(part.mine is stretch.flat for part in parts):
                 self._transport.broadcast(stretch.values, stretch.owner)
-        self._transport.barrier("updated")
+        return self._transport.any(asks, "updated")
 
     def take_over(self) -> None:
-        sums = self._transport.all_gather_object(bit_sums([part.mine for part in self._parts]), "parameters")
+        parts = self._parts
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
         if any(one != sums[0] for one in sums):
             raise UsageError(
                 "The parameters differ between ranks: the script modified them on some ranks only, or with different "
@@ -71,8 +84,8 @@ class OncePerNode(Visibility):
                 "Make the same change on every rank.",
             )
         if self._transport.rank == 0:
-            for part in self._parts:
+            for part in parts:
                 part.master.copy_(part.mine)
         self._transport.barrier("parameters")
-        for part in self._parts:
+        for part in parts:
             part.forget_writes()

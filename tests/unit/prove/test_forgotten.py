@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.prove.evidence import Place
-from lockstep.prove.forgotten import AGAIN, GRADIENTS, HIDDEN, Forgotten, Variable, cause, forgotten
+from lockstep.prove.forgotten import GRADIENTS, HIDDEN, NOT_BROUGHT_BACK, Forgotten, Variable, cause, forgotten
 
 
 def at(*items):
@@ -39,7 +39,7 @@ def test_a_variable_counts_where_it_is_repeatable_and_was_lost(before, stopped, 
 
 
 def test_without_a_name_the_place_of_the_difference_says_what_to_look_for():
-    assert cause(Forgotten(), Place(7, "resumed optimizer lr")) == AGAIN
+    assert cause(Forgotten(), Place(7, "resumed optimizer lr")) == NOT_BROUGHT_BACK
     assert cause(Forgotten(), Place(8, "gradient fc.weight")) == GRADIENTS
     assert cause(Forgotten(), Place(8, "loss")) == HIDDEN
     assert "run.state.best" in cause(Forgotten(variables=(Variable("best", "1", "0"),)), Place(8, "loss"))

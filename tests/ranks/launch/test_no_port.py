@@ -66,7 +66,7 @@ def trains(place: Path, text: str, *options: str) -> Running:
     ("text", "options"),
     [
         (STORE, ()),
-        (STORE, ("--fresh",)),
+        pytest.param(STORE, ("--fresh",), marks=pytest.mark.thorough),
         pytest.param(BACKEND, (), marks=has_backend),
         pytest.param(INIT, ("--backend", "lockstep"), marks=has_backend),
     ],

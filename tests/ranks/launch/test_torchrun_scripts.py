@@ -13,7 +13,9 @@ from tests.support.launching import Finished, listening_addresses, run_script, s
 pytestmark = pytest.mark.ranks
 
 
-@pytest.mark.parametrize("trainer", [DDP, ACCELERATE, FABRIC], ids=["ddp", "accelerate", "fabric"])
+@pytest.mark.parametrize(
+    "trainer", [DDP, ACCELERATE, pytest.param(FABRIC, marks=pytest.mark.thorough)], ids=["ddp", "accelerate", "fabric"]
+)
 def test_a_torchrun_script_trains_one_job_over_all_ranks(tmp_path: Path, trainer: str) -> None:
     ended = run_script(tmp_path, DATA + trainer, "--nproc_per_node=2", "--master_port", "29511", "--standalone")
     assert ended.code == 0, ended.err

@@ -157,7 +157,8 @@ def test_the_bits_are_those_of_an_undisturbed_run(tmp_path, undisturbed, optimiz
     assert outcome(finished, tmp_path) == (bits, logged)
 
 
-@pytest.mark.parametrize("where", ["the update", pytest.param("two at once", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("where", ["the update", "two at once"])
 def test_where_nobody_can_be_sure_all_ranks_start_again(tmp_path, undisturbed, where):
     text = script("AdamW")
     finished = run(tmp_path, text, RESTARTED[where])

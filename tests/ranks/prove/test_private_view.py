@@ -127,6 +127,7 @@ def test_verify_leaves_the_files_of_its_user_as_they_are_and_each_run_begins_wit
     assert nothing_of_a_view_is_left()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can("unshare", "-Ur", "-m"), reason="this system gives no user namespaces")
 def test_it_does_so_without_the_rights_of_root(home: Home) -> None:
     ended = home.verify("unshare", "-Ur", "setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")

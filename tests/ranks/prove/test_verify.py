@@ -55,6 +55,7 @@ def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verifi
     assert "multiplied by the number of ranks" in cause
 
 
+@pytest.mark.thorough
 def test_a_gradient_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
     findings = verified(before="model[0].weight.register_hook(lambda gradient: gradient * run.world_size)")
     item, step, cause = named(findings)
@@ -75,6 +76,7 @@ def test_batch_norm_statistics_broadcast_from_rank_0_are_named(verified: Verifie
     assert "BatchNorm statistics of rank 0" in cause
 
 
+@pytest.mark.thorough
 def test_batch_norm_statistics_that_only_rank_0_keeps_are_named_with_the_rank(verified: Verifier) -> None:
     findings = verified(after="model[1].running_mean.mul_(float(run.is_main))")
     item, step, cause = named(findings)
@@ -177,6 +179,7 @@ def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -
     assert "compares samples of a batch with each other" in sentence(findings.plain)
 
 
+@pytest.mark.thorough
 def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
     findings = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
     assert findings.proved

@@ -116,6 +116,7 @@ def test_an_end_that_only_some_numbers_of_ranks_come_to_is_a_failure(verified: V
     assert "AssertionError: too many" in findings.failed.text
 
 
+@pytest.mark.thorough
 def test_a_step_whose_loop_is_left_is_compared(verified: Verifier) -> None:
     leaving = "\n        if step.number == 2: model[0].weight.data += 0.1 * run.world_size; break"
     findings = verified(after=leaving, epochs=1, steps=9)
@@ -228,6 +229,7 @@ def test_a_second_run_in_one_script_is_compared_too(verified: Verifier) -> None:
     assert honest.num_steps == 3
 
 
+@pytest.mark.thorough
 def test_lists_of_many_tensors_are_compared(verified: Verifier) -> None:
     before = "many = nn.Sequential(*[nn.Linear(1, 1) for _ in range(40)])\nrun.prepare(many)\naverage = [p.detach().clone() for p in many.parameters()]"
     item, _, _ = named(verified(before=before, after="average[-1] += run.world_size"))

@@ -59,6 +59,7 @@ def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
         assert (staged.digest, staged.num_items) == (alone.digest, alone.num_items)
 
 
+@pytest.mark.thorough
 def test_a_learning_rate_that_depends_on_the_stage_is_named(nursery, tmp_path):
     findings = findings_of(nursery, tmp_path, Form("model_parallel"), " * (1 + run.rank)")
     assert findings.exit_code == 1

@@ -108,7 +108,7 @@ def undisturbed():
     return run_ranks(all_kinds, Started(1), "unused", None, False)[0]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 1)])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), pytest.param(4, 1, marks=pytest.mark.thorough)])
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, undisturbed, before, after):
     stopped = run_ranks(all_kinds, Started(before), str(tmp_path), 2, False)[0]
     told = run_ranks(all_kinds, Started(after), str(tmp_path), None, True)
@@ -140,7 +140,7 @@ def test_a_run_goes_on_where_each_rank_holds_other_layers_and_back(tmp_path, und
         assert {rank["cnn"]["steps"] for rank in last} == {undisturbed["cnn"]["steps"]}
 
 
-@pytest.mark.parametrize("first", ["ddp", "zero1"])
+@pytest.mark.parametrize("first", [pytest.param("ddp", marks=pytest.mark.thorough), "zero1"])
 def test_a_state_is_the_same_file_under_zero1_and_goes_on_anywhere(tmp_path, undisturbed, first):
     """Saved after one epoch by the first strategy, after three by zero1 on other ranks, finished by one rank."""
     run_ranks(all_kinds, Started(2), str(tmp_path), 1, False, first)
@@ -445,6 +445,7 @@ def test_the_same_command_goes_on_and_says_what_differs(tmp_path):
     assert "after 2 epochs of earlier starts" in second.err
 
 
+@pytest.mark.thorough
 def test_verify_neither_reads_nor_writes_the_states_and_weights_of_the_user(tmp_path):
     write_script(tmp_path, SCRIPT)
     (tmp_path / "best.safetensors").write_text("of the long run")

@@ -83,7 +83,9 @@ def undisturbed(tmp_path_factory):
     return run_ranks(train, Started(1), str(tmp_path_factory.mktemp("straight")))[0]
 
 
-@pytest.mark.parametrize(("after", "ranks", "then"), [(3, 1, 2), (5, 2, 1), (8, 4, 4)])
+@pytest.mark.parametrize(
+    ("after", "ranks", "then"), [(3, 1, 2), (5, 2, 1), pytest.param(8, 4, 4, marks=pytest.mark.thorough)]
+)
 def test_objects_and_values_go_on_with_the_run(tmp_path, undisturbed, after, ranks, then):
     assert run_ranks(train, Started(ranks), str(tmp_path), after) == ["stopped"] * ranks
     assert run_ranks(train, Started(then), str(tmp_path)) == [undisturbed] * then

@@ -24,7 +24,14 @@ def test_a_contrastive_loss_is_that_of_one_device():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"norm": True, "drops": True}, {"precision": "bf16-mixed"}, {"precision": "16-mixed"}, {"lanes": 3}],
+    [
+        {},
+        {"precision": "bf16-mixed"},
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in ({"norm": True, "drops": True}, {"precision": "16-mixed"}, {"lanes": 3})
+        ),
+    ],
     ids=str,
 )
 def test_its_bits_do_not_depend_on_the_ranks(options):

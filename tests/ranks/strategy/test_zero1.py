@@ -20,10 +20,15 @@ from tests.support.launching import start as start_run
 pytestmark = pytest.mark.ranks
 __all__ = ["corner_cases", "scenarios"]  # they register
 ZERO1 = Form("zero1")
+SLOW = {"writes_between_steps", "own_optimizers", "states_of_single_parameters"}
+SCRIPTS = [
+    pytest.param(one, id=one.__name__, marks=[pytest.mark.thorough] * (one.__name__ in SLOW))
+    for one in (*zero1_scripts.SCRIPTS, *zero1_surgery.SCRIPTS)
+]
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("script", [*zero1_scripts.SCRIPTS, *zero1_surgery.SCRIPTS], ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_has_the_bits_of_one_rank(script, ranks):
     [alone] = run_ranks(script, Started(1))
     assert run_ranks(script, Started(ranks, form=ZERO1)) == [alone] * ranks

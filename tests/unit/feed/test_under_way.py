@@ -45,6 +45,7 @@ def batches(dataset, num_workers=2, **options):
     return prepared.fetch([part for step in steps for part in step.parts], evaluation=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
 def test_a_worker_beyond_the_timeout_names_its_sample_and_line(context):
     stuck = batches(Deadly(), timeout=1 if context == "fork" else 30, multiprocessing_context=context)

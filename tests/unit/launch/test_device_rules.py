@@ -80,7 +80,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
 def test_the_guard_stands_in_a_real_torch_before_and_after_its_import(moment: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GUARDED, moment], capture_output=True, text=True, timeout=100, check=False

@@ -6,9 +6,13 @@ WORKERS ?= 2
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.tools
+# torch is installed while native/ is compiled.
+MAKEFLAGS += --jobs=2
 
 # What compiles native/. Without a compiler everything here works as well, in pure Python.
 COMPILER := $(shell command -v $${CXX:-c++} || command -v g++ || command -v clang++)
+PIP      = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CMAKE    := PATH="$(CURDIR)/$(BIN):$$PATH" cmake
 CTEST    := PATH="$(CURDIR)/$(BIN):$$PATH" ctest
 PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
@@ -89,14 +93,14 @@ format: $(STAMP)  ## fix and format
 	$(BIN)/clang-format -i $(CPP)
 
 # Ninja knows which C++ files have changed since the last build.
-native: $(STAMP)  ## compile what has changed in native/
-ifeq ($(COMPILER),)
-native:
+native: $(STAMP) compiled  ## compile what has changed in native/
 	@$(BYTECODE)
+
+ifeq ($(COMPILER),)
+compiled:
 	@echo "no C++ compiler: lockstep goes without its compiled part, over Gloo (apt-get install g++)"
 else
-native: build/native/build.ninja
-	@$(BYTECODE)
+compiled: build/native/build.ninja
 	$(CMAKE) --build build/native
 endif
 
@@ -147,7 +151,7 @@ release: $(STAMP)  ## VERSION=x.y.z: changelog, commit, tag, packages; stops bef
 constraints: $(STAMP)  ## newer versions of everything but torch in constraints.txt (TORCH=2.14.1 for another)
 	$(BIN)/python -m shipping.constraints --torch "$(TORCH)"
 
-build/native/build.ninja: native/CMakeLists.txt $(STAMP)
+build/native/build.ninja: native/CMakeLists.txt $(TOOLS)
 	$(CMAKE) -S native -B build/native -G Ninja --log-level=WARNING $(PYTHON_OF_NATIVE)
 	@touch $@
 
@@ -156,11 +160,14 @@ clean:  ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage lockstep-runs
 
 # torch goes first and by its exact version, so pip takes the tested build and not the newest one.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(TOOLS)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `compiled` compiles
+	@touch $@
+
+$(TOOLS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "lockstep needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 -e ".[test]"  # `make native` compiles
+	$(PIP) cmake ninja nanobind
 	@touch $@

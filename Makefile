@@ -25,7 +25,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew.
 BYTECODE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native compiled native-test native-asan native-tsan model bench soak \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.

@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lockstep.journal.ring import JournalReader
 
@@ -164,18 +165,7 @@ def draw(quiet: Run, killed: Run, target: Path) -> None:
         label=f"a rank killed ({len(killed.kills)} times)",
         zorder=3,
     )
-    begin = 0
-    for number, (end, ranks) in enumerate(killed.legs):
-        axes.axvspan(begin, end, color="#eaeef2" if number % 2 == 0 else "white", zorder=0)
-        axes.text(
-            (begin + end) / 2,
-            0.03,
-            f"{ranks} rank{'s' if ranks > 1 else ''}",
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            color=faint,
-        )
-        begin = end
+    _shade_legs(axes, killed, faint)
     same = quiet.bits == killed.bits
     hashes = quiet.bits[:19] if same else f"{quiet.bits[:19]} against {killed.bits[:19]}"
     axes.set_title(
@@ -185,13 +175,23 @@ def draw(quiet: Run, killed: Run, target: Path) -> None:
         fontweight="bold",
         pad=12,
     )
-    axes.set(yscale="log", xlim=(0, begin), xlabel="step", ylabel="training loss")
+    axes.set(yscale="log", xlim=(0, killed.legs[-1][0]), xlabel="step", ylabel="training loss")
     axes.grid(axis="y", color="#d8dee4", linewidth=0.8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(length=0, which="both", colors=ink)
     axes.legend(frameon=False, loc="upper right")
     figure.tight_layout()
     figure.savefig(target)
+
+
+def _shade_legs(axes: Any, killed: Run, ink: str) -> None:
+    """Say behind the lines how many ranks there were."""
+    begin = 0
+    for number, (end, ranks) in enumerate(killed.legs):
+        axes.axvspan(begin, end, color="#eaeef2" if number % 2 == 0 else "white", zorder=0)
+        words, middle = f"{ranks} rank{'s' if ranks > 1 else ''}", (begin + end) / 2
+        axes.text(middle, 0.03, words, transform=axes.get_xaxis_transform(), ha="center", color=ink)
+        begin = end
 
 
 if __name__ == "__main__":

@@ -142,7 +142,8 @@ STATES = "lockstep-runs/exp1/states"
 BY_ITSELF = """
     import os, select, subprocess, sys, torch, lockstep
     from pathlib import Path
-    from lockstep.run.saving.ring import Ring, trouble_of
+    from lockstep.checkpoint.folder import trouble_of
+    from lockstep.run.saving.ring import Ring
     from lockstep.testing.digests import digest_of
     states = Path("lockstep-runs/exp1/states")
     run = lockstep.init(lanes=1, threads=1, name="exp1", save_every="1steps", keep=2)

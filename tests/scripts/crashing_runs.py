@@ -21,6 +21,7 @@ from lockstep.run.saving.aside.writer import PROGRAM
 from lockstep.testing.digests import digest_of
 from tests.scripts.crashing_saves import ERRORS, changes_now, is_change
 from tests.scripts.power_cut import ORDERS, Disk
+from tests.support.notices import Heard
 from tests.support.system_calls import Killed, Made, watch
 
 STATES = Path("lockstep-runs/exp1/states")
@@ -58,17 +59,6 @@ class Prepared:
                 break
         lockstep.finish()  # the last state is on the disk
         return [digest_of(self.model, self.optimizer), first, [one for one in heard.notices if "state" in one]]
-
-
-class Heard(logging.Handler):
-    """The notices of this process."""
-
-    def __init__(self):
-        super().__init__()
-        self.notices = []
-
-    def emit(self, record):
-        self.notices.append(record.getMessage())
 
 
 def watch_in_turn(work, look, seen=None):

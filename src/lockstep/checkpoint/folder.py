@@ -16,10 +16,10 @@ from enum import Enum
 from pathlib import Path
 
 from lockstep.checkpoint.flushed import make_synced, sync
-from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest, is_manifest
+from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest, damage, is_manifest
 from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
 from lockstep.checkpoint.rename_exchange import exchange
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.regular_file import read_regular
 
 _PREVIOUS = (".{}.previous", ".{}.lockstep-previous")
@@ -272,6 +272,17 @@ def is_state(folder: Path) -> bool:
             return False
         return not manifest.is_file() or is_manifest(read_regular(manifest, most_bytes=MOST_BYTES))
     return False
+
+
+def trouble_of(path: Path) -> LockstepError | None:
+    """Why a state cannot be loaded; None when it is whole. Every byte is read."""
+    try:
+        found = StateFolder(path).read_manifest()
+    except LockstepError as error:
+        return error
+    if found is None:
+        return UsageError(f"{path} has no {NAME}.", "Use an older state.")
+    return damage(*found)
 
 
 def identity_of(place: Path) -> tuple[int, int] | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import NAME, Manifest, damage
+from lockstep.checkpoint.folder import StateFolder, trouble_of
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
-from lockstep.checkpoint.remote_state import RemoteState, in_words
+from lockstep.checkpoint.remote_state import RemoteState, in_words, trouble_in
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.handover.states import step_of
 from lockstep.handover.url import below, shown
@@ -75,7 +74,7 @@ class RemoteRing:
                 if not self.state(name).fetch(folder.stage):
                     folder.abandon()
                     continue
-                problem = _trouble_of(folder.stage)
+                problem = trouble_of(folder.stage)
                 if problem is None:
                     folder.install()
                     return name, problems
@@ -94,20 +93,5 @@ def copied(folder: Path, url: str, keep: int) -> str:
     """Copy the state in `folder` to the ring at `url`, unless that is empty; why it failed as a sentence, or an empty text."""
     if not url:
         return ""
-    try:
-        RemoteRing(url, keep).put(folder)
-    except RemoteError as error:
-        why = error.advice
-    except (OSError, LockstepError) as error:
-        why = str(error)
-    else:
-        return ""
-    return f"{folder.name} is on the disk, but could not be copied to {shown(url)}: {why}"
-
-
-def _trouble_of(folder: Path) -> LockstepError | None:
-    try:
-        text = (folder / NAME).read_bytes()
-        return damage(folder, Manifest.decode(text, folder))
-    except LockstepError as error:
-        return error
+    why = trouble_in(lambda: RemoteRing(url, keep).put(folder))
+    return why and f"{folder.name} is on the disk, but could not be copied to {shown(url)}: {why}"

@@ -184,6 +184,17 @@ class RemoteState:
         return False
 
 
+def trouble_in(copy: Callable[[], None]) -> str:
+    """Why `copy` to a URL failed, without the URL; empty when it did not."""
+    try:
+        copy()
+    except RemoteError as error:
+        return error.advice
+    except (OSError, LockstepError) as error:
+        return str(error)
+    return ""
+
+
 def in_words(error: LockstepError, folder: Path, url: str) -> str:
     """What an error says, without its fix, with the URL instead of the folder that holds its copy."""
     return (error.problem if isinstance(error, UsageError) else str(error)).replace(str(folder), shown(url))

@@ -1,19 +1,13 @@
-"""Steps that are cut when they are asked for: an epoch of a million samples begins as soon as its order is drawn."""
+"""An epoch's order, cut into steps when they are asked for: one of a million samples begins as soon as it is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import islice
-from typing import Any, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
 from lockstep.layout.cut import num_steps
-
-T = TypeVar("T")
-KEPT = 256
-"""Steps that are kept: workers fetch ahead of the loop that takes them."""
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -65,55 +59,3 @@ class CutOrder(Sequence[list[int]]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class Made(Sequence[T]):
-    """Items that are made when they are asked for; the last ones are kept.
-
-    Args:
-        make: of an item's number.
-        length: how many there are.
-    """
-
-    def __init__(self, make: Callable[[int], T], length: int) -> None:
-        self._make, self._length = lru_cache(KEPT)(make), length
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[T]: ...
-    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
-        numbers = range(self._length)[place]
-        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
-
-
-class Chained(Sequence[T]):
-    """The items of sequences, one after the other, each made when it is come to.
-
-    Args:
-        parts: the sequences.
-        length: how many items they have together.
-        first: how many are left out at the beginning.
-    """
-
-    def __init__(self, parts: Sequence[Sequence[T]], length: int, first: int = 0) -> None:
-        self._parts, self._length, self._first = parts, length, first
-
-    def __len__(self) -> int:
-        return self._length - self._first
-
-    def __iter__(self) -> Iterator[T]:
-        return islice((item for part in self._parts for item in part), self._first, None)
-
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-    @overload
-    def __getitem__(self, place: slice) -> Chained[T]: ...
-    def __getitem__(self, place: int | slice) -> T | Chained[T]:
-        """One item, or all from `place.start`."""
-        if isinstance(place, slice):
-            return Chained(self._parts, self._length, self._first + place.indices(len(self))[0])
-        return next(islice(iter(self), range(len(self))[place], None))

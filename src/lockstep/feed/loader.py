@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from lockstep.feed.acceptance import refuse_unsupported
 from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
-from lockstep.feed.cut_order import Chained, Made
 from lockstep.feed.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIndices
 from lockstep.feed.lasting_batches import LastingBatches
+from lockstep.feed.lazy import LazyIterable, LazyList
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
 from lockstep.feed.under_way import UnderWay
 from lockstep.feed.worker_batches import InnerLoader
@@ -144,13 +144,15 @@ class PreparedLoader(DataLoader[Any]):
             parts = self._parts(number, first_step, cut.lanes_of(samples))
             return StepPlan(cut.of_step(first_step + number, len(samples)), parts)
 
-        return Made(planned, len(plan.steps))
+        return LazyList(planned, len(plan.steps))
 
     def parts(self, plan: EpochPlan, steps: Sequence[StepPlan]) -> Sequence[LanePart]:
         """What is fetched for `steps`, those of `plan`, in order."""
         cut, lanes = Cut(plan.batch_size, self.standing.num_lanes), self.standing.lanes
         parts_of = {size: sum(cut.sizes(size)[lane] > 0 for lane in lanes) for size in set(plan.sizes)}
-        return Chained(Made(lambda number: steps[number].parts, len(steps)), sum(map(parts_of.__getitem__, plan.sizes)))
+        return LazyIterable(
+            lambda: (part for step in steps for part in step.parts), sum(parts_of[size] for size in plan.sizes)
+        )
 
     def _parts(self, number: int, first_step: int, lanes: Sequence[Sequence[Any]]) -> tuple[LanePart, ...]:
         return tuple(

@@ -86,11 +86,8 @@ def plan_epoch(loader: DataLoader[Any]) -> EpochPlan:
     """Draw the epoch's order. Call it with the epoch's random stream set."""
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is BatchSampler:
-        sampler, size, drop_last = (
-            undistributed(batch_sampler.sampler),
-            batch_sampler.batch_size,
-            batch_sampler.drop_last,
-        )
+        sampler = undistributed(batch_sampler.sampler)
+        size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
         if (numbers := drawn_at_once(sampler)) is not None:
             return EpochPlan(CutOrder.of(numbers, size, drop_last), size)
         return EpochPlan(list(steps_of(list(sampler), size, drop_last)), size)

@@ -15,29 +15,19 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
+from lockstep.checkpoint.folder import trouble_of
 from lockstep.machine.leftovers import descendants
 from lockstep.run.saving.aside.aside import AT_END, LATE
-from lockstep.run.saving.ring import trouble_of
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
 from tests.support.launching import kill, start, until, write_script
+from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
 
 PLACE = Path("lockstep-runs", "exp1", "states")
 DONE = "manifest.json"
-
-
-class Heard(logging.Handler):
-    """The notices of this rank."""
-
-    def __init__(self):
-        super().__init__()
-        self.notices = []
-
-    def emit(self, record):
-        self.notices.append(record.getMessage())
 
 
 def the_writer():

@@ -18,20 +18,10 @@ from lockstep.cli.main import main
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
+from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
 EPOCHS, STEPS = 2, 5
-
-
-class Heard(logging.Handler):
-    """The notices of this rank."""
-
-    def __init__(self):
-        super().__init__()
-        self.notices = []
-
-    def emit(self, record):
-        self.notices.append(record.getMessage())
 
 
 def prepared(run):

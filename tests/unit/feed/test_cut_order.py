@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lockstep.feed.cut_order import Chained, CutOrder, Made
+from lockstep.feed.cut_order import CutOrder
 from lockstep.feed.order import EpochPlan, drawn_at_once
 from lockstep.layout.cut import steps_of
 
@@ -67,15 +67,3 @@ def test_an_order_that_is_drawn_at_once_is_the_samplers_and_leaves_the_same_rand
         torch.manual_seed(5)
         assert found.tolist() == list(sampler)
         assert torch.rand(3).tolist() == after
-
-
-def test_items_are_made_when_they_are_come_to() -> None:
-    made: list[int] = []
-    parts = Made(lambda number: (made.append(number), [number, number * 10])[1], 1000)
-    chained = Chained(parts, 2000)
-    items = iter(chained)
-    assert [next(items) for _ in range(5)] == [0, 0, 1, 10, 2]
-    assert made == [0, 1, 2]
-    assert (len(chained), len(chained[3:]), len(chained[3:][2:])) == (2000, 1997, 1995)
-    assert list(chained[3:][2:])[:3] == [20, 3, 30]
-    assert (chained[3], parts[2:4]) == (10, [[2, 20], [3, 30]])

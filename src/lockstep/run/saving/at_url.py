@@ -19,8 +19,8 @@ from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.inventory import Source
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
-from lockstep.checkpoint.remote_state import RemoteState, named
-from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.checkpoint.remote_state import RemoteState, named, trouble_in
+from lockstep.errors import UsageError, WorldError
 from lockstep.handover.url import check_url, is_url, parted, shown
 from lockstep.run.run_state import RunState
 from lockstep.run.saving import resume, state, weights
@@ -38,7 +38,7 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
     def write(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
         problem = state.write_now(run, folder, contents, found)
         if run.machinery.transport.rank == 0 and not problem:
-            return _trouble_of_putting(url, folder.target)
+            return trouble_in(lambda: RemoteState(url).put(folder.target))
         return problem
 
     with _room(run) as room:
@@ -109,13 +109,3 @@ def _fetch(url: str, place: Path) -> None:
         raise UsageError(error.problem, error.fix) from None
     except OSError as error:
         raise WorldError(f"{shown(url)} cannot be copied to {place} ({error.strerror}).") from None
-
-
-def _trouble_of_putting(url: str, place: Path) -> str:
-    try:
-        RemoteState(url).put(place)
-    except RemoteError as error:
-        return error.advice
-    except (OSError, LockstepError) as error:
-        return str(error)
-    return ""

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from lockstep.caller import where
-from lockstep.checkpoint.folder import is_state
+from lockstep.checkpoint.folder import is_state, trouble_of
 from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
@@ -34,7 +34,7 @@ from lockstep.run.run_state import NoStates, Progress, RunState
 from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.asked import NobodyAsks
 from lockstep.run.saving.resume import load_state
-from lockstep.run.saving.ring import Ring, trouble_of
+from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
 from lockstep.transport.together import Together
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from lockstep.checkpoint.flushed import sync
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.manifest import NAME, damage
 from lockstep.checkpoint.own_folder import NAMES, is_ours, remove
-from lockstep.errors import LockstepError, UsageError
 from lockstep.handover.states import state_name, step_of
 
 _STAGE = re.compile(r"\.step-\d{8,}\.saving")
@@ -67,14 +65,3 @@ def _retire(path: Path) -> None:
         path.rename(left)
         sync(path.parent)
         remove(left)
-
-
-def trouble_of(path: Path) -> LockstepError | None:
-    """Why a state cannot be loaded; None when it is whole. Every byte is read."""
-    try:
-        found = StateFolder(path).read_manifest()
-    except LockstepError as error:
-        return error
-    if found is None:
-        return UsageError(f"{path} has no {NAME}.", "Use an older state.")
-    return damage(*found)

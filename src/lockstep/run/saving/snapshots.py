@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lockstep.caller import where
 from lockstep.checkpoint.contents import Contents
-from lockstep.checkpoint.folder import StateFolder
+from lockstep.checkpoint.folder import StateFolder, trouble_of
 from lockstep.checkpoint.inventory import Source
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer
 from lockstep.handover.restart import Restart
@@ -33,7 +33,7 @@ from lockstep.run.saving.aside.aside import Aside, lay_out
 from lockstep.run.saving.guard import Guard
 from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
-from lockstep.run.saving.ring import Ring, trouble_of
+from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import save_state
 
 CALL = "snapshot"

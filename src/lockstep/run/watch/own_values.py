@@ -62,7 +62,7 @@ class OwnValues:
                 self._walk(f"{path}[{key!r}]", value, depth - 1)
         elif isinstance(thing, FunctionType):
             if _is_own(thing):
-                self._keep(path, thing, _assigned_outside(thing), depth)
+                self._keep(path, thing, list(_assigned_outside(thing)), depth)
         elif isinstance(thing, type):
             if _is_own(thing):
                 members = [(key, value) for key, value in vars(thing).items() if not key.startswith("__")]
@@ -119,12 +119,8 @@ def _is_own(thing: FunctionType | type) -> bool:
     return thing.__module__ == "__main__" or (file is not None and is_the_users(file))
 
 
-def _assigned_outside(function: FunctionType) -> list[tuple[str, Any]]:
+def _assigned_outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """The `nonlocal` and `global` names that a function assigns, with their values."""
-    return list(_assigned(function))
-
-
-def _assigned(function: FunctionType) -> Iterator[tuple[str, Any]]:
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
     for name in sorted({str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}):

@@ -13,7 +13,8 @@ MAKEFLAGS += --jobs=2
 # What compiles native/. Without a compiler everything here works as well, in pure Python.
 COMPILER := $(shell command -v $${CXX:-c++} || command -v g++ || command -v clang++)
 PIP      = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CMAKE    := PATH="$(CURDIR)/$(BIN):$$PATH" cmake
+# Without make's flags: ninja would look for a server of jobs there, and complain that it finds none.
+CMAKE    := MAKEFLAGS= PATH="$(CURDIR)/$(BIN):$$PATH" cmake
 CTEST    := PATH="$(CURDIR)/$(BIN):$$PATH" ctest
 PYTHON_OF_NATIVE = -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
 # What runs the compiled module from Python.

@@ -19,6 +19,7 @@ from lockstep.checkpoint.torch_file import read_weight_file
 from lockstep.checkpoint.weight_source import checked_source
 from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_of
 from lockstep.errors import UsageError
+from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import is_url
 
 
@@ -61,7 +62,7 @@ def load_weights(
     """
     place = found_at(path)
     if place == Path(path) and is_url(path):
-        with TemporaryDirectory(prefix="lockstep-copy-", ignore_cleanup_errors=True) as room:
+        with TemporaryDirectory(prefix=COPY, ignore_cleanup_errors=True) as room:
             url = os.fspath(path)
             copy = fetch_weights(url, Path(room))
             with named(copy, url):

@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, read_driver
 from lockstep.checkup.report import Report
@@ -23,7 +22,7 @@ from lockstep.checkup.surroundings import (
     try_view,
 )
 from lockstep.checkup.torch_facts import ask_torch
-from lockstep.launch.folder import DEFAULT_BASE
+from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import count_gpus
@@ -41,7 +40,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
     gpus = count_gpus(variables)
     usable = gpus if facts.built_for else 0
     machine = Machine(usable_cores(), usable, variables.get("OMP_NUM_THREADS"))
-    base = Path(variables.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    base = runs_folder(variables)
     rows = [
         *version_rows(sys.version_info[:3], version, facts),
         names_row(facts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +17,8 @@ import click
 
 from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RUNS
-from lockstep.handover.url import is_url
+from lockstep.handover.run_folder import COPY, runs_folder
+from lockstep.handover.url import is_of_one_process, is_url, shown
 from lockstep.states.description import describe
 from lockstep.states.examination import examine
 from lockstep.states.places import Found, all_states, states_at
@@ -62,7 +63,8 @@ def _accept_json(command: Callable[..., Any]) -> Callable[..., Any]:
     context_settings=SETTINGS,
     epilog="""\b
 WHERE is a run's name, a run folder, a folder of states or one state.
-Without it: the states of every run below lockstep-runs.
+Without it: the states of every run below lockstep-runs, or below the folder
+that LOCKSTEP_RUNS names.
 
 \b
 Exit code: 0; 2 when WHERE is none of these.""",
@@ -71,7 +73,7 @@ Exit code: 0; 2 when WHERE is none of these.""",
 @click.argument("where", required=False)
 def ls(where: str | None, as_json: bool) -> None:
     """List states: step, epoch, time, size, hash, and whether the files are all there."""
-    runs = runs_folder()
+    runs = runs_folder(os.environ)
     found = _states_at(where) if where is not None else all_states(runs)
     rows = [row for one in found if (row := told_of(one, partial(summary_of, one))) is not None]
     rows.sort(key=lambda row: (row.run, row.step is None, row.step or 0, row.path))
@@ -170,6 +172,9 @@ Exit code: 0; 1 when FILE cannot be written; 2 for a mistake.""",
 @click.argument("file")
 def export(state: str, file: str, model: str | None, force: bool, as_json: bool) -> None:
     """Write the weights of a state to one file, which needs no lockstep to be read."""
+    if is_url(file):
+        problem = f"FILE must be a path, but is {shown(file)}."
+        raise UsageError(problem, "Export to a file and copy it there, or call run.save_weights with the URL.")
     found = one_state(state)
     export_to = _with_torch("lockstep.checkpoint.export").export
     done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))
@@ -192,9 +197,19 @@ def one_state(word: str) -> Found:
 
 def _states_at(word: str) -> list[Found]:
     if not is_url(word):
-        return states_at(word, runs_folder())
-    room = click.get_current_context().with_resource(TemporaryDirectory(prefix="lockstep-copy-"))
+        return states_at(word, runs_folder(os.environ))
+    if is_of_one_process(word):
+        raise UsageError(f"{shown(word)} lives in the process that wrote it, not here.", "Name a path or another URL.")
+    _end_tidily()
+    room = click.get_current_context().with_resource(TemporaryDirectory(prefix=COPY))
     return states_at_url(word, Path(room))
+
+
+def _end_tidily() -> None:
+    """Let a signal that would end this process remove its copies first."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def _at_least_one(word: str) -> list[Found]:
@@ -204,11 +219,6 @@ def _at_least_one(word: str) -> list[Found]:
             f"{visible(word)} has no states yet.", "Start the run with --save-every, or wait for the first."
         )
     return found
-
-
-def runs_folder() -> Path:
-    """Where named runs are."""
-    return Path(os.environ.get("LOCKSTEP_RUNS") or RUNS)
 
 
 def _with_torch(module: str) -> Any:

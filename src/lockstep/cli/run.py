@@ -25,11 +25,12 @@ from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, 
 from lockstep.errors import UsageError
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
-from lockstep.handover.run_folder import STATES
-from lockstep.handover.schedule import Saving, Schedule
+from lockstep.handover.run_folder import RUNS, RUNS_VARIABLE, STATES, runs_folder
+from lockstep.handover.saving import Saving
+from lockstep.handover.schedule import Schedule
 from lockstep.handover.snapshots import Keeping
 from lockstep.handover.url import below, check_shared
-from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
+from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
@@ -142,7 +143,9 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     show_default=True,
     help="How often to keep the state in memory for a restart.",
 )
-@click.option("--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {DEFAULT_BASE}]")
+@click.option(
+    "--log-dir", "--log_dir", default=None, help=f"Folder of all run folders. [default: {RUNS_VARIABLE}, else {RUNS}]"
+)
 @click.option("--fresh", is_flag=True, help="Start each rank as a new interpreter, not as a fork.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
@@ -278,7 +281,23 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
         raise UsageError(f"--max-restarts must be at least 0, but is {max_restarts}.", "Give 0 to stop at a failure.")
     if own["check_every"] is not None:
         parse_checks(own["check_every"], "--check-every ")
-    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), Keeping.parse(own["snapshots"]))
+    keeping = Keeping.parse(own["snapshots"])
+    _check_restarts(OnFailure(on_failure), max_restarts, keeping)
+    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), keeping)
+
+
+def _check_restarts(on_failure: OnFailure, max_restarts: int | None, keeping: Keeping) -> None:
+    """Raise `UsageError` where one option asks for restarts and another one for none."""
+    stops = on_failure is OnFailure.STOP
+    if (stops and max_restarts) or (on_failure is OnFailure.SHRINK and max_restarts == 0):
+        raise UsageError(
+            f"--on-failure {on_failure} and --max-restarts {max_restarts} contradict each other.",
+            f"Give one of them; {variable('--max-restarts')} counts as the second.",
+        )
+    if keeping.steps and (stops or max_restarts == 0):
+        none = "--on-failure stop" if stops else "--max-restarts 0"
+        problem = f"--snapshots {keeping.steps}steps is for restarts, and {none} allows none."
+        raise UsageError(problem, "Leave one of them out.")
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None, states: str | None = None) -> None:
@@ -301,13 +320,13 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
 
 def _place(own: dict[str, Any]) -> tuple[Path, Saving | None]:
     """Where run folders go; the run that saves by itself has a place of its own, which this command now holds."""
-    base = Path(own["log_dir"] or os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    base = Path(own["log_dir"]) if own["log_dir"] else runs_folder(os.environ)
     if own["save_every"] is None:
         return base, None
     base /= own["name"]
     claim(base)
     url = below(own["states"], own["name"]) if own["states"] is not None else ""
-    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"] or 3, url)
+    return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
 
 
 def grace_from(seconds: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lockstep.errors import UsageError
 from lockstep.handover.steps import parse_steps
 
@@ -18,7 +20,7 @@ TENSOR_NS = 50_000
 """What a tensor costs besides its bytes, where it is summed by itself."""
 
 
-def parse_checks(text: str, option: str = "check_every=") -> int:
+def parse_checks(text: Any, option: str = "check_every=") -> int:
     """Read what a person wrote for `option`: after how many steps ranks compare; 0 for `off`.
 
     Raises:

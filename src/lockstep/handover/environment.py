@@ -17,7 +17,7 @@ from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.restart import Restart
-from lockstep.handover.schedule import Saving
+from lockstep.handover.saving import Saving
 from lockstep.handover.snapshots import SnapshotPlace
 from lockstep.layout.mesh import Form
 

@@ -7,13 +7,23 @@ makes the folder with mode 0700.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 RUNS = "lockstep-runs"
 """The folder of all run folders, unless another one is named."""
+COPY = "lockstep-copy-"
+"""How a private folder with a copy of a state at a URL begins: in the run folder, or among temporary files."""
+RUNS_VARIABLE = "LOCKSTEP_RUNS"
+"""The variable that names another one, for `lockstep.init` and all commands; --log-dir beats it."""
 STATES = "states"
 """In the folder of a run that saves by itself: the states of all its starts."""
+
+
+def runs_folder(variables: Mapping[str, str]) -> Path:
+    """The folder of all run folders, as the environment says."""
+    return Path(variables.get(RUNS_VARIABLE) or RUNS)
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,10 @@ class RunFolder:
         folders = [self.path / name for name in ("journal", "failures", "evidence")]
         files = [self.decided, self.result, self.stages, self.generation, self.snapshots]
         return [*folders, *files, *sorted(self.path.glob("store-*"))]
+
+    def copies(self) -> list[Path]:
+        """Copies of states at URLs that ranks are making, or left when they were killed."""
+        return sorted(self.path.glob(f"{COPY}*"))
 
     def folders(self) -> list[Path]:
         """All folders, parents first."""

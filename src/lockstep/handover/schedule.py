@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.steps import parse_steps
 
-_TIME = re.compile(r"([1-9]\d*) ?(s|min|h)")
+_TIME = re.compile(r"([1-9][0-9]{0,14}) ?(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -21,7 +22,7 @@ class Schedule:
     epoch: bool = False
 
     @classmethod
-    def parse(cls, text: str, option: str = "save_every=") -> Schedule:
+    def parse(cls, text: Any, option: str = "save_every=") -> Schedule:
         """Read what a person wrote for `option`.
 
         Raises:
@@ -31,7 +32,7 @@ class Schedule:
             return cls(epoch=True)
         if steps := parse_steps(text):
             return cls(steps=steps)
-        if found := _TIME.fullmatch(text):
+        if isinstance(text, str) and (found := _TIME.fullmatch(text)):
             return cls(seconds=int(found[1]) * _SECONDS[found[2]])
         raise UsageError(f"{option}{text!r} cannot be read.", "Write 500steps, 10min or epoch.")
 
@@ -40,17 +41,3 @@ class Schedule:
         if self.epoch:
             return ends_epoch
         return step % self.steps == 0 if self.steps else seconds >= self.seconds
-
-
-@dataclass(frozen=True)
-class Saving:
-    """Where and when a run saves its state by itself."""
-
-    folder: str
-    """An absolute path: the states of all starts of the run."""
-    every: str
-    """What `Schedule.parse` reads."""
-    keep: int = 3
-    """How many states stay."""
-    url: str = ""
-    """Where each state is copied to, and looked for at the first start; empty: nowhere."""

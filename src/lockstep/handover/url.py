@@ -15,6 +15,8 @@ from typing import Any
 from lockstep.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)((?:::[^/]*)?)://(.*)", re.DOTALL)
+_PASSWORD = re.compile(r"[^/@]*:(?!\d+/)[^@]*@")
+"""Behind ://, with slashes in the password too; host:22/ is a port."""
 _COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/[^/].*", re.DOTALL)
 _OWN = "fsspec.implementations."
 
@@ -63,13 +65,17 @@ def check_url(url: str) -> None:
     found = _URL.fullmatch(url)
     assert found is not None, "is_url says so"
     scheme, chained, rest = found[1], found[2], found[3]
-    if "@" in (host := rest.partition("/")[0]) and ":" in host.rpartition("@")[0]:
+    if _PASSWORD.match(rest):
         raise UsageError(
             f"A {scheme}:// URL has a password in it, which process lists and logs would show.",
             "Leave it out, and give it to the driver by a variable or fsspec's configuration.",
         )
-    if chained or not rest.strip("/"):
-        raise UsageError(f"{shown(url)} names no place for a state.", f"Write {scheme}://bucket/exp1.")
+    if chained or "::" in rest:
+        problem = f"{shown(url)} chains several URLs, of which lockstep cannot know where a file would be."
+        raise UsageError(problem, "Name one place, such as s3://bucket/exp1.")
+    if not rest.strip("/"):
+        example = f"{scheme}:///folder/exp1" if scheme in ("file", "local") else f"{scheme}://bucket/exp1"
+        raise UsageError(f"{shown(url)} names no place for a state.", f"Write {example}.")
     drivers = _fsspec("fsspec.registry")
     known = drivers.known_implementations.get(scheme)
     if scheme not in drivers.registry and known is None:
@@ -84,20 +90,30 @@ def check_url(url: str) -> None:
         )
 
 
-def check_shared(url: str, option: str) -> None:
+def check_shared(url: Any, option: str) -> None:
     """The same for states that a process of its own writes.
 
     Raises:
         UsageError: for what is no URL too, or one that only this process could read.
     """
-    if not is_url(url):
+    if not isinstance(url, str | os.PathLike) or not is_url(url):
         raise UsageError(f"{option} must be a URL, but is {url!r}.", "Write s3://bucket/runs, or leave it out.")
     check_url(url)
-    if url.startswith("memory://"):
+    if "?" in url:
+        raise UsageError(
+            f"{option} has a question mark in it, behind which no name of a run can follow ({shown(url)}).",
+            "Leave that part out, and give the driver its credentials by a variable or fsspec's configuration.",
+        )
+    if is_of_one_process(url):
         raise UsageError(
             f"{option} is {url}, which lives in one process only, and another one writes states.",
             "Use file:// or a server.",
         )
+
+
+def is_of_one_process(url: str) -> bool:
+    """Whether no other process can read it."""
+    return url.startswith("memory://")
 
 
 def file_system(url: str) -> tuple[Any, str]:

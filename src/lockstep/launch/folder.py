@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -14,11 +15,9 @@ from typing import Any
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.claim import check_name
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import RUNS, RunFolder
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
-
-DEFAULT_BASE = RUNS
 
 
 def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) -> Path:
@@ -101,6 +100,12 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
         raise WorldError(f"The run folder {request.run_folder} cannot be used again: {error.strerror}.") from None
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
     return Restart(number, request.restart.most, size)
+
+
+def remove_copies(folder: RunFolder) -> None:
+    """Remove the copies of states at URLs that ranks left who were killed while they made them; no rank may live."""
+    for path in folder.copies():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def note_restart(folder: RunFolder, told: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import StatesLeft, alone_line, done_lines, ranks_line, stopped_line
+from lockstep.launch.screen.report import StatesLeft, alone_line, done_lines, ranks_line, stopped_line, unsaved_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
@@ -107,6 +107,8 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(request.ranks))
+    if request.saving is not None and outcome.exit_code == 0 and not world.observer.uses_lockstep:
+        saying.line(unsaved_line())
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.restart import Restart
-from lockstep.handover.schedule import Saving
+from lockstep.handover.saving import Saving
 from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import STATES
-from lockstep.handover.schedule import Saving
+from lockstep.handover.saving import Saving
 from lockstep.prove.cause import NOT_REPEATABLE
 from lockstep.prove.comparison import Difference, comparable, first_difference
 from lockstep.prove.continued import Continued

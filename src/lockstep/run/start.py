@@ -17,12 +17,11 @@ import torch
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.checks import parse_checks
-from lockstep.handover.claim import check_name, let_go
+from lockstep.handover.claim import let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
-from lockstep.handover.run_folder import RUNS, STATES, RunFolder
-from lockstep.handover.schedule import Saving, Schedule
-from lockstep.handover.url import below, check_shared
+from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
@@ -112,8 +111,9 @@ def init(
     environment = decode(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
-    told = environment.settings and environment.settings.saving
-    saving = told or _saving(name, save_every, keep, states)
+    said, told = SaidInScript(name, save_every, keep, states), environment.settings and environment.settings.saving
+    is_proof = environment.settings is not None and bool(environment.settings.evidence)
+    saving = told if told is not None and is_proof else said.saving(told, os.environ)
     if _present:
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
@@ -321,23 +321,6 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
                 f"`{name}` must be a whole number of at least 1, but is {value!r}.",
                 "Leave it out to let lockstep choose.",
             )
-
-
-def _saving(name: str | None, save_every: str | None, keep: int, states: str | None) -> Saving | None:
-    if save_every is None:
-        if states is not None:
-            raise UsageError("states= is about the states of save_every=.", "Give both, or leave it out.")
-        return None
-    if name is None:
-        raise UsageError("save_every= needs a name under which a later start finds the states.", 'Add name="exp1".')
-    check_name(name, "name=")
-    if type(keep) is not int or keep < 1:
-        raise UsageError(f"`keep` must be a whole number of at least 1, but is {keep!r}.", "Leave it out to keep 3.")
-    Schedule.parse(save_every)
-    if states is not None:
-        check_shared(states, "states=")
-    url = below(states, name) if states is not None else ""
-    return Saving(str(Path(RUNS, name, STATES).absolute()), save_every, keep, url)
 
 
 def _agree(told: list[list[Any]]) -> None:

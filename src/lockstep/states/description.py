@@ -134,7 +134,7 @@ def describe(path: Path) -> Description:
     documents = read_documents(place, manifest)
     tables = {name: read_table(place / name) for name in manifest.files if name.endswith(SUFFIX)}
     for name, table in tables.items():
-        if {row.name for row in table.rows} != set(manifest.files[name].tensors) or table.cut_off():
+        if {row.name for row in table.rows} != set(manifest.files[name].tensors) or not table.is_filled:
             raise UsageError(f"{place / name} is damaged: it does not hold the tensors that were saved.", OLDER)
     try:
         return _description(path, place, manifest, documents, tables)

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
 from lockstep.checkpoint.remote_state import RemoteState, named
 from lockstep.errors import UsageError
@@ -76,7 +77,8 @@ def _states_in(url: str, room: Path) -> Iterator[Found]:
 
 
 def _outline(url: str, folder: Path, run: str) -> Found | None:
-    return Found(folder, run, url) if RemoteState(url).fetch(folder, only_sizes=True) else None
+    is_there = RemoteState(url).fetch(folder, only_sizes=True)
+    return Found(folder, run, url) if is_there and is_state(folder) else None
 
 
 def _renamed(value: Any, folder: str, url: str) -> Any:

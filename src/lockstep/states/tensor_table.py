@@ -1,9 +1,11 @@
-"""Names, dtypes and shapes of a safetensors file, from its header alone: no tensor is read, and no library is needed."""
+"""Names, dtypes and shapes of a safetensors file, from its header alone: no tensor is read, and no library is needed.
+
+What the safetensors library would refuse is refused: tensors that overlap, leave holes, or have another size than their shape.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 from collections.abc import Iterator
@@ -19,7 +21,16 @@ from lockstep.regular_file import open_regular
 _LENGTH = struct.Struct("<Q")
 MOST_HEADER_BYTES = 100_000_000
 """What the safetensors library accepts."""
+MOST_ELEMENTS = 2**63
+"""The numbers of a header may say anything; what is larger is no shape."""
 _METADATA = "__metadata__"
+WIDTHS = {
+    **dict.fromkeys(("F64", "C64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"), 1),
+}
+"""Bytes of an element, by what safetensors calls the dtypes that torch has."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +44,7 @@ class TensorRow:
     begin: int
     end: int
     """Where its bytes are, from the end of the header."""
-
-    @property
-    def num_elements(self) -> int:
-        return math.prod(self.shape)
+    num_elements: int
 
     @property
     def size_bytes(self) -> int:
@@ -49,6 +57,11 @@ class TensorTable:
 
     rows: tuple[TensorRow, ...]
     num_bytes: int
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the file ends where its last tensor does."""
+        return max((row.end for row in self.rows), default=0) == self.num_bytes
 
     def cut_off(self) -> list[str]:
         """Names of tensors that are not whole in the file, because it ends before they do."""
@@ -65,7 +78,9 @@ def read_table(path: Path) -> TensorTable:
         with open_regular(path, follow=False) as file:
             length, text = _header(file)
             size = os.fstat(file.fileno()).st_size
-        return TensorTable(tuple(_rows(json.loads(text))), size - _LENGTH.size - length)
+        rows = tuple(_rows(json.loads(text)))
+        _require_neighbours(rows)
+        return TensorTable(rows, size - _LENGTH.size - length)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error):
@@ -86,9 +101,31 @@ def _rows(header: dict[str, Any]) -> Iterator[TensorRow]:
     for name, told in header.items():
         if name != _METADATA:
             begin, end = map(_whole, told["data_offsets"])
-            if end < begin or not isinstance(told["dtype"], str):
+            dtype, shape = told["dtype"], tuple(map(_whole, told["shape"]))
+            if end < begin or not isinstance(dtype, str):
                 raise ValueError(name)
-            yield TensorRow(name, told["dtype"], tuple(map(_whole, told["shape"])), begin, end)
+            row = TensorRow(name, dtype, shape, begin, end, _num_elements(shape))
+            if dtype in WIDTHS and row.size_bytes != row.num_elements * WIDTHS[dtype]:
+                raise ValueError(name)
+            yield row
+
+
+def _num_elements(shape: tuple[int, ...]) -> int:
+    """The product; a long one is not computed."""
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > MOST_ELEMENTS:
+            raise ValueError(shape)
+    return elements
+
+
+def _require_neighbours(rows: tuple[TensorRow, ...]) -> None:
+    end = 0
+    for row in sorted(rows, key=lambda one: (one.begin, one.end)):
+        if row.begin != end:
+            raise ValueError(row.name)
+        end = row.end
 
 
 def _whole(number: Any) -> int:

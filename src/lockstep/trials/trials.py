@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.run_folder import RunFolder
-from lockstep.handover.schedule import Saving
+from lockstep.handover.saving import Saving
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS

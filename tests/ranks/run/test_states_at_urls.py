@@ -118,6 +118,20 @@ def test_where_the_last_copy_failed_the_disk_is_ahead_of_the_url(tmp_path, undis
     assert (bits, first) == (undisturbed[0], 4)
 
 
+def test_another_url_than_before_is_another_place_beside_the_disk(tmp_path, undisturbed):
+    """The newest of the disk and the URL that is named now counts; the one of before is neither asked nor changed."""
+    here, before, now = str(tmp_path / "here"), f"file://{tmp_path}/before", f"file://{tmp_path}/now"
+    assert run_ranks(train, Started(2), here, 3, before) == ["stopped"] * 2
+    [stopped] = run_ranks(train, Started(1), here, 6, now)
+    assert stopped == "stopped"
+    assert states_of(tmp_path / "before" / "exp1") == ["step-00000002", "step-00000003"]
+    assert states_of(tmp_path / "now" / "exp1") == ["step-00000005", "step-00000006"]
+    for url, expected in ((before, 4), (now, 7)):  # on machines that have nothing on the disk
+        place = tmp_path / f"there{expected}"
+        [(bits, first, drawn, _)] = run_ranks(train, Started(1), str(place), None, url)
+        assert (bits, first, drawn) == (undisturbed[0], expected, undisturbed[2])
+
+
 def test_a_damaged_state_at_the_url_is_left_out_and_half_of_one_too(tmp_path, undisturbed):
     runs = f"file://{tmp_path}/runs"
     assert run_ranks(train, Started(2), str(tmp_path / "here"), 4, runs) == ["stopped"] * 2

@@ -357,7 +357,10 @@ REFUSED = {
     "tos://bucket/x": "tos:// needs the package tosfs, which is not installed (tos://bucket/x). Install it with `pip",
     "ftp://me:word@host/x": "A ftp:// URL has a password in it",
     "s3://": "s3:// names no place for a state.",
-    "simplecache::s3://bucket/x": "simplecache::s3://bucket/x names no place for a state.",
+    "s3://AKIA:se/cret/word@bucket/x": "A s3:// URL has a password in it",
+    "file:///": "file:/// names no place for a state. Write file:///folder/exp1.",
+    "simplecache::s3://bucket/x": "simplecache::s3://bucket/x chains several URLs",
+    "zip://x::s3://bucket/x": "zip://x::s3://bucket/x chains several URLs",
 }
 
 
@@ -382,7 +385,12 @@ def test_a_url_is_not_a_path():
 
 def test_states_of_a_named_run_need_a_place_that_another_process_reaches():
     check_shared("file:///tmp/runs", "--states")
-    for text, problem in (("memory://a", "lives in one process only"), ("runs/a", "--states must be a URL, but is")):
+    for text, problem in (
+        ("memory://a", "lives in one process only"),
+        ("runs/a", "--states must be a URL, but is"),
+        (None, "--states must be a URL, but is None"),
+        ("file:///runs?key=word", r"has a question mark in it, .* \(file:///runs\)"),
+    ):
         with pytest.raises(UsageError, match=problem):
             check_shared(text, "--states")
 

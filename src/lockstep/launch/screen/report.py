@@ -123,6 +123,11 @@ def alone_line(ranks: int) -> Line:
     )
 
 
+def unsaved_line() -> Line:
+    """Warn that nothing was saved, because only a run of `lockstep.init` saves by itself."""
+    return Line("warning", "--save-every saved nothing: the script did not call lockstep.init().")
+
+
 def still_alone_line(ranks: int, seconds: float) -> Line:
     """Warn that the ranks have not met so far."""
     return Line(

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
 from lockstep.handover.environment import OWN
-from lockstep.launch.folder import DEFAULT_BASE, reserve_run_folder
+from lockstep.handover.run_folder import runs_folder
+from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.kept import KeptNursery
@@ -249,7 +249,7 @@ def _check(fn: object, args: object, nprocs: object) -> None:
 def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel) -> LaunchRequest:
     name = str(getattr(fn, "__name__", None) or type(fn).__name__)
     decided, why = sized
-    base = Path(os.environ.get("LOCKSTEP_RUNS") or DEFAULT_BASE)
+    base = runs_folder(os.environ)
     folder = reserve_run_folder(base, None, name, datetime.now().astimezone())
     return LaunchRequest(
         script=None,

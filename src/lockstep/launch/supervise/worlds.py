@@ -19,7 +19,7 @@ from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
-from lockstep.launch.folder import note_restart, renew_run_folder
+from lockstep.launch.folder import note_restart, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
 from lockstep.launch.request import LaunchRequest, OnFailure
@@ -96,6 +96,7 @@ class Worlds:
                 request, folder, self.nursery, self.losses, observer, store, self.began_ns, self.signals, history
             )
             ending = supervisor.run()
+        remove_copies(folder)
         observer.last_words()
         place = request.saving.folder if request.saving is not None else observer.decided().get("states")
         newest = newest_step(Path(place)) if place else None

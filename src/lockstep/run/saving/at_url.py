@@ -21,6 +21,7 @@ from lockstep.checkpoint.inventory import Source
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
 from lockstep.checkpoint.remote_state import RemoteState, named, trouble_in
 from lockstep.errors import UsageError, WorldError
+from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import check_url, is_url, parted, shown
 from lockstep.run.run_state import RunState
 from lockstep.run.saving import resume, state, weights
@@ -95,7 +96,7 @@ def _room(run: RunState) -> Iterator[Path]:
     """A private folder of this rank: where the run has its own, which is meant for large files, else a temporary one."""
     place = run.setup.folder.path if run.setup.folder is not None else None
     try:
-        room = TemporaryDirectory(prefix="lockstep-copy-", dir=place, ignore_cleanup_errors=True)
+        room = TemporaryDirectory(prefix=COPY, dir=place, ignore_cleanup_errors=True)
     except OSError as error:
         raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
     with room as path:

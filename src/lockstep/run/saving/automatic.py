@@ -23,7 +23,8 @@ from lockstep.checkpoint.remote_files import RemoteError
 from lockstep.checkpoint.remote_ring import RemoteRing
 from lockstep.errors import PeerLost, RanksDiffer, UsageError, WorldError
 from lockstep.handover.claim import claim
-from lockstep.handover.schedule import Saving, Schedule
+from lockstep.handover.saving import Saving
+from lockstep.handover.schedule import Schedule
 from lockstep.handover.states import step_of
 from lockstep.handover.url import shown
 from lockstep.machine.ending_signals import signal_name
@@ -56,9 +57,9 @@ class Automatic(NoStates):
     def __init__(self, run: RunState, saving: Saving, *, claims: bool, asks: NobodyAsks) -> None:
         self._run, self._schedule = run, Schedule.parse(saving.every)
         self.place = saving.folder
-        self._ring, self._claims = Ring(Path(saving.folder), saving.keep), claims
-        self._remote = RemoteRing(saving.url, saving.keep) if saving.url else None
-        self._aside = Aside(saving.keep, saving.url)
+        self._ring, self._claims = Ring(Path(saving.folder), saving.kept), claims
+        self._remote = RemoteRing(saving.url, saving.kept) if saving.url else None
+        self._aside = Aside(saving.kept, saving.url)
         self._saved_at = time.monotonic()
         self._has_said = self.owes = False
         self._asks, self._ends_by = asks, 0

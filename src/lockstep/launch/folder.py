@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.claim import check_name
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import STATES, RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
 
@@ -44,7 +44,9 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
         raise UsageError(
             f"No run folder can be created in {base}: {error.strerror}.", "Choose another --log-dir."
         ) from None
-    raise UsageError(f"A run named {name} already exists ({base / str(name)}).", "Choose another --name.")
+    goes_on = (base / str(name) / STATES).is_dir()
+    fix = "Choose another --name, or add --save-every to go on from its states." if goes_on else "Choose another --name."
+    raise UsageError(f"A run named {name} already exists ({base / str(name)}).", fix)
 
 
 def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:

@@ -75,7 +75,7 @@ def _launch(
         run_folder=request.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
         block=failure_block(verdict, _evidence(world, RunFolder(request.run_folder), pressure)) or lost_block(lost),
-        joined=ending.joined or request.ranks == 1,
+        joined=ending.joined or len(ending.ends) == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
@@ -106,7 +106,7 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
             saying.line(stopped_line(outcome.interrupted_by, outcome.duration_s, request.run_folder, left))
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
-        saying.line(alone_line(request.ranks))
+        saying.line(alone_line(len(world.ending.ends)))
     if request.saving is not None and outcome.exit_code == 0 and not world.observer.uses_lockstep:
         saying.line(unsaved_line())
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:

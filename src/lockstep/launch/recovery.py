@@ -112,8 +112,10 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     """
     end = scene.verdict.culprit
     most = most_restarts(recovery, uses_lockstep=scene.uses_lockstep)
-    if end is None or not most or not scene.can_start or not _is_worth_another_try(scene, end, recovery):
+    if end is None or not scene.can_start or not _is_worth_another_try(scene, end, recovery):
         return Stop()
+    if not most:
+        return Stop(_why_none(scene, end, recovery))
     loss = scene.loss or loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
     ranks = _fewer_ranks(scene, end, loss, recovery, history)
     if any(loss.is_like(other) for other in history) and not ranks:
@@ -122,6 +124,14 @@ def decide(scene: Scene, recovery: Recovery, history: Sequence[Loss]) -> Decisio
     if len(history) >= most:
         return Stop(f"{loss.sentence}; {'the restart is' if most == 1 else f'all {most} restarts are'} used up")
     return RestartAll(loss, len(history) + 1, most, ranks)
+
+
+def _why_none(scene: Scene, end: RankEnd, recovery: Recovery) -> str:
+    """Why nothing starts again although a person asked for fewer ranks; else empty."""
+    if recovery.on_failure is not OnFailure.SHRINK or recovery.max_restarts is not None:
+        return ""
+    loss = loss_of(end, scene.last, uses_lockstep=scene.uses_lockstep)
+    return f"{loss.sentence}; a script without lockstep.init starts again only with --max-restarts"
 
 
 def _fewer_ranks(scene: Scene, end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> int:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import UsageError
+from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
-from lockstep.launch.folder import reserve_run_folder
+from lockstep.launch.folder import remove_copies, reserve_run_folder
 from lockstep.launch.request import LaunchRequest
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block
 from lockstep.launch.screen.progress import Progress, Snapshot, duration, progress_line
@@ -187,6 +188,21 @@ def test_a_run_folder_is_named_by_time_and_script_and_never_taken_twice(tmp_path
     assert reserve_run_folder(tmp_path, None, "some dir/my train.py", now).name == "20261120-055300-my-train-2"
     assert reserve_run_folder(tmp_path, None, "package.train", now).name == "20261120-055300-package.train"
     assert reserve_run_folder(tmp_path / "new", "mine", "train.py", now) == tmp_path / "new" / "mine"
+
+
+def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for name, fix in (("mine", "Choose another --name."), ("exp1", "add --save-every to go on from its states.")):
+        (tmp_path / name / ("states" if name == "exp1" else "logs")).mkdir(parents=True)
+        with pytest.raises(UsageError, match=f"A run named {name} already exists .*{fix}$"):
+            reserve_run_folder(tmp_path, name, "train.py", now)
+
+
+def test_copies_that_killed_ranks_left_are_removed(tmp_path: Path) -> None:
+    for name in ("lockstep-copy-a1/state", "lockstep-copy-b2", "logs"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_copies(RunFolder(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\nlockstep  forged", "\x1b[2J"])

@@ -212,6 +212,14 @@ def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
     assert last == Stop("rank 2 failed with script: no (train.py:8); all 2 restarts are used up")
 
 
+def test_fewer_ranks_that_a_plain_script_may_not_have_are_not_passed_over_in_silence() -> None:
+    killed = scene(ended(by=signal.SIGKILL), lockstep=False)
+    reason = "rank 2 was killed by signal 9 (SIGKILL); a script without lockstep.init starts again only with --max-restarts"
+    assert decide(killed, Recovery(OnFailure.SHRINK), []) == Stop(reason)
+    for silent in (Recovery(OnFailure.REPLACE), Recovery(OnFailure.STOP), Recovery(OnFailure.REPLACE, 0)):
+        assert decide(killed, silent, []) == Stop()
+
+
 def test_a_killed_loader_worker_is_no_fault_of_the_script() -> None:
     killed = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
     outer = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")

@@ -74,6 +74,7 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
         return
     url = os.fspath(path)
     check_url(url)
+    weights.check_name(shown(url))
     folder, name = parted(url)
     with _room(run) as room:
         weights.save_weights(run, model, room / "weights")

@@ -10,6 +10,7 @@ from torch import nn
 
 from lockstep.caller import where
 from lockstep.checkpoint.contents import TensorSet, digest
+from lockstep.checkpoint.export import PICKLED
 from lockstep.checkpoint.inventory import Inventory, Source, inventory_of, sources, write_tensors
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.errors import UsageError, WorldError
@@ -40,19 +41,25 @@ def save_weights(run: RunState, model: nn.Module, path: str | os.PathLike[str]) 
 
 def _take(run: RunState, model: nn.Module, path: str | os.PathLike[str], tensors: TensorSet) -> Inventory:
     """Put the model's tensors into `tensors`; return what this rank has of them."""
-    _check_name(path)
+    check_name(path)
     for name, tensor in ModelState.of(model).tensors.items():
         tensors.add(name, tensor, run.machinery.strategy.holder_of(tensor))
     return inventory_of(tensors)
 
 
-def _check_name(path: str | os.PathLike[str]) -> None:
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raise `UsageError` for a path or URL that cannot be the file, or would promise one of another kind."""
     name = os.fspath(path)
     kind = other_kind(name)
     if "\0" in name or not Path(name).name or kind:
         what = f"is {kind}" if kind else "cannot be one"
         raise UsageError(
             f"run.save_weights writes a file, but {name!r} {what}.", "Name a file, such as net.safetensors."
+        )
+    if Path(name).suffix in PICKLED:
+        raise UsageError(
+            f"run.save_weights writes safetensors, which torch.load cannot read, but {name!r} ends as its files do.",
+            "Name it net.safetensors; `lockstep checkpoint export` writes files for torch.load from a state.",
         )
 
 

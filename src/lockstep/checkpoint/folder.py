@@ -16,8 +16,9 @@ from enum import Enum
 from pathlib import Path
 
 from lockstep.checkpoint.flushed import make_synced, sync
-from lockstep.checkpoint.manifest import MOST_BYTES, NAME, Manifest, damage, is_manifest
-from lockstep.checkpoint.own_folder import MARK, empty, is_ours, mark, remove
+from lockstep.checkpoint.foreign import of_others
+from lockstep.checkpoint.manifest import DOCUMENTS, MOST_BYTES, NAME, Manifest, damage, is_manifest
+from lockstep.checkpoint.own_folder import MARK, NAMES, empty, is_ours, mark, remove
 from lockstep.checkpoint.rename_exchange import exchange
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.regular_file import read_regular
@@ -76,6 +77,9 @@ class StateFolder:
 
     def refusal(self) -> UsageError | None:
         """Why nothing may be written here; None when it may."""
+        if is_state(self.target.parent):
+            problem = f"{self.target} would be inside a state, which lockstep would no longer take for its own."
+            return UsageError(problem, "Save it beside the other one.")
         for _ in range(TRIES):
             try:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -244,11 +248,7 @@ class StateFolder:
             if place is not None and os.path.lexists(place / NAME):
                 return place
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
-            what = "a folder without manifest.json" if self.target.is_dir() else "a file"
-            raise UsageError(
-                f"{self.target} is {what}, not a state that run.save_state wrote.",
-                "Use lockstep.load_weights for weights.",
-            )
+            raise of_others(self.target, str(self.target))
         return None
 
     def read_manifest(self) -> tuple[Path, Manifest] | None:
@@ -259,7 +259,10 @@ class StateFolder:
             if found is None:
                 return None
             place = found
-            return place, Manifest.decode(read_regular(place / NAME, follow=False, most_bytes=MOST_BYTES), place)
+            text = read_regular(place / NAME, follow=False, most_bytes=MOST_BYTES)
+            if not may_be_state(place):
+                raise of_others(place, str(place))
+            return place, Manifest.decode(text, place)
         except OSError as error:
             raise UsageError(f"{place / NAME} cannot be read ({error.strerror}).", "Check the path.") from error
 
@@ -271,6 +274,16 @@ def is_state(folder: Path) -> bool:
         if not os.path.lexists(manifest):
             return False
         return not manifest.is_file() or is_manifest(read_regular(manifest, most_bytes=MOST_BYTES))
+    return False
+
+
+def may_be_state(folder: Path) -> bool:
+    """Whether it is one, perhaps with a manifest that is damaged beyond recognition, or gone."""
+    if is_state(folder):
+        return True
+    with contextlib.suppress(OSError):
+        names = {entry.name for entry in folder.iterdir()}
+        return DOCUMENTS in names and all(NAMES.fullmatch(name) for name in names)
     return False
 
 

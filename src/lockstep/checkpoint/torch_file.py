@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from lockstep.checkpoint.foreign import of_torch
 from lockstep.checkpoint.tensor_file import TensorFile
 from lockstep.errors import UsageError
 
@@ -97,7 +98,7 @@ def _head_of(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise UsageError(f"{path} is a folder.", "Name the weight file inside it.")
+            raise of_torch(path, str(path)) or UsageError(f"{path} is a folder.", "Name the weight file inside it.")
         if not stat.S_ISREG(mode):
             raise UsageError(f"{path} is not a regular file.", "Copy its contents into one first.")
         with path.open("rb") as file:

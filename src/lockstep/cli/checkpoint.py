@@ -174,7 +174,7 @@ def export(state: str, file: str, model: str | None, force: bool, as_json: bool)
     """Write the weights of a state to one file, which needs no lockstep to be read."""
     if is_url(file):
         problem = f"FILE must be a path, but is {shown(file)}."
-        raise UsageError(problem, "Export to a file and copy it there, or call run.save_weights with the URL.")
+        raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
     found = one_state(state)
     export_to = _with_torch("lockstep.checkpoint.export").export
     done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))

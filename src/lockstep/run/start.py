@@ -111,6 +111,7 @@ def init(
     environment = decode(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
+    _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
     said, told = SaidInScript(name, save_every, keep, states), environment.settings and environment.settings.saving
     is_proof = environment.settings is not None and bool(environment.settings.evidence)
     saving = told if told is not None and is_proof else said.saving(told, os.environ)
@@ -312,6 +313,13 @@ def _whole_number(seed: Any) -> int:
         return operator.index(seed)
     except TypeError:
         raise UsageError(f"`seed` must be a whole number, but is {seed!r}.", "Pass seed=0, or leave it out.") from None
+
+
+def _check_words(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            problem = f"`{name}` must be a word, but is {value!r}."
+            raise UsageError(problem, "Leave it out to let lockstep choose.")
 
 
 def _check_numbers(lanes: int | None, threads: int | None) -> None:

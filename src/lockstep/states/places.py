@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.checkpoint.folder import StateFolder, is_state
-from lockstep.checkpoint.manifest import DOCUMENTS
-from lockstep.checkpoint.own_folder import NAMES
+from lockstep.checkpoint.folder import StateFolder, may_be_state
+from lockstep.checkpoint.foreign import of_torch
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import STATES, RunFolder
 from lockstep.notices import say
@@ -90,11 +89,11 @@ def _states_of(place: Path) -> Iterator[Found]:
         if left is not None:
             say(f"{place} is missing, because a program ended while it replaced it; this is {left}.")
             yield Found(left, _run_of(place.parent))
-    elif _may_be_state(place):
+    elif may_be_state(place):
         yield Found(place, _run_of(place.parent))
     elif place.is_dir():
         children = _folders_in(place)
-        own = [child for child in children if _may_be_state(child)]
+        own = [child for child in children if may_be_state(child)]
         yield from (Found(child, _run_of(place)) for child in own)
         if not own and (place / STATES).is_dir():
             yield from _states_in_run(place)
@@ -106,7 +105,7 @@ def _states_of(place: Path) -> Iterator[Found]:
 def _states_in_run(folder: Path) -> Iterator[Found]:
     if (folder / STATES).is_dir():
         for child in _folders_in(folder / STATES):
-            if _may_be_state(child):
+            if may_be_state(child):
                 yield Found(child, _name_of(folder))
 
 
@@ -115,16 +114,6 @@ def _folders_in(folder: Path) -> list[Path]:
     return sorted(
         entry for entry in folder.iterdir() if entry.name[0] != "." and entry.is_dir() and not entry.is_symlink()
     )
-
-
-def _may_be_state(folder: Path) -> bool:
-    """Whether it is one, perhaps with a manifest that is damaged beyond recognition, or gone."""
-    if is_state(folder):
-        return True
-    with suppress(OSError):
-        names = {entry.name for entry in folder.iterdir()}
-        return DOCUMENTS in names and all(NAMES.fullmatch(name) for name in names)
-    return False
 
 
 def _run_of(states: Path) -> str:
@@ -157,17 +146,13 @@ def _refusal(word: str, place: Path | None, runs: Path) -> UsageError:
         return UsageError(f"{name} is a link that leads nowhere.", LIST)
     if not place.is_dir():
         return _not_a_folder(name, place)
-    if (place / ".metadata").exists() or any(place.glob("*.distcp")):
-        return UsageError(
-            f"{name} was written by torch.distributed.checkpoint, not by lockstep.",
-            "Read it with torch.distributed.checkpoint, or make one file of it with "
-            "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch`.",
-        )
+    if (problem := of_torch(place, name)) is not None:
+        return problem
     return UsageError(f"{name} is a folder without a state that lockstep saved.", LIST)
 
 
 def _not_a_folder(name: str, place: Path) -> UsageError:
-    if _may_be_state(place.parent):
+    if may_be_state(place.parent):
         return UsageError(f"{name} is a file of a state.", f"Name the state: {visible(place.parent)}.")
     kind = other_kind(place) or "a file"
     fix = "Read weights from it with lockstep.load_weights." if kind == "a file" else LIST

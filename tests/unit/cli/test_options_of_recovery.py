@@ -14,8 +14,12 @@ from lockstep.layout.mesh import Form
 
 def options(**given: Any) -> dict[str, Any]:
     return {
-        **{"on_failure": "replace", "max_restarts": None, "on_damage": "restart", "check_every": None},
-        **{"snapshots": "auto", **given},
+        "on_failure": "replace",
+        "max_restarts": None,
+        "on_damage": "restart",
+        "check_every": None,
+        "snapshots": "auto",
+        **given,
     }
 
 

@@ -214,7 +214,9 @@ def test_a_plain_script_has_no_steps_that_could_be_the_same() -> None:
 
 def test_fewer_ranks_that_a_plain_script_may_not_have_are_not_passed_over_in_silence() -> None:
     killed = scene(ended(by=signal.SIGKILL), lockstep=False)
-    reason = "rank 2 was killed by signal 9 (SIGKILL); a script without lockstep.init starts again only with --max-restarts"
+    reason = (
+        "rank 2 was killed by signal 9 (SIGKILL); a script without lockstep.init starts again only with --max-restarts"
+    )
     assert decide(killed, Recovery(OnFailure.SHRINK), []) == Stop(reason)
     for silent in (Recovery(OnFailure.REPLACE), Recovery(OnFailure.STOP), Recovery(OnFailure.REPLACE, 0)):
         assert decide(killed, silent, []) == Stop()

@@ -50,8 +50,8 @@ def test_any_bytes_are_a_table_or_one_sentence(tmp_path_factory, junk, at):
                b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
                b'{"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 4]}}',
                b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}',
-               b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], '
-               b'"data_offsets": [2, 6]}}',
+               (b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},'
+                b' "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}'),
                b'{"a": {"dtype": "NEW", "shape": [' + b"9223372036854775807," * 100_000 + b'1], "data_offsets": [0, 4]}}'],
     ids=lambda header: header[:60].decode(),
 )  # fmt: skip

@@ -204,7 +204,7 @@ class LoadPlan:
         if problems := differences(fit, wanted, strict=True):
             raise UsageError(
                 f"{label} is a different one: {problems}.",
-                "Prepare the same model, or load the weights alone with lockstep.load_weights.",
+                "Prepare the same model, or choose another name or folder to begin anew.",
             )
         for name, tensor in state.tensors.items():
             if tensor.dtype != values[name].dtype:

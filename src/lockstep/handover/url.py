@@ -96,8 +96,9 @@ def check_shared(url: Any, option: str) -> None:
     Raises:
         UsageError: for what is no URL too, or one that only this process could read.
     """
-    if not isinstance(url, str | os.PathLike) or not is_url(url):
+    if not isinstance(url, (str, os.PathLike)) or not is_url(url):
         raise UsageError(f"{option} must be a URL, but is {url!r}.", "Write s3://bucket/runs, or leave it out.")
+    url = os.fspath(url)
     check_url(url)
     if "?" in url:
         raise UsageError(

@@ -112,8 +112,9 @@ def init(
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
-    said, told = SaidInScript(name, save_every, keep, states), environment.settings and environment.settings.saving
-    is_proof = environment.settings is not None and bool(environment.settings.evidence)
+    said, settings = SaidInScript(name, save_every, keep, states), environment.settings
+    told = settings.saving if settings is not None else None
+    is_proof = settings is not None and bool(settings.evidence)
     saving = told if told is not None and is_proof else said.saving(told, os.environ)
     if _present:
         finish()

@@ -14,6 +14,7 @@ from torch import Tensor
 from lockstep.checkpoint.difference import Differences, TensorDifference, ValueDifference
 from lockstep.checkpoint.manifest import CHANGED, DOCUMENTS, Manifest
 from lockstep.checkpoint.tensor_file import Described, TensorFile
+from lockstep.checkpoint.unique_json import loads
 from lockstep.checkpoint.whole_state import whole_state
 from lockstep.errors import UsageError
 from lockstep.regular_file import read_regular
@@ -72,7 +73,7 @@ def _documents(place: Path, manifest: Manifest) -> Any:
     if DOCUMENTS not in manifest.files:
         raise UsageError(f"{place} is not a state: its manifest does not name {DOCUMENTS}.", CHANGED)
     try:
-        told = json.loads(read_regular(place / DOCUMENTS, follow=False))
+        told = loads(read_regular(place / DOCUMENTS, follow=False))
         documents = dict(told["documents"])
         return {**documents, "entries": told["entries"]}
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from lockstep.checkpoint.flushed import sync
 from lockstep.checkpoint.folder import is_state
 from lockstep.checkpoint.manifest import DOCUMENTS, MODEL_FILE, OTHER_TENSORS, Manifest
 from lockstep.checkpoint.tensor_file import TensorFile
+from lockstep.checkpoint.unique_json import loads
 from lockstep.checkpoint.whole_state import whole_state
 from lockstep.errors import UsageError, WorldError
 from lockstep.regular_file import open_regular, other_kind, read_regular
@@ -131,7 +131,7 @@ def _others(place: Path, label: str) -> dict[str, Any]:
         return TensorFile(place / OTHER_TENSORS).get(name).clone()
 
     try:
-        encoded = dict(json.loads(read_regular(place / DOCUMENTS, follow=False))["documents"][label])
+        encoded = dict(loads(read_regular(place / DOCUMENTS, follow=False))["documents"][label])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise UsageError(f"{place / DOCUMENTS} is not what lockstep writes.", "Use another state.") from None
     others: dict[str, Any] = decode(encoded, take)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.checkpoint.unique_json import loads
 from lockstep.errors import UsageError
 from lockstep.regular_file import open_regular
 
@@ -81,7 +82,7 @@ class Manifest:
         """
         damaged = UsageError(f"{folder / NAME} is damaged; the state in this folder cannot be trusted.", OLDER)
         try:
-            body = json.loads(text)
+            body = loads(text)
             checksum = body.pop(_CHECKSUM)
             if body.pop("format") != FORMAT or checksum != _checksum({"format": FORMAT, **body}):
                 raise damaged

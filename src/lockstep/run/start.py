@@ -112,20 +112,28 @@ def init(
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
-    said, settings = SaidInScript(name, save_every, keep, states), environment.settings
-    told = settings.saving if settings is not None else None
-    is_proof = settings is not None and bool(settings.evidence)
-    saving = told if told is not None and is_proof else said.saving(told, os.environ)
+    saving = _saving(environment, SaidInScript(name, save_every, keep, states))
     if _present:
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
-    _save_by_itself(run, saving, is_told=told is not None)
+    _save_by_itself(run, saving)
     return _present_run(run, checks)
 
 
-def _save_by_itself(run: RunState, saving: Saving | None, *, is_told: bool) -> None:
+def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
+    """What script and command line want; `verify` and `bench` are not told by the script."""
+    settings = environment.settings
+    told = settings.saving if settings is not None else None
+    if settings is not None and settings.evidence and told is not None:
+        return told
+    return said.saving(told, os.environ)
+
+
+def _save_by_itself(run: RunState, saving: Saving | None) -> None:
+    settings = run.setup.environment.settings
+    is_told = settings is not None and settings.saving is not None
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from lockstep.checkpoint.manifest import CHANGED, DOCUMENTS, Manifest, damage_of
 from lockstep.checkpoint.saved_counters import wrong_counters
+from lockstep.checkpoint.unique_json import loads
 from lockstep.errors import UsageError
 from lockstep.regular_file import read_regular
 
@@ -53,7 +53,7 @@ def read_documents(place: Path, manifest: Manifest) -> Documents:
     if problem := damage_of(place / DOCUMENTS, manifest.files[DOCUMENTS]):
         raise problem
     try:
-        told = json.loads(read_regular(place / DOCUMENTS, follow=False))
+        told = loads(read_regular(place / DOCUMENTS, follow=False))
         documents = Documents(dict(told["documents"]), dict(told["entries"]))
         wrong = wrong_counters(documents.counters)
     except OSError as error:

@@ -5,7 +5,6 @@ What the safetensors library would refuse is refused: tensors that overlap, leav
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.checkpoint.manifest import OLDER
+from lockstep.checkpoint.unique_json import loads
 from lockstep.errors import UsageError
 from lockstep.regular_file import open_regular
 
@@ -78,13 +78,13 @@ def read_table(path: Path) -> TensorTable:
         with open_regular(path, follow=False) as file:
             length, text = _header(file)
             size = os.fstat(file.fileno()).st_size
-        rows = tuple(_rows(json.loads(text)))
+        rows = tuple(_rows(loads(text)))
         _require_neighbours(rows)
         return TensorTable(rows, size - _LENGTH.size - length)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error):
-        raise UsageError(f"{path} has no header of a safetensors file.", OLDER) from None
+        raise UsageError(f"{path} has no sound header of a safetensors file.", OLDER) from None
 
 
 def _header(file: BufferedReader) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ from torch import nn
 import lockstep
 from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import NAME, Manifest, SavedFile
+from lockstep.checkpoint.unique_json import loads
 from lockstep.errors import UsageError
 
 
@@ -48,6 +49,18 @@ def test_a_manifest_of_ours_that_is_beyond_recognition_is_damaged(tmp_path):
         (tmp_path / NAME).write_bytes(text)
         with pytest.raises(UsageError, match="is damaged; the state in this folder cannot be trusted"):
             StateFolder(tmp_path).read_manifest()
+
+
+def test_a_key_that_comes_twice_makes_a_file_say_two_things(tmp_path):
+    """Readers differ in which one they take, and a checksum over what was read does not tell."""
+    assert loads('{"a": {"b": 1}, "c": [{"b": 1}, {"b": 2}]}') == {"a": {"b": 1}, "c": [{"b": 1}, {"b": 2}]}
+    for text in ('{"a": 1, "a": 1}', '{"c": [{"b": 1, "b": 2}]}'):
+        with pytest.raises(ValueError, match="a key comes twice"):
+            loads(text)
+    text = Manifest({}, {"step": 4}).encode()
+    assert Manifest.decode(text, tmp_path).facts == {"step": 4}
+    with pytest.raises(UsageError, match="is damaged; the state in this folder cannot be trusted"):
+        Manifest.decode(text.replace(b'"step": 4', b'"step": 5, "step": 4'), tmp_path)
 
 
 def test_load_weights_names_a_distributed_checkpoint(tmp_path):

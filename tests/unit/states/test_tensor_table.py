@@ -48,6 +48,7 @@ def test_any_bytes_are_a_table_or_one_sentence(tmp_path_factory, junk, at):
                b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
                b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}',
                b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
+               b'{"a": {"dtype": "U8", "shape": [4], "shape": [4], "data_offsets": [0, 4]}}',
                b'{"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 4]}}',
                b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}',
                (b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},'
@@ -58,10 +59,10 @@ def test_any_bytes_are_a_table_or_one_sentence(tmp_path_factory, junk, at):
 def test_a_header_that_lies_is_refused(tmp_path, header):
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(UsageError, match="has no header of a safetensors file"):
+    with pytest.raises(UsageError, match="has no sound header of a safetensors file"):
         read_table(path)
     path.write_bytes((1 << 40).to_bytes(8, "little") + header)  # nothing of that size is allocated
-    with pytest.raises(UsageError, match="has no header of a safetensors file"):
+    with pytest.raises(UsageError, match="has no sound header of a safetensors file"):
         read_table(path)
 
 

@@ -95,8 +95,10 @@ class Worlds:
             supervisor = Supervisor(
                 request, folder, self.nursery, self.losses, observer, store, self.began_ns, self.signals, history
             )
-            ending = supervisor.run()
-        remove_copies(folder)
+            try:
+                ending = supervisor.run()
+            finally:
+                remove_copies(folder)
         observer.last_words()
         place = request.saving.folder if request.saving is not None else observer.decided().get("states")
         newest = newest_step(Path(place)) if place else None

@@ -7,7 +7,6 @@ run has; what does not fit in kind or shape is refused by its path while the mod
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import OptimizerPlan, parameter_names
 from lockstep.checkpoint.saved_counters import wrong_counters
 from lockstep.checkpoint.tensor_file import CODES, TensorFile
+from lockstep.checkpoint.unique_json import loads
 from lockstep.checkpoint.weights_keys import Wanted, differences, fit_of
 from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import SavedStream
@@ -77,7 +77,7 @@ class LoadPlan:
 
     def __init__(self, run: RunState, place: Path, manifest: Manifest, objects: Mapping[str, Any]) -> None:
         self._run, self.place, self._manifest = run, place, manifest
-        text = json.loads(read_regular(self._file(DOCUMENTS), follow=False))
+        text = loads(read_regular(self._file(DOCUMENTS), follow=False))
         self._documents, self._entries = text["documents"], text["entries"]
         self._others = TensorFile(self._file(OTHER_TENSORS))
         self._used: set[str] = set(OWN)

@@ -142,8 +142,8 @@ def _save_by_itself(run: RunState, saving: Saving | None) -> None:
 def _checks(environment: RankEnvironment, said: str | None) -> int | None:
     """After how many steps ranks compare; None if nobody says."""
     told = environment.settings.check_every if environment.settings is not None else ""
-    words = told or said
-    return parse_checks(words) if words is not None else None
+    mine = parse_checks(said) if said is not None else None
+    return parse_checks(told) if told else mine
 
 
 def _keep_snapshots(run: RunState) -> None:

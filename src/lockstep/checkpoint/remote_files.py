@@ -190,7 +190,8 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
 
 def reason_of(error: Exception) -> str:
     """What a driver says, in one line without credentials."""
-    lines = str(error).strip().splitlines() or [""]
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error  # the URL is named anyway
+    lines = str(said).strip().splitlines() or [""]
     text = re.sub(r"\?[^\s\"']+", "?…", re.sub(r"://[^/\s@]+@", "://…@", lines[0]))
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) >= 8:

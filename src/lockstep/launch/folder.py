@@ -76,6 +76,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             write_private(folder.log(rank), "")
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
+        shutil.rmtree(request.run_folder, ignore_errors=True)  # it was empty, or was not there
         raise WorldError(f"The run folder {request.run_folder} cannot be created: {error.strerror}.") from None
     return folder
 

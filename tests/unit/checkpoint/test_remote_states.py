@@ -350,6 +350,10 @@ def test_no_message_has_a_credential(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush-hush")
     said = reason_of(OSError("no access to ftp://me:word@host/a?X-Amz-Signature=abcd with hush-hush-hush\nsecond line"))
     assert said == "no access to ftp://…@host/a?… with … (OSError)"
+    assert (
+        reason_of(OSError(28, "No space left on device", "/here", None, "/there"))
+        == "No space left on device (OSError)"
+    )
 
 
 REFUSED = {

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError
+from lockstep.errors import UsageError, WorldError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
-from lockstep.launch.folder import remove_copies, reserve_run_folder
+from lockstep.launch.folder import make_run_folder, remove_copies, reserve_run_folder
 from lockstep.launch.request import LaunchRequest
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block
 from lockstep.launch.screen.progress import Progress, Snapshot, duration, progress_line
@@ -196,6 +196,13 @@ def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
         (tmp_path / name / ("states" if name == "exp1" else "logs")).mkdir(parents=True)
         with pytest.raises(UsageError, match=f"A run named {name} already exists .*{fix}$"):
             reserve_run_folder(tmp_path, name, "train.py", now)
+
+
+def test_nothing_is_left_of_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "plan", tmp_path / "missing" / "plan.json")  # the last thing that is made
+    with pytest.raises(WorldError, match="cannot be created: No such file or directory"):
+        make_run_folder(replace(REQUEST, run_folder=tmp_path / "runs" / "a"))
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_copies_that_killed_ranks_left_are_removed(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:
     kept = newest_kept(Path(request.snapshots.folder)) if request.snapshots is not None else None
     if kept is not None and (saved is None or kept > saved):
         return Whence(kept, in_memory=True)
+    if not why and request.snapshots is not None and request.snapshots.steps:
+        why = "the first one was not written yet"  # it was asked for, and the writer has to start first
     return Whence(saved, why=why)
 
 

@@ -255,6 +255,8 @@ NB_MODULE(_native, module) {
       .def_prop_ro("descriptor", &Memory::descriptor);
   module.def("unlink_name", &unlink_name, nb::arg("name"));
   module.def("random_name", &random_name);
+  module.def(
+      "note_waits_at", [](Address note) { note_waits_at(reinterpret_cast<WaitNote*>(note)); }, nb::arg("address"));
 
   nb::class_<PrivateView>(module, "PrivateView")
       .def_prop_ro("address", [](const PrivateView& view) { return reinterpret_cast<Address>(view.data()); })

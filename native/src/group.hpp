@@ -13,6 +13,7 @@
 #include "memory.hpp"
 #include "messages.hpp"
 #include "operation.hpp"
+#include "wait_note.hpp"
 
 namespace lockstep {
 
@@ -174,6 +175,7 @@ class Group {
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
+  void note(NotedWait& noted, const Pending& pending, const Awaited& awaited) const;
   struct Limit {
     Clock::time_point deadline = Clock::time_point::max();
     Nanoseconds patience{};  // that made it

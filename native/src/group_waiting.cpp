@@ -1,7 +1,9 @@
 // How a rank waits: it moves what can be moved, spins a little, sleeps, and looks around now and then.
 #include <sched.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "busy_groups.hpp"
 #include "group.hpp"
@@ -35,6 +37,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
   check_process();
   auto deadline = Clock::time_point::max(), last_look = deadline;
   bool has_looked = false;  // since the group is broken
+  std::optional<NotedWait> noted;
   try {
     while (true) {
       Awaited awaited;
@@ -48,6 +51,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
       if (awaited.nothing) continue;
       if (deadline == Clock::time_point::max()) {
         last_look = Clock::now();
+        noted.emplace(last_look.time_since_epoch().count());
         deadline =
             patience > std::chrono::hours(24 * 365) ? Clock::time_point::max() - Nanoseconds(1) : last_look + patience;
       }
@@ -62,6 +66,7 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
       if (!is_broken && Clock::now() - last_look < look_interval) continue;
       settings_.while_waiting();
       look_around(pending, awaited, {deadline, patience});
+      note(*noted, pending, awaited);
       last_look = Clock::now();
     }
   } catch (const GroupError&) {
@@ -72,6 +77,20 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
                   "Rank " + settings_.name_of(rank_) + " was interrupted in the middle of an exchange.");
     throw;
   }
+}
+
+// Says for whom this rank waits; only waits that are long enough to be looked around in come here.
+void Group::note(NotedWait& noted, const Pending& pending, const Awaited& awaited) const {
+  std::vector<std::size_t> behind;
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    const bool is_behind = awaited.word != nullptr
+                               ? !has_reached(word(awaited.condition.counter, peer).value.load(), awaited.target)
+                               : awaited.message_peer == peer || awaited.message_peer == world_size();
+    if (is_behind && peer != rank_) behind.push_back(settings_.names.empty() ? peer : settings_.names.at(peer));
+  }
+  if (!noted.is_new()) return noted.tell(behind);
+  const auto* message = dynamic_cast<const Message*>(&pending);
+  noted.tell(behind, message != nullptr ? text_of(*message) : text_of(static_cast<const Operation&>(pending)));
 }
 
 Group::Awaited Group::what_to_wait_for(const Pending& pending) const {

@@ -34,7 +34,7 @@ from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import BACKENDS, check_backend
 from lockstep.launch.launcher import launch
 from lockstep.launch.legacy_local_rank import local_rank_option, source_of
-from lockstep.launch.request import LaunchRequest, OnDamage, OnFailure, Recovery, Verbosity
+from lockstep.launch.request import LaunchRequest, OnDamage, OnFailure, OnStall, Recovery, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
@@ -121,6 +121,21 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
     type=click.Choice([choice.value for choice in OnDamage]),
     default=OnDamage.RESTART.value,
     help="When ranks no longer hold the same bits: all start again, or stop.",
+)
+@click.option(
+    "--on-stall",
+    "--on_stall",
+    type=click.Choice([choice.value for choice in OnStall]),
+    default=OnStall.REPORT.value,
+    help="When a rank that others wait for does not move: say so, replace it, or stop.",
+)
+@click.option(
+    "--stall-after",
+    "--stall_after",
+    type=float,
+    default=None,
+    metavar="SECONDS",
+    help="How long a rank may be waited for. [default: by what it does, at least 5]",
 )
 @click.option(
     "--check-every",
@@ -244,6 +259,8 @@ OWN_OPTIONS = (
         "grace",
         "on_failure",
         "on_damage",
+        "on_stall",
+        "stall_after",
         "check_every",
         "max_restarts",
         "snapshots",
@@ -283,7 +300,11 @@ def recovery_from(own: dict[str, Any], form: Form) -> Recovery:
         parse_checks(own["check_every"], "--check-every ")
     keeping = Keeping.parse(own["snapshots"])
     _check_restarts(OnFailure(on_failure), max_restarts, keeping)
-    return Recovery(OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), keeping)
+    on_stall = OnStall(own["on_stall"])
+    _check_stalls(on_stall, own["stall_after"], OnFailure(on_failure), max_restarts)
+    return Recovery(
+        OnFailure(on_failure), max_restarts, OnDamage(own["on_damage"]), on_stall, own["stall_after"], keeping
+    )
 
 
 def _check_restarts(on_failure: OnFailure, max_restarts: int | None, keeping: Keeping) -> None:
@@ -298,6 +319,20 @@ def _check_restarts(on_failure: OnFailure, max_restarts: int | None, keeping: Ke
         none = "--on-failure stop" if stops else "--max-restarts 0"
         problem = f"--snapshots {keeping.steps}steps is for restarts, and {none} allows none."
         raise UsageError(problem, "Leave one of them out.")
+
+
+def _check_stalls(
+    on_stall: OnStall, stall_after_s: float | None, on_failure: OnFailure, max_restarts: int | None
+) -> None:
+    """Raise `UsageError` for a limit that is none, and where a stalled rank can be replaced by none."""
+    if stall_after_s is not None and not 0 < stall_after_s < float("inf"):
+        raise UsageError(
+            f"--stall-after must be a number of seconds above 0, but is {stall_after_s:g}.",
+            "Leave it out for limits that fit what each rank does.",
+        )
+    if on_stall is OnStall.REPLACE and (on_failure is OnFailure.STOP or max_restarts == 0):
+        none = "--on-failure stop" if on_failure is OnFailure.STOP else "--max-restarts 0"
+        raise UsageError(f"--on-stall replace needs restarts, and {none} allows none.", "Leave one of them out.")
 
 
 def check_saving(name: str | None, save_every: str | None, keep: int | None, states: str | None = None) -> None:

@@ -41,6 +41,8 @@ class FailureKind(StrEnum):
     """A process that loads samples was killed: the machine's doing."""
     DAMAGE = "damage"
     """Other bits than on the other ranks: the machine's doing, or the script's."""
+    STALL = "stall"
+    """Others waited for the rank too long, so the launcher ended it."""
     PEER = "peer"
     """A consequence of another rank's end."""
 

@@ -4,7 +4,8 @@ The page cache keeps what a killed process wrote, so the launcher reads the last
 record costs well under a microsecond besides the clock (`tests/unit/journal/test_journal.py` prints it); nothing is
 flushed to the disk on purpose.
 
-Layout: header (4 KiB: magic, capacity, rank, pid, asking, reached, gauges, losses, note), 255 texts of 128 bytes, records of 64 bytes.
+Layout: header (8 KiB: magic, capacity, rank, pid, asking, reached, gauges, losses, note; waiting), 255 texts of 128
+bytes, records of 64 bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.journal import gauges as gauge_format
+from lockstep.journal import waiting as waiting_format
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import FORMAT, Phase, Record
+from lockstep.journal.waiting import Waiting
 from lockstep.visible import visible
 
-MAGIC = b"lkstpJ01"
+MAGIC = b"lkstpJ02"
 HEADER = struct.Struct("<8sIIIIQ")
 """magic, capacity, rank, pid, number of texts, last sequence."""
 PID_OFFSET, TEXTS_OFFSET, LAST_OFFSET = 16, 20, 24
@@ -32,7 +35,9 @@ REACHED_OFFSET = 96
 """One number (`lockstep.journal.reached`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
-TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 4096, 128, 255
+WAITING_OFFSET = 4096
+"""What the rank waits for (`lockstep.journal.waiting`)."""
+TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 8192, 128, 255
 RECORDS = TEXT_TABLE + (MAX_TEXTS + 1) * TEXT_BYTES
 CAPACITY = 1024
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -65,8 +70,6 @@ class JournalWriter:
         self._capacity: int = HEADER.unpack_from(self._ring)[1]
         self._sequence: int = HEADER.unpack_from(self._ring)[5]
         self._texts = {_text(self._ring, number): number for number in range(HEADER.unpack_from(self._ring)[4] + 1)}
-        self._gauges_version = 0
-        self._note_version = 0
         self._lost = _lost(self._ring)
         _U32.pack_into(self._ring, PID_OFFSET, os.getpid())
 
@@ -99,21 +102,21 @@ class JournalWriter:
 
     def gauges(self, values: Gauges) -> None:
         """Replace the gauges."""
-        self._gauges_version = _publish(self._ring, GAUGES_OFFSET, self._gauges_version, gauge_format.pack(values))
+        publish(self._ring, GAUGES_OFFSET, gauge_format.pack(values))
 
     def note(self, values: dict[str, Any]) -> None:
         """Replace the note: a small JSON object for people, such as the last values of `run.log`; drop one too long."""
         text = json.dumps(values).encode()
         if len(text) + 4 <= NOTE_BYTES:
             data = _U32.pack(len(text)) + text
-            self._note_version = _publish(self._ring, NOTE_OFFSET, self._note_version, data)
+            publish(self._ring, NOTE_OFFSET, data)
 
     def lost(self, sentence: str) -> None:
         """Tell the launcher that something could not be written; the ring has room for it, however full the disk is."""
         if (sentence := visible(sentence)) not in self._lost:
             self._lost.append(sentence)
             text = "\n".join(self._lost).encode()[: LOST_BYTES - 4]
-            _publish(self._ring, LOST_OFFSET, 2 * len(self._lost), _U32.pack(len(text)) + text)
+            publish(self._ring, LOST_OFFSET, _U32.pack(len(text)) + text)
 
     def _intern(self, text: str) -> int:
         number = len(self._texts)
@@ -162,6 +165,11 @@ class JournalReader:
         note: dict[str, Any] = json.loads(data[4 : 4 + size]) if size else {}
         return note
 
+    def waiting(self) -> Waiting | None:
+        """What the rank waits for; None when it does not."""
+        waiting = waiting_format.unpack(_consistent(self._ring, WAITING_OFFSET, waiting_format.FORMAT.size))
+        return waiting if waiting.since_ns else None
+
     def lost(self) -> list[str]:
         """What could not be written, one sentence each."""
         return _lost(self._ring)
@@ -188,16 +196,16 @@ def _lost(ring: mmap.mmap) -> list[str]:
     return data[4 : 4 + _U32.unpack_from(data)[0]].decode(errors="replace").split("\n")
 
 
-def _publish(ring: mmap.mmap, offset: int, version: int, data: bytes) -> int:
-    """Write `data` after a version number that is odd while writing; return the new version."""
-    _U64.pack_into(ring, offset, version + 1)
+def publish(ring: mmap.mmap, offset: int, data: bytes) -> None:
+    """Write `data` after a version number that is odd while it is written."""
+    version: int = _U64.unpack_from(ring, offset)[0] | 1
+    _U64.pack_into(ring, offset, version)
     ring[offset + 8 : offset + 8 + len(data)] = data
-    _U64.pack_into(ring, offset, version + 2)
-    return version + 2
+    _U64.pack_into(ring, offset, version + 1)
 
 
 def _consistent(ring: mmap.mmap, offset: int, size: int) -> bytes:
-    """Read the data of `_publish`; after 100 tries take what a writer that died in the middle left."""
+    """Read the data of `publish`; after 100 tries take what a writer that died in the middle left."""
     data = ring[offset + 8 : offset + 8 + size]
     for _ in range(100):
         before: int = _U64.unpack_from(ring, offset)[0]

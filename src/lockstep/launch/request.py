@@ -46,6 +46,16 @@ class OnDamage(StrEnum):
     STOP = "stop"
 
 
+class OnStall(StrEnum):
+    """What happens when a rank holds others up that does not move."""
+
+    REPORT = "report"
+    """The launcher says so, and waits on."""
+    REPLACE = "replace"
+    """The rank is killed, and then replaced as any other that is killed."""
+    STOP = "stop"
+
+
 @dataclass(frozen=True)
 class Recovery:
     """What `lockstep.launch.recovery` may do."""
@@ -54,6 +64,9 @@ class Recovery:
     max_restarts: int | None = None
     """How often ranks may start again; None: as the script is (`recovery.most_restarts`)."""
     on_damage: OnDamage = OnDamage.RESTART
+    on_stall: OnStall = OnStall.REPORT
+    stall_after_s: float | None = None
+    """How long others may wait for a rank; None: what is too long for what it does (`lockstep.diagnosis.stalls`)."""
     keeping: Keeping = field(default_factory=Keeping)
     """How often the run keeps a snapshot in memory, if it may start again."""
 

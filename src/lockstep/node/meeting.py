@@ -18,6 +18,7 @@ import torch
 from torch.distributed import DistStoreError
 
 from lockstep.errors import PeerLost, UsageError, WorldError
+from lockstep.journal.waiting_note import noted_at, waits
 from lockstep.node.native import compiled, why_not
 from lockstep.node.process import RankProcess, objection
 from lockstep.node.sites import judge, sites
@@ -108,6 +109,8 @@ def meet(
     if mistake := objection(places):
         raise mistake
     alike = len({place.process_names for place in places}) == 1
+    if note := noted_at():
+        compiled.note_waits_at(note)
     problems = []
     for named in (False, True) if alike else (True,):
         control, problem = _share(store, rank, names, known, named=named)
@@ -165,9 +168,10 @@ def _heard(store: Store, key: str, name: int, known: Mapping[int, RankProcess], 
         WorldError: when it is late; torch's own error would only name a key.
     """
     try:
-        if name in known and known[name].process != here.process:
-            _await(store, key, name, known[name], here)
-        return store.get(key)
+        with waits(f"the meeting of a group with rank {name}", [name]):
+            if name in known and known[name].process != here.process:
+                _await(store, key, name, known[name], here)
+            return store.get(key)
     except RuntimeError as error:
         raise WorldError(
             f"Rank {name} never joined the group: {str(error).partition(chr(10))[0]}. "

@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.handover.environment import decode_place
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
+from lockstep.journal.waiting_note import waits
 from lockstep.node.native import compiled, why_not
 from lockstep.node.trial import trouble_of
 
@@ -57,7 +58,9 @@ class SharedStore(Store):
             DistStoreError: after `timeout`, by default the store's own; it names the missing keys.
         """
         patience: dt.timedelta = self.timeout if timeout is None else timeout  # type: ignore[attr-defined]
-        if not self._table.wait(keys, patience.total_seconds()):
+        with waits(f"the store's {', '.join(keys)}"):
+            came = self._table.wait(keys, patience.total_seconds())
+        if not came:
             missing = [key for key in keys if not self._table.has_all([key])]
             raise DistStoreError(
                 f"wait timeout after {patience.total_seconds() * 1000:.0f}ms, keys: {', '.join(missing or keys)}"

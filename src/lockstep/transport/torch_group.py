@@ -10,7 +10,8 @@ are the same, because the sum is element by element.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.errors import PeerLost
+from lockstep.journal.waiting_note import waits
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
 from lockstep.transport.alone import AloneTransport
@@ -37,11 +39,19 @@ PATIENCE = dt.timedelta(days=7)
 _all_gather_flat: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def _wait(work: Any) -> None:
+@contextmanager
+def _waits(what: str, ranks: Iterable[int] = ()) -> Iterator[None]:
+    """Note for which ranks this one waits, as long as it does; a failure there means that one is gone."""
     try:
-        work.wait()
+        with waits(what, ranks):
+            yield
     except RuntimeError as error:
         raise PeerLost(LEFT) from error
+
+
+def _wait(work: Any) -> None:
+    with _waits("the exchange of gradients"):
+        work.wait()
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -90,10 +100,8 @@ class GroupTransport(Transport):
         return _SlicedSum(self, partials, subtrees, out)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        try:
+        with _waits("broadcast", [self._ranks[source]]):
             dist.broadcast(_bytes(tensor), self._ranks[source], group=self._group_of(tensor))
-        except RuntimeError as error:
-            raise PeerLost(LEFT) from error
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         everyone = tensor.new_empty((self.world_size, *tensor.shape))
@@ -108,20 +116,16 @@ class GroupTransport(Transport):
         return type(self)(self._device, whole)
 
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
-        try:
+        with _waits("send", [self._ranks[destination]]):
             sent: Sent | None = dist.isend(
                 _bytes(data), self._ranks[destination], self._group_of(data), FIRST_OWN_TAG + tag
             )
-        except RuntimeError as error:
-            raise PeerLost(LEFT) from error
         assert sent is not None
         return sent
 
     def receive(self, out: Tensor, source: int, tag: int) -> None:
-        try:
+        with _waits("receive", [self._ranks[source]]):
             dist.recv(_bytes(out), self._ranks[source], self._group_of(out), FIRST_OWN_TAG + tag)
-        except RuntimeError as error:
-            raise PeerLost(LEFT) from error
 
     def close(self) -> None:
         if dist.is_initialized():
@@ -155,10 +159,8 @@ class GroupTransport(Transport):
         return group
 
     def _gather(self, out: Tensor, data: Tensor, group: dist.ProcessGroup | None) -> None:
-        try:
+        with _waits("all_gather", set(self._ranks) - {self._ranks[self.rank]}):
             _all_gather_flat(out, data, group=group)
-        except RuntimeError as error:
-            raise PeerLost(LEFT) from error
 
 
 class _GatheredSum(Pending):

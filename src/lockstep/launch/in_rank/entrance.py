@@ -30,6 +30,7 @@ from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, write_failure
 from lockstep.journal.news import Event, News
+from lockstep.journal.waiting_note import note_waits
 from lockstep.launch.guards.backend_guard import guard_backends
 from lockstep.launch.guards.device_guard import guard_devices
 from lockstep.launch.guards.meeting_guard import Launcher, guard_meetings
@@ -60,7 +61,9 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     apply_variables({**order.variables, **encode_place(MeetingPlace(table, port, InheritedFile.at(news)))})
     if "torch" in sys.modules:
         remember(os.environ)
-    log = os.open(RunFolder(Path(order.run_folder)).log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    folder = RunFolder(Path(order.run_folder))
+    note_waits(folder.journal(order.rank))
+    log = os.open(folder.log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
     if order.said:
         hide([said.encode("latin-1") for said in order.said])

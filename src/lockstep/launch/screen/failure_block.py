@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.diagnosis.words import PHASES, ranks_text
 from lockstep.errors import DIFFERENT_BITS, mistake_text
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
-from lockstep.launch.screen.report import ranks_text
 from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.machine.ending_signals import signal_name
 from lockstep.visible import visible
@@ -18,18 +18,6 @@ from lockstep.visible import visible
 INDENT = "  "
 MAX_STACK_BYTES = 1 << 16
 _NOT_THE_SCRIPT = (str(Path(__file__).parents[1]), "<frozen runpy>", "Extension modules:")
-_PHASES = {
-    Phase.START: "starting up",
-    Phase.SCRIPT: "in the script",
-    Phase.DATA: "waiting for samples",
-    Phase.COMPUTE: "forward and backward",
-    Phase.EXCHANGE: "exchange",
-    Phase.UPDATE: "optimizer",
-    Phase.EVALUATE: "evaluation",
-    Phase.PAUSED: "breakpoint()",
-}
-
-
 _DETAILED = (Phase.COMPUTE, Phase.EXCHANGE)
 """Phases whose operation says more: which lane, which exchange."""
 
@@ -57,6 +45,8 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     doing = last_work(evidence.tail)
     if end.failure is not None and end.failure.kind is FailureKind.DAMAGE:
         return _damage(end.failure, doing, evidence)
+    if end.failure is not None and end.failure.kind is FailureKind.STALL:
+        return "\n".join(map(visible, [f"FAILED    {end.failure.error}", f"{INDENT}log: {evidence.log}"]))
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
     lines = [f"FAILED    {headline}"]
@@ -94,7 +84,7 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
         parts.append(f"step {doing.step}")
     if doing is not None and doing.phase is not Phase.START:
         detail = doing.operation if doing.phase in _DETAILED else ""
-        parts.append(f"{_PHASES[doing.phase]} {detail}".rstrip())
+        parts.append(f"{PHASES[doing.phase]} {detail}".rstrip())
     return f"{', '.join(parts)}: {_what(end)}"
 
 

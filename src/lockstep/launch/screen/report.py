@@ -245,11 +245,3 @@ def _count(number: int | None, noun: str) -> str:
 def rank_lines(pids: Mapping[int, int], logs: Mapping[int, Path]) -> list[Line]:
     """With -v: each rank's process and log."""
     return [Line(f"rank {rank}", f"pid {pids[rank]}, log {logs[rank]}") for rank in sorted(pids)]
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 1, 2 and 3`."""
-    numbers = [str(rank) for rank in ranks]
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

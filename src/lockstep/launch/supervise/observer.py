@@ -106,6 +106,11 @@ class Observer:
             self._saying.line(numerics_line(decided))
 
     @property
+    def journals(self) -> Mapping[int, JournalReader]:
+        """Of all ranks."""
+        return dict(enumerate(self._journals))
+
+    @property
     def paused(self) -> bool:
         """Whether rank 0 is at a debugger's prompt."""
         last = self._journals[0].last()

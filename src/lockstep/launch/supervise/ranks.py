@@ -47,6 +47,11 @@ class Ranks:
         return {number: rank.pid for number, rank in self._all.items() if rank.pid}
 
     @property
+    def running_pids(self) -> dict[int, int]:
+        """The process of each rank that has one and has not ended."""
+        return {number: rank.pid for number, rank in self._all.items() if rank.pid and rank.end is None}
+
+    @property
     def running(self) -> frozenset[int]:
         """Those that have not ended."""
         return frozenset(number for number, rank in self._all.items() if rank.end is None)

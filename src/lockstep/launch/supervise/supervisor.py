@@ -36,6 +36,7 @@ from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
+from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.verdict import RankEnd
 
@@ -104,6 +105,9 @@ class Supervisor:
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
         self._interruption = Interruption(self.request, self.folder, self.saying)
+        self._stalls = Stalls(
+            str(self.request.script or ""), self.saying, self.request.recovery, self._kill, self._stop_stalled
+        )
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -115,6 +119,7 @@ class Supervisor:
             self._sweep()
         finally:
             self._streams.end()
+            self._stalls.end()
             self._replacements.clean_up()
             self._selector.close()
             os.close(self._news)
@@ -141,6 +146,8 @@ class Supervisor:
             self._send_due(now)
             if now >= look_at:
                 self.observer.look(now)
+                if self._may_replace():
+                    self._stalls.look(self.observer.journals, self._ranks.running_pids)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))
@@ -280,6 +287,14 @@ class Supervisor:
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     # Stopping
+
+    def _kill(self, number: int) -> None:
+        """End a rank without taking note of it, as if somebody else had."""
+        self._orders.signal(signal.SIGKILL, frozenset({number}))
+
+    def _stop_stalled(self, failure: Failure) -> None:
+        self._ranks.reported(failure.rank, failure)
+        self._stop_for(failure.rank, failure.kind)
 
     def _send_due(self, now: float) -> None:
         ready, self._plan = stopping.due(self._plan, now)

@@ -1,0 +1,108 @@
+"""The Python stack of a process, as another process sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py")
+BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """`dataset.py:41 in __getitem__`."""
+        place = f"{Path(self.file).name}:{self.line}"
+        return place if self.function == "<module>" else f"{place} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """The stack of one thread."""
+
+    number: int
+    """The system's number; of the first thread that of the process."""
+    name: str
+    holds_gil: bool
+    frames: tuple[Frame, ...]
+    """The innermost first."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Of all threads of a process, the first one first."""
+
+    process: int
+    threads: tuple[Thread, ...]
+
+    @property
+    def main(self) -> tuple[Frame, ...]:
+        """The first thread's, the innermost frame first; empty when it could not be read."""
+        return self.threads[0].frames if self.threads else ()
+
+    def in_script(self, script: str) -> Frame | None:
+        """The innermost call in the folder of `script`, else in anything that is neither Python's nor a package's."""
+        folder = str(Path(script).resolve().parent) if script else ""
+        own = [frame for frame in self.main if folder and frame.file.startswith(folder + "/")]
+        own = own or [frame for frame in self.main if not _is_library(frame.file)]
+        return own[0] if own else None
+
+
+def _is_library(file: str) -> bool:
+    parts = Path(file).parts
+    return (
+        file.startswith("<")
+        or "site-packages" in parts
+        or "dist-packages" in parts
+        or "lockstep" in parts
+        or (any(part.startswith("python3") for part in parts))
+    )
+
+
+def collective(frames: Sequence[Frame]) -> str:
+    """The function of torch.distributed that a stack is in, the outermost; empty if it is in none."""
+    inside = [frame.function for frame in frames if frame.file.endswith(COLLECTIVES) and not _is_wrapper(frame)]
+    return inside[-1] if inside else ""
+
+
+def _is_wrapper(frame: Frame) -> bool:
+    return frame.function == "wrapper"
+
+
+def is_in_backward(frames: Sequence[Frame]) -> bool:
+    """Whether it is in the backward pass, where DDP exchanges without a Python frame."""
+    file, function = BACKWARD
+    return bool(frames) and frames[0].file.endswith(file) and frames[0].function == function
+
+
+def read_dump(text: str, process: int) -> Stack:
+    """The stack in py-spy's JSON.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    try:
+        told: list[dict[str, Any]] = json.loads(text)
+        threads = [
+            Thread(
+                int(one.get("os_thread_id") or 0),
+                str(one.get("thread_name") or ""),
+                bool(one.get("owns_gil")),
+                tuple(Frame(str(each["name"]), str(each["filename"]), int(each["line"])) for each in one["frames"]),
+            )
+            for one in told
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no stacks: {error}") from None
+    return Stack(process, tuple(sorted(threads, key=lambda thread: (thread.number != process, thread.number))))

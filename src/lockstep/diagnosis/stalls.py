@@ -1,0 +1,151 @@
+"""Whether ranks that wait for others wait too long, and what to say about it.
+
+A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIMES` times what it usually needs for what it
+does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
+evaluation on one rank, a first step that compiles. With a limit of the person's own (--stall-after) it is stalled from
+there on, whether it moves or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.diagnosis.culprits import Holdup, holdups
+from lockstep.diagnosis.movement import Movement, movement
+from lockstep.diagnosis.scene import Life, RankScene
+from lockstep.diagnosis.stack import Frame
+from lockstep.diagnosis.words import phase_text, ranks_text
+from lockstep.journal.record import Phase
+
+SHORTEST_S = 5.0
+TIMES = 8
+LOOK_S = 3.0
+"""How long before its limit a rank is looked at."""
+
+
+class Standing(StrEnum):
+    """How a rank stands that others wait for."""
+
+    SUSPECTED = "suspected"
+    """Too early to tell; it should be looked at."""
+    SLOW = "slow"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """About ranks that hold others up."""
+
+    standing: Standing
+    holdup: Holdup
+    suspects: frozenset[int]
+    """Those of the culprits of which it holds; in a circle all."""
+
+
+def judge(scenes: Sequence[RankScene], stall_after_s: float | None = None) -> list[Judgement]:
+    """Judge the ranks for which others wait; those that may take their time are left out.
+
+    Args:
+        scenes: rank r is at index r.
+        stall_after_s: how long they may be waited for, if a person said so.
+    """
+    if any(scene.doing is not None and scene.doing.phase is Phase.PAUSED for scene in scenes):
+        return []
+    judgements = []
+    for holdup in holdups(scenes):
+        standings = {rank: _standing(scenes[rank], holdup, stall_after_s) for rank in holdup.culprits}
+        judgements += [
+            Judgement(standing, holdup, suspects)
+            for standing in (Standing.STALLED, Standing.SLOW, Standing.SUSPECTED)
+            if (suspects := frozenset(rank for rank, found in standings.items() if found is standing))
+        ]
+    return judgements
+
+
+def limit_s(scene: RankScene, stall_after_s: float | None) -> float:
+    """How long others may wait for a rank, from what it usually needs for what it does."""
+    if stall_after_s is not None:
+        return stall_after_s
+    usual_s = scene.doing.usual_s if scene.doing is not None else None
+    return max(SHORTEST_S, TIMES * (usual_s or 0.0))
+
+
+def _standing(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> Standing | None:
+    limit = limit_s(scene, stall_after_s)
+    if holdup.is_circle:  # nothing in it can come to an end
+        return Standing.STALLED if holdup.waited_s >= min(limit, SHORTEST_S) else None
+    if holdup.waited_s < limit:
+        return Standing.SUSPECTED if holdup.waited_s >= limit - LOOK_S else None
+    if stall_after_s is not None or scene.life is Life.STOPPED:
+        return Standing.STALLED
+    if scene.doing is not None and scene.doing.lasts_s < SHORTEST_S:  # it comes from one thing to the next
+        return Standing.SLOW
+    moved = movement(scene.samples)
+    if moved is None:
+        return Standing.SUSPECTED
+    return Standing.SLOW if moved.moves else Standing.STALLED
+
+
+# What to say
+
+
+def sentence(judgement: Judgement, scenes: Sequence[RankScene], lines: Mapping[int, Frame | None]) -> str:
+    """`62 s: rank 3 has not reached all_reduce(sum) of [4] float32 (train.py:88); ranks 0-2 wait for it; rank 3 is ...`.
+
+    Args:
+        judgement: that a rank is slow or stalled.
+        scenes: rank r is at index r.
+        lines: where each of the suspects is in the script, as its stack says.
+    """
+    holdup = judgement.holdup
+    seconds = f"{holdup.waited_s:.0f} s"
+    if holdup.is_circle:
+        each = "; ".join(_wait_text(scenes[rank], holdup) for rank in sorted(holdup.culprits))
+        others = holdup.waiting - holdup.culprits
+        return f"{seconds}: ranks wait for each other: {each}{f'; {ranks_text(others)} for them' if others else ''}"
+    first = max(holdup.waiting, key=lambda rank: wait.lasts_s if (wait := scenes[rank].wait) is not None else 0.0)
+    one = len(judgement.suspects) == 1
+    missing = f"{ranks_text(judgement.suspects)} {'has' if one else 'have'} not reached {_what(scenes[first])}"
+    waiting = (
+        f"{ranks_text(holdup.waiting)} {'waits' if len(holdup.waiting) == 1 else 'wait'} for {'it' if one else 'them'}"
+    )
+    there = "; ".join(_where(scenes[rank], lines.get(rank)) for rank in sorted(judgement.suspects))
+    return f"{seconds}: {missing}; {waiting}; {there}"
+
+
+def _what(scene: RankScene) -> str:
+    """What a rank is in that waits: in the words of its step, where it is in one."""
+    wait, doing = scene.wait, scene.doing
+    assert wait is not None
+    if doing is None or doing.phase is not Phase.EXCHANGE:
+        return wait.what
+    place = wait.what[wait.what.rfind(" (") :] if wait.what.endswith(")") else ""
+    return f"the exchange of {doing.operation} of step {doing.step}{place}"
+
+
+def _wait_text(scene: RankScene, holdup: Holdup) -> str:
+    wait = scene.wait
+    assert wait is not None
+    behind = wait.behind & holdup.culprits
+    return f"rank {scene.rank} for {ranks_text(behind) if wait.behind else 'others'} in {_what(scene)}"
+
+
+def _where(scene: RankScene, line: Frame | None) -> str:
+    """Where a suspect is, and what it does there."""
+    doing = scene.doing
+    place = line.text if line is not None else doing.place if doing is not None else ""
+    parts = [f"rank {scene.rank} is"]
+    if scene.life is Life.STOPPED:
+        parts.append("stopped by a signal (SIGCONT lets it go on)" + (", it was" if place else ""))
+    parts.append(f"at {place}" if place else "somewhere in its script")
+    if doing is not None:
+        parts.append(f"({phase_text(doing.phase, doing.step)}, for {doing.lasts_s:.0f} s)")
+    if moved := movement(scene.samples):
+        parts.append(_used(moved))
+    return " ".join(parts)
+
+
+def _used(moved: Movement) -> str:
+    return f"and uses {moved.cores:.1f} cores" if moved.cores >= 0.05 else "and uses no processor time"

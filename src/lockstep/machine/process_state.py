@@ -1,0 +1,50 @@
+"""What the kernel tells about another process: its state, its processor time, what it read and wrote."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.machine.leftovers import PROC, descendants
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One process."""
+
+    letter: str
+    """As `ps` shows it: R, S, D, T (stopped), t (a debugger has it), Z."""
+    processor_s: float
+    """Since it began."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it."""
+        return self.letter in {"T", "t"}
+
+
+def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
+    """The state of a process; None when there is none of this number."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return ProcessState(fields[0], (int(fields[11]) + int(fields[12])) * TICK_S)
+    return None
+
+
+def processor_s_below(pid: int, proc: Path = PROC) -> float:
+    """The processor time of all processes that a process has started, and they in turn."""
+    states = [process_state(each, proc) for each in descendants(pid, proc)]
+    return sum(state.processor_s for state in states if state is not None)
+
+
+def file_bytes(pid: int, proc: Path = PROC) -> int:
+    """What a process has read and written, files and pipes; 0 where the kernel does not tell."""
+    with suppress(OSError, ValueError):
+        lines = (proc / str(pid) / "io").read_text().splitlines()
+        counts = dict(line.split(": ") for line in lines)
+        return int(counts.get("rchar", 0)) + int(counts.get("wchar", 0))
+    return 0

@@ -1,0 +1,166 @@
+"""A rank for which others wait is named, with the line where it is, without its help; and ended if so asked."""
+
+import re
+import signal
+from os import kill
+
+import pytest
+
+from tests.support.launching import run_script, start, until, write_script
+
+pytestmark = pytest.mark.ranks
+
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+
+how = sys.argv[1]
+run = lockstep.init(seed=1, lanes=2)
+
+
+def spin():
+    while True:
+        pass
+
+
+def work(seconds):
+    end, total = time.monotonic() + seconds, torch.zeros(())
+    while time.monotonic() < end:
+        total += torch.ones(64).sum()
+        total += torch.ones(64).mul(2).sum()
+        total = total.clamp(max=1)
+    return total
+
+
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+model = torch.nn.Linear(4, 1)
+model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(data, 8))
+first = not Path("once").exists()
+for epoch in run.epochs(2):
+    for step in run.steps(loader):
+        for x, y in step:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            run.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.rank == 1 and step.number == 5 and first:
+            Path("once").touch()
+            if how == "spin":
+                spin()
+            if how == "sleep":
+                time.sleep(600)
+            if how == "work":
+                work(9)
+            if how == "stop":
+                os.kill(os.getpid(), 19)
+if run.is_main:
+    print("weights", model.weight.flatten().tolist())
+"""
+
+
+def said(run, label):
+    """The launcher's lines with this label."""
+    return re.findall(rf"^{label} +(.*)$", run.err, re.MULTILINE)
+
+
+def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
+    run = start(tmp_path, "-v", "-n", "2", write_script(tmp_path, TRAIN), "stop")
+    until((tmp_path / "once").exists, "the stop")
+    taken = until(lambda: bool(said(run, "stalled")), "the sentence")
+    assert taken < 9, taken
+    kill(run.pid_of(1), signal.SIGCONT)
+    done = run.finish()
+    assert done.code == 0, done.err
+    (sentence,) = said(run, "stalled")
+    assert re.match(
+        r"\d+ s: rank 1 has not reached the exchange of gradients of step 6 \(script.py:34\); rank 0 waits for it; ",
+        sentence,
+    )
+    assert "stopped by a signal (SIGCONT lets it go on)" in sentence
+    assert "script.py:48" in sentence
+    assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
+
+
+@pytest.mark.parametrize(("how", "line"), [("spin", "script.py:1[56] in spin"), ("sleep", "script.py:44")])
+def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, how, line):
+    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
+    assert done.code == 0, done.err
+    (tmp_path / "again").mkdir()
+    assert done.out == run_script(tmp_path / "again", TRAIN, "-n", "1", args=("not at all",)).out
+    (sentence,) = said(done, "stalled")
+    assert re.search(rf"rank 1 is at {line} ", sentence), sentence
+    assert "replaced" in done.err
+
+
+def test_a_rank_that_works_while_others_wait_is_slow(tmp_path):
+    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", args=("work",))
+    assert done.code == 0, done.err
+    assert said(done, "stalled") == []
+    assert re.search(r"rank 1 is at script.py:\d+ in work .* and uses [01]\.\d cores", said(done, "slow")[0])
+
+
+def test_a_limit_of_the_person_ends_the_run(tmp_path):
+    done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", "--stall-after", "1.5", args=("work",))
+    assert done.code == 1, done.err
+    assert re.search(r"^FAILED +rank 1 stalled|^FAILED +stalled", done.err, re.MULTILINE), done.err
+
+
+PLAIN = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group(sys.argv[1])
+rank = dist.get_rank()
+pair = dist.new_group([0, 1])
+for step in range(3):
+    dist.all_reduce(torch.ones(4))
+if sys.argv[2] == "sleep":
+    if rank == 2:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(4))
+if sys.argv[2] == "crossed":
+    if rank == 0:
+        dist.all_reduce(torch.ones(4), group=pair)
+        dist.all_reduce(torch.ones(4))
+    elif rank == 1:
+        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), group=pair)
+    else:
+        dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_in_a_plain_script_over_lockstep_the_missing_rank_is_named(tmp_path):
+    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("lockstep", "sleep"))
+    assert done.code == 1, done.err
+    (sentence,) = said(done, "stalled")
+    assert re.match(
+        r"\d+ s: rank 2 has not reached all_reduce\(sum\) of 4 float32 \(script.py:11\); ranks 0, 1 wait for it; "
+        r"rank 2 is at script.py:10 and uses no processor time",
+        sentence,
+    ), sentence
+
+
+def test_over_gloo_the_stacks_tell_who_is_missing(tmp_path):
+    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("gloo", "sleep"))
+    assert done.code == 1, done.err
+    (sentence,) = said(done, "stalled")
+    assert re.match(
+        r"\d+ s: rank 2 has not reached all_reduce \(script.py:11\); ranks 0, 1 wait for it; "
+        r"rank 2 is at script.py:10 and uses no processor time",
+        sentence,
+    ), sentence
+
+
+def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
+    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("lockstep", "crossed"))
+    assert done.code == 1, done.err
+    (sentence,) = said(done, "stalled")
+    assert re.search(
+        r"ranks wait for each other: rank 0 for rank 1 in all_reduce.*script.py:14\); rank 1 for rank 0 in "
+        r"all_reduce.*script.py:17\); rank 2 for them",
+        sentence,
+    ), sentence

@@ -1,0 +1,116 @@
+"""Stuck is not slow."""
+
+import pytest
+
+from lockstep.diagnosis.movement import Sample
+from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
+from lockstep.diagnosis.stack import Frame, Stack, Thread
+from lockstep.diagnosis.stalls import Standing, judge, sentence
+from lockstep.journal.record import Phase
+
+ALL_REDUCE = "all_reduce(sum) of [4] float32 (train.py:88)"
+
+
+def waits(rank, seconds, *behind):
+    return RankScene(rank, Life.RUNS, None, Wait(seconds, frozenset(behind), ALL_REDUCE))
+
+
+def works(rank, *, lasts_s=60.0, usual_s=None, life=Life.RUNS, samples=(), phase=Phase.COMPUTE):
+    return RankScene(rank, life, Doing(phase, "lane 0", 730, "train.py:31", lasts_s, usual_s), None, samples)
+
+
+def stack(*lines):
+    return Stack(
+        7, (Thread(7, "MainThread", True, tuple(Frame("load", "/home/me/dataset.py", line) for line in lines)),)
+    )
+
+
+def samples(*lines, cores=0.0, others=0.0, bytes_per_s=0):
+    return tuple(
+        Sample(float(n), cores * n, others * n, int(bytes_per_s * n), stack(line)) for n, line in enumerate(lines)
+    )
+
+
+def standings(*scenes, stall_after_s=None):
+    return [judgement.standing for judgement in judge(scenes, stall_after_s)]
+
+
+STILL, MOVING = samples(41, 41, 41, 41, 41), samples(41, 42, 43, 44, 45, cores=1.0)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "usual_s", "expected"),
+    [
+        (1.9, None, []),
+        (2.5, None, [Standing.SUSPECTED]),
+        (5.5, None, [Standing.STALLED]),
+        (5.5, 10.0, []),  # eight times what it usually takes
+        (78.0, 10.0, [Standing.SUSPECTED]),
+        (81.0, 10.0, [Standing.STALLED]),
+    ],
+)
+def test_the_limit_fits_what_the_rank_does(waited_s, usual_s, expected):
+    assert standings(waits(0, waited_s, 1), works(1, usual_s=usual_s, samples=STILL)) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        (STILL, Standing.STALLED),  # sleeps, or waits for a lock
+        (MOVING, Standing.SLOW),
+        (samples(*[41] * 5, cores=1.0), Standing.STALLED),  # native code that never comes back
+        (samples(41, 42, 41, 42, 41, cores=1.0), Standing.STALLED),  # a loop without an end
+        (samples(*[41] * 5, others=0.9), Standing.SLOW),  # a compiler, a loader worker
+        (samples(*[41] * 5, bytes_per_s=50e6), Standing.SLOW),  # a state is written
+        (samples(41, 41), Standing.SUSPECTED),  # looked at too short
+    ],
+)
+def test_what_moves_is_slow_and_what_does_not_is_stalled(taken, expected):
+    assert standings(waits(0, 20.0, 1), works(1, samples=taken)) == [expected]
+
+
+def test_a_stopped_rank_needs_no_second_look():
+    assert standings(waits(0, 5.1, 1), works(1, life=Life.STOPPED)) == [Standing.STALLED]
+
+
+def test_a_rank_that_comes_from_one_thing_to_the_next_is_slow():
+    assert standings(waits(0, 60.0, 1), works(1, lasts_s=0.2, samples=STILL)) == [Standing.SLOW]
+
+
+def test_a_limit_of_the_person_counts_alone():
+    assert standings(waits(0, 1.9, 1), works(1, samples=MOVING), stall_after_s=2.0) == [Standing.SUSPECTED]
+    assert standings(waits(0, 2.1, 1), works(1, samples=MOVING), stall_after_s=2.0) == [Standing.STALLED]
+    assert standings(waits(0, 50.0, 1), works(1, samples=STILL), stall_after_s=100.0) == []
+
+
+def test_nobody_is_judged_while_somebody_is_at_the_debuggers_prompt():
+    assert standings(waits(1, 600.0, 0), works(0, phase=Phase.PAUSED)) == []
+
+
+def test_a_circle_is_stalled_without_a_culprit():
+    scenes = [waits(0, 9.0, 1), waits(1, 8.0, 0), waits(2, 7.0, 0)]
+    (judgement,) = judge(scenes)
+    assert judgement.standing is Standing.STALLED
+    assert sentence(judgement, scenes, {}) == (
+        f"9 s: ranks wait for each other: rank 0 for rank 1 in {ALL_REDUCE}; rank 1 for rank 0 in {ALL_REDUCE}; "
+        "rank 2 for them"
+    )
+
+
+def test_the_sentence_names_who_is_missing_where_and_since_when():
+    scenes = [waits(0, 62.0, 3), waits(1, 61.0, 3), waits(2, 60.0, 3), works(3, lasts_s=63.0, samples=STILL)]
+    (judgement,) = judge(scenes)
+    line = Frame("__getitem__", "/home/me/dataset.py", 41)
+    assert sentence(judgement, scenes, {3: line}) == (
+        f"62 s: rank 3 has not reached {ALL_REDUCE}; ranks 0-2 wait for it; rank 3 is at dataset.py:41 in __getitem__ "
+        "(forward and backward of step 730, for 63 s) and uses no processor time"
+    )
+
+
+def test_without_a_stack_the_journals_last_line_is_told():
+    scenes = [waits(0, 9.0, 1), works(1, life=Life.STOPPED, lasts_s=9.0)]
+    (judgement,) = judge(scenes)
+    assert sentence(judgement, scenes, {1: None}).endswith(
+        "rank 1 is stopped by a signal (SIGCONT lets it go on), it was at train.py:31 "
+        "(forward and backward of step 730, for 9 s)"
+    )

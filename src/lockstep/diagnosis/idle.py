@@ -15,6 +15,10 @@ LONG_S = 3.0
 """How long a rank must have been idle before its stack is looked at."""
 BUSY = 0.03
 """The share of a core up to which a rank counts as idle."""
+TICK_S = 0.011
+"""The kernel counts in steps of 10 ms, and a rank that waits looks around now and then."""
+SETTLED_S = 1.0
+"""How long a rank must have been idle before a backward pass counts as waiting."""
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Idleness:
             self._seen, self._since_s = (now_s, processor_s), now_s
         before_s, used_s = self._seen
         if now_s > before_s:
-            if (processor_s - used_s) / (now_s - before_s) > BUSY:
+            if processor_s - used_s > BUSY * (now_s - before_s) + TICK_S:
                 self._since_s = now_s
             self._seen = now_s, processor_s
         return now_s - self._since_s
@@ -46,12 +50,14 @@ def wait_of(stack: Stack | None, idle_s: float, script: str) -> Wait | None:
 
     Args:
         stack: its newest one, if it could be read.
-        idle_s: for how long it has used no processor time.
+        idle_s: for how long it has used next to no processor time.
         script: the user's script.
     """
-    if stack is None or idle_s < LONG_S:
+    if stack is None:
         return None
-    what = collective(stack.main) or ("the backward pass" if is_in_backward(stack.main) else "")
+    what = collective(stack.main)
+    if not what and is_in_backward(stack.main) and idle_s >= SETTLED_S:
+        what = "the backward pass"
     line = stack.in_script(script)
     place = f" ({line.text.partition(' ')[0]})" if line is not None else ""
     return Wait(idle_s, frozenset(), what + place) if what else None

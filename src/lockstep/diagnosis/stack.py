@@ -72,12 +72,8 @@ def _is_library(file: str) -> bool:
 
 def collective(frames: Sequence[Frame]) -> str:
     """The function of torch.distributed that a stack is in, the outermost; empty if it is in none."""
-    inside = [frame.function for frame in frames if frame.file.endswith(COLLECTIVES) and not _is_wrapper(frame)]
-    return inside[-1] if inside else ""
-
-
-def _is_wrapper(frame: Frame) -> bool:
-    return frame.function == "wrapper"
+    inside = [frame.function for frame in frames if frame.file.endswith(COLLECTIVES)]
+    return next((name for name in reversed(inside) if not name.endswith("wrapper")), "")
 
 
 def is_in_backward(frames: Sequence[Frame]) -> bool:
@@ -93,7 +89,7 @@ def read_dump(text: str, process: int) -> Stack:
         ValueError: for anything else.
     """
     try:
-        told: list[dict[str, Any]] = json.loads(text)
+        told: list[dict[str, Any]] = list(json.loads(text))
         threads = [
             Thread(
                 int(one.get("os_thread_id") or 0),

@@ -19,7 +19,6 @@ from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.news import Event, read_news
-from lockstep.launch import stopping
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, StartStore, Sweep, Swept
@@ -38,6 +37,7 @@ from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
+from lockstep.launch.supervise.stop_plan import StopPlan
 from lockstep.launch.verdict import RankEnd
 
 IDLE_S = 0.5
@@ -78,8 +78,7 @@ class Supervisor:
     history: list[Loss]
     """What was lost so far, in all worlds."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _plan: stopping.Plan = ()
-    _stopping_for: FailureKind | None = None
+    _stop: StopPlan = field(default_factory=StopPlan)
     _joined: bool = False
     _serves: bool = False
     _swept: bool = False
@@ -155,7 +154,7 @@ class Supervisor:
                 look_at,
                 deadline,
                 give_up_at,
-                *(send.at_s for send in self._plan),
+                *(send.at_s for send in self._stop.sends),
                 *([next_line] if next_line else []),
             ]
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
@@ -209,11 +208,11 @@ class Supervisor:
         end = self._ranks.exited(message)
         if self._may_replace() and self._replacements.take(end, self._ranks.running):
             return
-        self._plan = self._interruption.gave_up(end, self._ranks.running) or self._plan
+        self._stop.sends = self._interruption.gave_up(end, self._ranks.running) or self._stop.sends
         if end.failure is not None:
             self._stop_for(end.rank, end.failure.kind)
-        elif message.code and not end.stopped and self._may_stop_for(FailureKind.SCRIPT):
-            self._plan = stopping.after_bad_exit(time.monotonic(), self._ranks.running)
+        elif message.code and not end.stopped and not self._interruption.by:
+            self._stop.end_badly(self._ranks.running)
 
     def _on_news(self) -> None:
         with suppress(BlockingIOError):
@@ -239,7 +238,7 @@ class Supervisor:
                     self._replacements.hear(news)
 
     def _may_replace(self) -> bool:
-        return not (self._interruption.by or self._plan or self._stopping_for)
+        return not (self._interruption.by or self._stop)
 
     def _will_replace(self, number: int, failure: Failure) -> bool:
         """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
@@ -251,25 +250,15 @@ class Supervisor:
             self.saying.line(plain_line())
 
     def _stop_for(self, number: int, kind: FailureKind) -> None:
-        if self._may_stop_for(kind):
-            self._plan = stopping.after_failure(time.monotonic(), number, kind, self._ranks.running)
-
-    def _may_stop_for(self, kind: FailureKind) -> bool:
-        """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
-        if self._interruption.by or self._stopping_for not in (None, FailureKind.PEER):
-            return False
-        if self._stopping_for is FailureKind.PEER and kind is FailureKind.PEER:
-            return False
-        self._stopping_for = kind
-        return True
+        if not self._interruption.by:
+            self._stop.fail(number, kind, self._ranks.running)
 
     def _on_signal(self) -> None:
         for number in self.signals.take():
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue
-            may_ask = not (self._plan or self._stopping_for)
-            self._plan = self._interruption.take(number, self._ranks.running, may_ask=may_ask)
+            self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
         self._send_due(time.monotonic())
 
     def _serve(self) -> None:
@@ -297,8 +286,7 @@ class Supervisor:
         self._stop_for(failure.rank, failure.kind)
 
     def _send_due(self, now: float) -> None:
-        ready, self._plan = stopping.due(self._plan, now)
-        for send in ready:
+        for send in self._stop.due(now):
             self._send(send.signal, send.ranks & self._ranks.running)
 
     def _send(self, number: int, ranks: frozenset[int]) -> None:
@@ -307,7 +295,7 @@ class Supervisor:
 
     def _sweep(self) -> None:
         """End what the ranks left behind, then read the pipes to their end."""
-        self._plan = ()
+        self._stop.sends = ()
         if self._ranks and not self._lost and self.nursery.send(Sweep()):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
             if not (self._swept or self._lost):

@@ -1,0 +1,43 @@
+"""What is to be sent to ranks that are to end, and for which failure. `lockstep.launch.stopping` decides the times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from lockstep.journal.failure import FailureKind
+from lockstep.launch import stopping
+
+
+@dataclass
+class StopPlan:
+    """Of one world of ranks."""
+
+    sends: stopping.Plan = ()
+    _kind: FailureKind | None = None
+
+    def __bool__(self) -> bool:
+        """Whether the ranks are to end."""
+        return bool(self.sends or self._kind)
+
+    def fail(self, number: int, kind: FailureKind, running: frozenset[int]) -> None:
+        """A rank has failed and may still run: the others are to end, unless they are already."""
+        if self._takes(kind):
+            self.sends = stopping.after_failure(time.monotonic(), number, kind, running)
+
+    def end_badly(self, running: frozenset[int]) -> None:
+        """A rank has ended with a code other than 0, or by a signal."""
+        if self._takes(FailureKind.SCRIPT):
+            self.sends = stopping.after_bad_exit(time.monotonic(), running)
+
+    def _takes(self, kind: FailureKind) -> bool:
+        """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""
+        if self._kind not in (None, FailureKind.PEER) or (self._kind is FailureKind.PEER and kind is FailureKind.PEER):
+            return False
+        self._kind = kind
+        return True
+
+    def due(self, now: float) -> stopping.Plan:
+        """What to send now, in order; it is not told again."""
+        ready, self.sends = stopping.due(self.sends, now)
+        return ready

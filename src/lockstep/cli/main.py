@@ -18,6 +18,8 @@ COMMANDS = {
     "run": ("lockstep.cli.run", "Start a script on several ranks, watch it, stop it."),
     "verify": ("lockstep.cli.verify", "Prove that a script gives the same bits on any number of ranks."),
     "bench": ("lockstep.cli.bench", "Compare the speed of a script under several strategies."),
+    "watch": ("lockstep.cli.watch", "Show what every rank of a run is doing."),
+    "diagnose": ("lockstep.cli.diagnose", "Say what went wrong in a run, or does now."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }

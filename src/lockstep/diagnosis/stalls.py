@@ -16,7 +16,7 @@ from lockstep.diagnosis.culprits import Holdup, holdups
 from lockstep.diagnosis.movement import Movement, movement
 from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stack import Frame
-from lockstep.diagnosis.words import phase_text, ranks_text
+from lockstep.diagnosis.words import awaited_text, phase_text, ranks_text
 from lockstep.journal.record import Phase
 
 SHORTEST_S = 5.0
@@ -119,10 +119,9 @@ def _what(scene: RankScene) -> str:
     """What a rank is in that waits: in the words of its step, where it is in one."""
     wait, doing = scene.wait, scene.doing
     assert wait is not None
-    if doing is None or doing.phase is not Phase.EXCHANGE:
+    if doing is None:
         return wait.what
-    place = wait.what[wait.what.rfind(" (") :] if wait.what.endswith(")") else ""
-    return f"the exchange of {doing.operation} of step {doing.step}{place}"
+    return awaited_text(wait.what, doing.phase, doing.operation, doing.step)
 
 
 def _wait_text(scene: RankScene, holdup: Holdup) -> str:

@@ -36,6 +36,21 @@ def phase_text(phase: Phase, step: int) -> str:
     return f"{PHASES[phase]} {joint} step {step}"
 
 
+def awaited_text(what: str, phase: Phase | None, operation: str, step: int) -> str:
+    """What a rank waits in: in the words of its step, where it is in one.
+
+    Args:
+        what: as its note says, perhaps with the line of the script at the end: `barrier (train.py:31)`.
+        phase: what it does; None when it keeps no journal.
+        operation: what it does, more exactly.
+        step: the step under way.
+    """
+    if phase is not Phase.EXCHANGE:
+        return what
+    place = what[what.rfind(" (") :] if what.endswith(")") else ""
+    return f"the exchange of {operation} of step {step}{place}"
+
+
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-2, 5, 7`."""
     spans: list[list[int]] = []

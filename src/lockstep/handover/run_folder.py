@@ -96,6 +96,16 @@ class RunFolder:
         return self.path / "restarts.jsonl"
 
     @property
+    def stalls(self) -> Path:
+        """Each rank that others waited for too long (JSON lines): stalled or slow, the sentence, when it was said."""
+        return self.path / "stalls.jsonl"
+
+    @property
+    def outcome(self) -> Path:
+        """How the run ended (JSON): exit code, seconds, the failure block, how each rank ended; absent before."""
+        return self.path / "outcome.json"
+
+    @property
     def generation(self) -> Path:
         """Which ranks took the place of dead ones (JSON, `lockstep.handover.generation`); absent while none did."""
         return self.path / "generation.json"

@@ -23,6 +23,7 @@ from lockstep.journal import waiting as waiting_format
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import FORMAT, Phase, Record
 from lockstep.journal.waiting import Waiting
+from lockstep.regular_file import open_regular
 from lockstep.visible import visible
 
 MAGIC = b"lkstpJ02"
@@ -40,6 +41,7 @@ WAITING_OFFSET = 4096
 TEXT_TABLE, TEXT_BYTES, MAX_TEXTS = 8192, 128, 255
 RECORDS = TEXT_TABLE + (MAX_TEXTS + 1) * TEXT_BYTES
 CAPACITY = 1024
+_PHASES = frozenset(Phase)
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -54,11 +56,14 @@ def make_ring(path: Path, rank: int, capacity: int = CAPACITY) -> None:
 
 
 def map_ring(path: Path, access: int) -> mmap.mmap:
-    """Map a ring with `mmap.ACCESS_READ` or `ACCESS_WRITE`. Raises `ValueError` for another version's."""
-    with path.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as file:
+    """Map a ring with `mmap.ACCESS_READ` or `ACCESS_WRITE`. Raises `ValueError` for another version's, or a damaged one."""
+    with path.open("r+b") if access == mmap.ACCESS_WRITE else open_regular(path) as file:
         ring = mmap.mmap(file.fileno(), 0, access=access)
     if ring[: len(MAGIC)] != MAGIC:
         raise ValueError(f"{path} is not a journal of this version")
+    capacity: int = HEADER.unpack_from(ring)[1]
+    if not capacity or len(ring) < RECORDS + capacity * FORMAT.size:
+        raise ValueError(f"{path} is damaged")
     return ring
 
 
@@ -71,7 +76,7 @@ class JournalWriter:
         self._sequence: int = HEADER.unpack_from(self._ring)[5]
         self._texts = {_text(self._ring, number): number for number in range(HEADER.unpack_from(self._ring)[4] + 1)}
         self._lost = _lost(self._ring)
-        _U32.pack_into(self._ring, PID_OFFSET, os.getpid())
+        name_process(self._ring)
 
     def write(  # noqa: PLR0917 - the hottest call of the package; keywords cost
         self, phase: Phase, operation: str = "", step: int = 0, epoch: int = 0, file: str = "", line: int = 0
@@ -139,7 +144,7 @@ class JournalReader:
 
     @property
     def pid(self) -> int:
-        """The process id of the rank; 0 before it opened its journal."""
+        """The process id of the rank; 0 before it began."""
         pid: int = _U32.unpack_from(self._ring, PID_OFFSET)[0]
         return pid
 
@@ -177,7 +182,7 @@ class JournalReader:
     def _read(self, sequence: int) -> Record | None:
         offset = RECORDS + (sequence - 1) % self._capacity * FORMAT.size
         first, time_ns, step, epoch, phase, operation, file, line, again = FORMAT.unpack_from(self._ring, offset)
-        if first != sequence or again != sequence:
+        if first != sequence or again != sequence or phase not in _PHASES:
             return None
         return Record(
             sequence, time_ns, step, epoch, Phase(phase), _text(self._ring, operation), _text(self._ring, file), line
@@ -194,6 +199,11 @@ def _lost(ring: mmap.mmap) -> list[str]:
         return []
     data = _consistent(ring, LOST_OFFSET, LOST_BYTES)
     return data[4 : 4 + _U32.unpack_from(data)[0]].decode(errors="replace").split("\n")
+
+
+def name_process(ring: mmap.mmap) -> None:
+    """Say that this process is the ring's rank."""
+    _U32.pack_into(ring, PID_OFFSET, os.getpid())
 
 
 def publish(ring: mmap.mmap, offset: int, data: bytes) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lockstep.journal.ring import WAITING_OFFSET, map_ring, publish
+from lockstep.journal.ring import WAITING_OFFSET, map_ring, name_process, publish
 from lockstep.journal.waiting import Waiting, pack
 
 
@@ -29,6 +29,7 @@ class WaitingNote:
     def __init__(self, journal: Path) -> None:
         self._ring = map_ring(journal, mmap.ACCESS_WRITE)
         self._taken = threading.Lock()
+        name_process(self._ring)
         self._write(Waiting())  # what a rank that was here before waited for
 
     @property

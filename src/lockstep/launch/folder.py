@@ -113,9 +113,9 @@ def remove_copies(folder: RunFolder) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def note_restart(folder: RunFolder, told: Mapping[str, Any]) -> None:
-    """Add a line to the run's restarts.jsonl; a disk that is full loses the record, not the run."""
-    with suppress(OSError), open(folder.restarts, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+def add_line(path: Path, told: Mapping[str, Any]) -> None:
+    """Add a line to one of the run's files; a disk that is full loses the record, not the run."""
+    with suppress(OSError), open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(f"{json.dumps(told)}\n")
 
 

@@ -5,12 +5,14 @@ Used by `lockstep run`, and by `lockstep verify` several times in one process wi
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+from contextlib import suppress
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.folder import make_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import modules_for
@@ -80,8 +82,23 @@ def _launch(
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
+    _note_outcome(outcome, world)
     _say_ending(request, saying, outcome, world)
     return outcome
+
+
+def _note_outcome(outcome: Outcome, world: World) -> None:
+    """Keep how the run ended in its folder; a full disk loses the record, not the run."""
+    told = {
+        "exit_code": outcome.exit_code,
+        "duration_s": round(outcome.duration_s, 3),
+        "rank": outcome.rank,
+        "signal": outcome.interrupted_by,
+        "block": outcome.block,
+        "ends": {end.rank: {"code": end.code, "signal": end.signal} for end in world.ending.ends},
+    }
+    with suppress(OSError):
+        write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
 
 
 def _evidence(world: World, folder: RunFolder, before: MemoryPressure) -> Evidence:

@@ -45,9 +45,9 @@ Plan = tuple[Send, ...]
 def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset[int]) -> Plan:
     """A running rank reported that its script raised: stop the others; it may finish its exit handlers.
 
-    A rank that only lost a peer waits to be stopped with the others.
+    A rank that only lost a peer waits to be stopped with the others; one that is stalled cannot finish anything.
     """
-    if kind is FailureKind.PEER:
+    if kind in {FailureKind.PEER, FailureKind.STALL}:
         return after_bad_exit(now, running)
     others = running - {failed}
     return (

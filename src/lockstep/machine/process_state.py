@@ -48,3 +48,19 @@ def file_bytes(pid: int, proc: Path = PROC) -> int:
         counts = dict(line.split(": ") for line in lines)
         return int(counts.get("rchar", 0)) + int(counts.get("wchar", 0))
     return 0
+
+
+def resident_bytes(pid: int, proc: Path = PROC) -> int:
+    """The memory of a process that is in RAM, with what it shares; 0 when there is none."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def started_with(pid: int, variable: str, proc: Path = PROC) -> bool:
+    """Whether there is a process of this number that was started with an environment variable of this name."""
+    with suppress(OSError):
+        return any(
+            one.startswith(f"{variable}=".encode()) for one in (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        )
+    return False

@@ -17,7 +17,8 @@ from lockstep.states.documents import STREAMS
 from lockstep.states.examination import Examined
 from lockstep.states.places import ASIDE as PUT_ASIDE
 from lockstep.states.summary import COMPLETE, DAMAGED, Summary
-from lockstep.states.tables import ASIDE, BAD, GOOD, count, say, show_table, size_text, table
+from lockstep.states.tables import ASIDE, BAD, GOOD, count, say, size_text
+from lockstep.tables import show_table, table
 from lockstep.visible import visible
 
 SHORT = 12

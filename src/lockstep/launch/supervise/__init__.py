@@ -5,6 +5,6 @@ loop:                                             supervisor
 message of the nursery: a rank ended          -> ../verdict, ../stopping decide; the supervisor acts
 output of a rank                              -> ../screen
 a moment has passed: gauges, decisions        observer
-                     a rank is waited for     stalls, probe; ../../diagnosis decides
+                     a rank is waited for     stalls; ../../sight sees, ../../diagnosis decides
 a signal                                      -> ../stopping
 """

@@ -39,6 +39,7 @@ from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.supervise.stop_plan import StopPlan
 from lockstep.launch.verdict import RankEnd
+from lockstep.sight.scenes import Scenes
 
 IDLE_S = 0.5
 SWEEP_S = 5.0
@@ -104,8 +105,9 @@ class Supervisor:
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
         self._interruption = Interruption(self.request, self.folder, self.saying)
+        scenes = Scenes(str(self.request.script or ""), self.observer.journals)
         self._stalls = Stalls(
-            str(self.request.script or ""), self.saying, self.request.recovery, self._kill, self._stop_stalled
+            scenes, self.folder.stalls, self.saying, self.request.recovery, self._kill, self._stop_stalled
         )
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
@@ -146,7 +148,7 @@ class Supervisor:
             if now >= look_at:
                 self.observer.look(now)
                 if self._may_replace():
-                    self._stalls.look(self.observer.journals, self._ranks.running_pids)
+                    self._stalls.look(self._ranks.running_pids)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))

@@ -19,7 +19,7 @@ from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
-from lockstep.launch.folder import note_restart, remove_copies, renew_run_folder
+from lockstep.launch.folder import add_line, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
 from lockstep.launch.request import LaunchRequest, OnFailure
@@ -150,7 +150,7 @@ def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchR
         "steps_again": world.whence.num_again(decision.loss),
         "no_snapshot": world.whence.why,
     }
-    note_restart(RunFolder(request.run_folder), told)
+    add_line(RunFolder(request.run_folder).restarts, told)
     lanes = world.observer.decided().get("lanes") if decision.ranks else request.lanes
     fewer = replace(request, ranks=decision.ranks or request.ranks, lanes=lanes or request.lanes)
     return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))

@@ -1,0 +1,56 @@
+"""`lockstep diagnose`: what went wrong in a run, or does now."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from lockstep.cli.screen import screen
+from lockstep.handover.run_folder import RUNS
+from lockstep.runs.diagnosis import Diagnosis
+from lockstep.runs.diagnosis import diagnose as look
+from lockstep.runs.places import Run, run_at
+from lockstep.runs.table import table_of
+from lockstep.tables import show_table
+from lockstep.visible import visible_lines
+
+EPILOG = """\b
+RUN is a run's name or folder; without it: the newest run below lockstep-runs.
+While the run is under way, suspects are looked at for up to 8 s.
+
+\b
+Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
+2 when RUN is no run."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.argument("run", required=False)
+def diagnose(run: str | None, as_json: bool) -> None:
+    """Say what went wrong in RUN, or does now: who was first, what each rank did last."""
+    found = run_at(run, Path(os.environ.get("LOCKSTEP_RUNS") or RUNS))
+    told = look(found)
+    if as_json:
+        click.echo(json.dumps({"run": str(found.folder.path), **told.as_json()}))
+    else:
+        _show(found, told)
+    sys.exit(1 if told.is_bad else 0)
+
+
+def _show(run: Run, told: Diagnosis) -> None:
+    console = screen()
+    for label, text in [
+        ("run", f"{run.folder.path}  ({run.title}, {run.ranks} rank{'s' * (run.ranks != 1)})"),
+        ("state", told.headline),
+        *(("lost", text) for text in told.losses),
+        *(("waited", text) for text in told.stalls),
+    ]:
+        console.print(f"{label:<10}{visible_lines(text)}", soft_wrap=True, markup=False)
+    if told.block:
+        console.print(f"\n{visible_lines(told.block)}", soft_wrap=True, markup=False)
+    console.print()
+    show_table(table_of(told.view), console)

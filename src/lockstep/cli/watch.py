@@ -1,0 +1,58 @@
+"""`lockstep watch`: what every rank of a run is doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.live import Live
+
+from lockstep.cli.screen import screen
+from lockstep.handover.run_folder import RUNS
+from lockstep.runs.places import run_at
+from lockstep.runs.table import table_of
+from lockstep.runs.view import Viewer
+from lockstep.tables import show_table
+
+EPILOG = """\b
+RUN is a run's name or folder; without it: the newest run below lockstep-runs.
+The run is not disturbed: its journals are read, and no process of it takes part.
+
+\b
+Exit code: 0, also after Ctrl-C; 2 when RUN is no run."""
+EVERY_S = 0.5
+HEADER_ROWS = 4
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--once", is_flag=True, help="Print the table once. [default where there is no terminal]")
+@click.option("--json", "as_json", is_flag=True, help="Print the ranks once as JSON.")
+@click.argument("run", required=False)
+def watch(run: str | None, once: bool, as_json: bool) -> None:
+    """Show what every rank of RUN is doing, until the run has ended."""
+    found = run_at(run, Path(os.environ.get("LOCKSTEP_RUNS") or RUNS))
+    viewer, console = Viewer(found), screen()
+    if as_json:
+        click.echo(json.dumps({"run": str(found.folder.path), "ranks": [vars(row) for row in viewer.look().rows]}))
+        return
+    title = f"{found.folder.path}  ({found.title}, {found.ranks} rank{'s' * (found.ranks != 1)})"
+    if once or not console.is_terminal:
+        console.print(title, soft_wrap=True)
+        show_table(table_of(viewer.look()), console)
+        return
+    console.print(title, soft_wrap=True)
+    try:
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while True:
+                view = viewer.look()
+                live.update(table_of(view, console.height - HEADER_ROWS), refresh=True)
+                if view.is_over:
+                    break
+                time.sleep(EVERY_S)
+        console.print("the run has ended")
+    except KeyboardInterrupt:
+        sys.exit(0)

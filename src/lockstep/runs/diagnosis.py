@@ -1,0 +1,107 @@
+"""What went wrong in a run, or does now: from its folder, and from its processes while there are any."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing, judge, sentence
+from lockstep.runs.places import Run, read_json, read_lines
+from lockstep.runs.view import View, Viewer
+from lockstep.sight.scenes import Scenes
+
+EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A run, told as sentences and rows."""
+
+    headline: str
+    """How it stands: under way, ended well, failed, or left without an end."""
+    is_bad: bool
+    """Whether somebody should look."""
+    block: str = ""
+    """The failure block that the launcher printed; empty if there was none."""
+    losses: tuple[str, ...] = ()
+    """What was lost on the way, oldest first."""
+    stalls: tuple[str, ...] = ()
+    """Ranks that others waited for, as it was said then, or as it is now."""
+    view: View = field(default_factory=lambda: View(()))
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {
+            "headline": self.headline,
+            "is_bad": self.is_bad,
+            "block": self.block,
+            "losses": list(self.losses),
+            "stalls": list(self.stalls),
+            "ranks": [vars(row) for row in self.view.rows],
+        }
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Look at a run; takes some seconds while its ranks wait for each other, to tell stuck from slow.
+
+    Raises:
+        UsageError: when its folder cannot be read.
+    """
+    viewer = Viewer(run)
+    view, outcome = viewer.look(), read_json(run.folder.outcome)
+    losses = tuple(str(told.get("lost", "")) for told in read_lines(run.folder.restarts))
+    stalls = tuple(f"{told.get('standing', '')} {told.get('said', '')}" for told in read_lines(run.folder.stalls))
+    if outcome:
+        headline, is_bad = _ended(outcome)
+        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, stalls, view)
+    if view.is_over:
+        return Diagnosis(_abandoned(view), True, "", losses, stalls, view)
+    now = _stalls(viewer, view)
+    headline = f"under way: {len(view.pids)} of {run.ranks} ranks have a process"
+    return Diagnosis(headline, bool(now), "", losses, (*stalls, *now), viewer.look())
+
+
+def _ended(outcome: dict[str, Any]) -> tuple[str, bool]:
+    code, seconds = outcome.get("exit_code"), outcome.get("duration_s")
+    number = outcome.get("signal")
+    how = f"by signal {number}" if number else "well" if code == 0 else f"with exit code {code}"
+    return f"ended {how} after {seconds} s", code != 0
+
+
+def _abandoned(view: View) -> str:
+    begun = "ended without an outcome: the launcher was killed, or the machine went down."
+    last = min((row for row in view.rows if row.doing), key=lambda row: row.lasts_s, default=None)
+    if last is None:
+        return f"{begun} No rank has left a sign of life."
+    steps = sorted({row.step for row in view.rows})
+    reached = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    place = f" ({last.place})" if last.place and last.place not in last.doing else ""
+    return (
+        f"{begun} The ranks had come to {reached}; the last sign of life is of rank {last.rank}, {last.doing}{place}."
+    )
+
+
+def _stalls(viewer: Viewer, view: View) -> tuple[str, ...]:
+    """Who holds others up now; looks at suspects for as long as it takes to tell."""
+    scenes_of = Scenes(viewer.run.title, viewer.journals)
+    end = time.monotonic() + SHORTEST_S + LOOK_S
+    try:
+        while True:
+            scenes = scenes_of.look(view.pids)
+            judgements = judge(scenes)
+            plain = {scene.rank for scene in scenes if scene.doing is None}
+            scenes_of.aim(plain.union(*(judgement.suspects for judgement in judgements)), view.pids)
+            is_open = any(judgement.standing is Standing.SUSPECTED for judgement in judgements) or not scenes
+            if not is_open or time.monotonic() > end or view.is_over:
+                return tuple(
+                    f"{one.standing} {sentence(one, scenes, {rank: scenes_of.line_of(rank) for rank in one.suspects})}"
+                    for one in judgements
+                    if one.standing is not Standing.SUSPECTED
+                )
+            if not scenes and time.monotonic() > end - SHORTEST_S:
+                return ()
+            time.sleep(EVERY_S)
+            view = viewer.look()
+    finally:
+        scenes_of.end()

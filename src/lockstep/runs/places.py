@@ -1,0 +1,91 @@
+"""From a word of the command line to a run folder."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import UsageError
+from lockstep.handover.run_folder import RunFolder
+from lockstep.regular_file import read_regular
+from lockstep.visible import visible
+
+GIVE_ONE = "Give a run's name or folder; `ls` of the folder of all runs shows what there is."
+MOST_RANKS = 4096
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and what its launcher decided."""
+
+    folder: RunFolder
+    title: str
+    """The script, module or function."""
+    ranks: int
+
+
+def run_at(word: str | None, runs: Path) -> Run:
+    """The run that `word` names: a path, or what is below `runs`; None: the newest one there.
+
+    Raises:
+        UsageError: when there is none, or it is not one of this version.
+    """
+    path = _newest(runs) if word is None else _place(word, runs)
+    folder = RunFolder(path)
+    try:
+        plan = json.loads(read_regular(folder.plan))
+        ranks, title = int(plan["ranks"]), plan["script"] or plan["module"] or plan["function"]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE) from None
+    if not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
+        raise UsageError(f"{visible(str(folder.plan))} is damaged.", GIVE_ONE)
+    return Run(folder, title, ranks)
+
+
+def _place(word: str, runs: Path) -> Path:
+    places = [place for place in (Path(word), runs / word) if _is_folder(place)]
+    if not places:
+        raise UsageError(f"There is no run {visible(word)}, neither here nor in {visible(str(runs))}.", GIVE_ONE)
+    for place in places:
+        if (place / "plan.json").exists():
+            return place
+    return _newest(places[0])  # a named run that saves its states: one folder for each start
+
+
+def _newest(runs: Path) -> Path:
+    found = []
+    with suppress(OSError):
+        found = [place for place in runs.iterdir() if (place / "plan.json").exists()]
+    if not found:
+        raise UsageError(f"There is no run in {visible(str(runs))}.", GIVE_ONE)
+    return max(found, key=lambda place: (place / "plan.json").stat().st_mtime_ns)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is none, or something else."""
+    with suppress(OSError, ValueError):
+        told = json.loads(read_regular(path))
+        return told if isinstance(told, dict) else {}
+    return {}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one in each line; half a line at the end is left out."""
+    found = []
+    with suppress(OSError):
+        for line in read_regular(path).decode(errors="replace").splitlines():
+            with suppress(ValueError):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    found.append(told)
+    return found

@@ -1,0 +1,147 @@
+"""`watch` and `diagnose` read a run's folder, whoever wrote it."""
+
+import json
+import os
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from lockstep.cli.diagnose import diagnose
+from lockstep.cli.watch import watch
+from lockstep.errors import UsageError
+from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.record import Phase
+from lockstep.journal.ring import JournalWriter, make_ring
+from lockstep.runs.places import run_at
+from lockstep.runs.table import chosen, duration_text
+from lockstep.runs.view import Row, State, View, Viewer
+
+
+def made(path, ranks=2, **more):
+    """A run's folder, as its launcher leaves it before the ranks begin."""
+    folder = RunFolder(path)
+    for each in folder.folders():
+        each.mkdir(parents=True)
+    for rank in range(ranks):
+        make_ring(folder.journal(rank), rank)
+    plan = {"script": "train.py", "module": None, "function": None, "ranks": ranks, **more}
+    folder.plan.write_text(json.dumps(plan))
+    return folder
+
+
+def test_a_run_is_found_by_path_by_name_and_as_the_newest(tmp_path):
+    older = made(tmp_path / "older")
+    os.utime(older.plan, ns=(0, 0))
+    newer = made(tmp_path / "newer")
+    assert run_at(str(older.path), tmp_path / "elsewhere").folder == older
+    assert run_at("older", tmp_path).folder == older
+    assert run_at(None, tmp_path).folder == newer
+    assert run_at(str(tmp_path), tmp_path).folder == newer  # a named run: one folder for each start
+
+
+def test_what_a_rank_did_last_is_told_when_it_has_ended(tmp_path):
+    folder = made(tmp_path / "run")
+    JournalWriter(folder.journal(1)).write(Phase.COMPUTE, "lane 1", 7, 1, "/home/me/train.py", 31)
+    view = Viewer(run_at("run", tmp_path)).look()
+    assert view.is_over
+    assert (view.rows[1].state, view.rows[1].doing, view.rows[1].place) == (
+        State.ENDED,
+        "forward and backward of step 7",
+        "train.py:31",
+    )
+    told = CliRunner().invoke(diagnose, [str(folder.path)])
+    assert told.exit_code == 1
+    assert "ended without an outcome: the launcher was killed, or the machine went down" in told.output
+    assert "rank 1, forward and backward of step 7 (train.py:31)" in told.output
+
+
+def test_an_outcome_is_told_as_the_launcher_did(tmp_path):
+    folder = made(tmp_path / "run")
+    folder.outcome.write_text(json.dumps({"exit_code": 0, "duration_s": 3.5, "signal": 0, "block": ""}))
+    told = CliRunner().invoke(diagnose, ["--json", str(folder.path)])
+    assert (told.exit_code, json.loads(told.output)["headline"]) == (0, "ended well after 3.5 s")
+
+
+def no_plan(folder):
+    folder.plan.unlink()
+
+
+def no_json(folder):
+    folder.plan.write_text("{")
+
+
+def list_for_plan(folder):
+    folder.plan.write_text("[1]")
+
+
+def too_many_ranks(folder):
+    folder.plan.write_text(json.dumps({"script": "a.py", "module": None, "function": None, "ranks": 10**9}))
+
+
+def fifo_for_plan(folder):
+    folder.plan.unlink()
+    os.mkfifo(folder.plan)
+
+
+def fifo_for_journal(folder):
+    folder.journal(0).unlink()
+    os.mkfifo(folder.journal(0))
+
+
+def other_version(folder):
+    folder.journal(0).write_bytes(b"lkstpJ01".ljust(1 << 17, b"\0"))
+
+
+def half_a_journal(folder):
+    with folder.journal(1).open("r+b") as file:
+        file.truncate(5000)
+
+
+def empty_journal(folder):
+    folder.journal(1).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(no_plan, no_json, list_for_plan, too_many_ranks, fifo_for_plan),
+        *(fifo_for_journal, other_version, half_a_journal, empty_journal),
+    ],
+)
+@pytest.mark.parametrize("command", [watch, diagnose])
+def test_what_is_no_run_is_one_sentence_with_a_fix(tmp_path, spoil, command):
+    folder = made(tmp_path / "run")
+    spoil(folder)
+    began = time.monotonic()
+    done = CliRunner().invoke(command, [str(folder.path)])
+    assert isinstance(done.exception, UsageError), done.output
+    assert done.exception.problem.endswith(".")
+    assert done.exception.fix.endswith(".")
+    assert time.monotonic() - began < 5
+
+
+def test_random_bytes_in_a_journal_are_no_error(tmp_path):
+    folder = made(tmp_path / "run")
+    with folder.journal(0).open("r+b") as file:
+        file.seek(24)
+        file.write(os.urandom(60_000))
+    assert CliRunner().invoke(watch, ["--once", str(folder.path)]).exit_code == 0
+
+
+def row(rank, state, step=5):
+    return Row(rank, 0, state, step, "", 0.0, "", None, 0)
+
+
+def test_where_there_is_little_room_those_come_that_hold_others_up():
+    states = [State.WAITS] * 60 + [State.STOPPED, State.WORKS, State.FAILED, State.WAITS]
+    rows = tuple(row(rank, state) for rank, state in enumerate(states))
+    shown, left = chosen(View(rows), 5)
+    assert [each.rank for each in shown] == [0, 60, 61, 62]
+    assert len(left) == 60
+    assert chosen(View(rows), None)[1] == []
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.34, "0.3 s"), (62, "62 s"), (720, "12 min"), (11_160, "3.1 h")])
+def test_durations_are_short(seconds, text):
+    assert duration_text(seconds) == text

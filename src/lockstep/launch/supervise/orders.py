@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Collection
@@ -20,6 +21,10 @@ class Orders:
         """When each order that has no answer yet was sent."""
         self.gave_up = False
         """Whether the nursery was killed because it did not answer."""
+
+    def kill(self, number: int) -> None:
+        """End a rank in a way of which the supervisor takes no note: it is lost, as if somebody else had done it."""
+        self.signal(signal.SIGKILL, frozenset({number}))
 
     def signal(self, number: int, ranks: Collection[int]) -> None:
         """Ask it to send a signal to ranks."""

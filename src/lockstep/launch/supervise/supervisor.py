@@ -107,7 +107,7 @@ class Supervisor:
         self._interruption = Interruption(self.request, self.folder, self.saying)
         scenes = Scenes(str(self.request.script or ""), self.observer.journals)
         self._stalls = Stalls(
-            scenes, self.folder.stalls, self.saying, self.request.recovery, self._kill, self._stop_stalled
+            scenes, self.folder.stalls, self.saying, self.request.recovery, self._orders.kill, self._stop_stalled
         )
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
@@ -278,10 +278,6 @@ class Supervisor:
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
     # Stopping
-
-    def _kill(self, number: int) -> None:
-        """End a rank without taking note of it, as if somebody else had."""
-        self._orders.signal(signal.SIGKILL, frozenset({number}))
 
     def _stop_stalled(self, failure: Failure) -> None:
         self._ranks.reported(failure.rank, failure)

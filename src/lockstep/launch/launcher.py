@@ -19,7 +19,15 @@ from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import StatesLeft, alone_line, done_lines, ranks_line, stopped_line, unsaved_line
+from lockstep.launch.screen.report import (
+    StatesLeft,
+    alone_line,
+    done_lines,
+    ranks_line,
+    stopped_line,
+    summary_lines,
+    unsaved_line,
+)
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
@@ -128,6 +136,8 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         saying.line(unsaved_line())
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
+            saying.line(line)
+        for line in summary_lines(world.observer.summary(outcome.duration_s), world.observer.result()):
             saying.line(line)
     if outcome.block and request.call is None:  # the caller of a function gets an exception instead
         saying.block(outcome.block)

@@ -41,9 +41,11 @@ data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
 model = torch.nn.Linear(4, 1)
 model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(data, 8))
 first = not Path("once").exists()
-for epoch in run.epochs(2):
+for epoch in run.epochs(8 if how == "straggle" else 2):
     for step in run.steps(loader):
         for x, y in step:
+            if how == "straggle" and run.rank == 1:
+                time.sleep(0.05)
             loss = torch.nn.functional.mse_loss(model(x), y)
             run.backward(loss)
         optimizer.step()
@@ -82,11 +84,11 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):
         sentence,
     )
     assert "stopped by a signal (SIGCONT lets it go on)" in sentence
-    assert "script.py:48" in sentence
+    assert "script.py:50" in sentence
     assert said(run, "went on") == [f"rank 1, after more than {sentence.partition(' ')[0]} s"]
 
 
-@pytest.mark.parametrize(("how", "line"), [("spin", "script.py:1[56] in spin"), ("sleep", "script.py:44")])
+@pytest.mark.parametrize(("how", "line"), [("spin", "script.py:1[56] in spin"), ("sleep", "script.py:46")])
 def test_a_rank_that_loops_or_sleeps_is_replaced_with_the_same_bits(tmp_path, how, line):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "replace", args=(how,))
     assert done.code == 0, done.err
@@ -108,6 +110,15 @@ def test_a_limit_of_the_person_ends_the_run(tmp_path):
     done = run_script(tmp_path, TRAIN, "-n", "2", "--on-stall", "stop", "--stall-after", "1.5", args=("work",))
     assert done.code == 1, done.err
     assert re.search(r"^FAILED +rank 1 stalled|^FAILED +stalled", done.err, re.MULTILINE), done.err
+
+
+def test_a_rank_that_takes_longer_in_each_step_is_named_with_the_part(tmp_path):
+    done = run_script(tmp_path, TRAIN, "-n", "2", args=("straggle",))
+    assert done.code == 0, done.err
+    (sentence,) = said(done, "slow")
+    assert re.match(r"rank 1 takes \d+ ms a step in forward and backward, the others \d+ ms, and wait for it", sentence)
+    assert said(done, "slowest") == [] or said(done, "slowest")[0].startswith("rank 1 takes")
+    assert re.search(r"^speed +[\d,]+ samples/s; a step of [\d.]+ ms = .*forward and backward", done.err, re.MULTILINE)
 
 
 PLAIN = """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.diagnosis.spent import Summary
 from lockstep.handover.arithmetic import arithmetic_text
 from lockstep.launch.recovery import Loss, RestartAll
 from lockstep.launch.request import LaunchRequest
@@ -18,6 +19,8 @@ from lockstep.machine.ending_signals import signal_name
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
+LEAST_STEPS_TOLD = 50
+"""The first steps say little about the others."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,14 @@ def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[
     listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
     lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))
     return lines
+
+
+def summary_lines(told: Summary, result: Mapping[str, Any]) -> list[Line]:
+    """Speed, the slowest rank, and what would help; nothing after a run of a few steps."""
+    if int(result.get("steps") or 0) < LEAST_STEPS_TOLD:
+        return []
+    texts = {"speed": told.speed, "slowest": told.slowest, "advice": told.advice}
+    return [Line(label, text) for label, text in texts.items() if text]
 
 
 def _count(number: int | None, noun: str) -> str:

@@ -9,13 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lockstep.diagnosis.spent import Spent, Summary, summary
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
 from lockstep.journal.ring import JournalReader
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.progress import Progress, Snapshot
 from lockstep.launch.screen.report import lanes_line, numerics_line, still_alone_line
+from lockstep.launch.supervise.stragglers import Stragglers
 from lockstep.regular_file import read_regular
 
 UPDATE_S = 0.25
@@ -39,7 +42,9 @@ class Observer:
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._progress = Progress()
+        self._progress, self._stragglers = Progress(), Stragglers(losses.saying)
+        self._gauges: tuple[Gauges, ...] = ()
+        self._strategy = ""
         self.has_said_decided = has_said_decided
         """Whether the lines about lanes and numerics were said; said once, however often the ranks start."""
         self._decided_at: float | None = None
@@ -50,6 +55,7 @@ class Observer:
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
         self._look_for_losses()
+        self._gauges = tuple(journal.gauges() for journal in self._journals)
         if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
         if not self.has_said_decided:
@@ -57,7 +63,9 @@ class Observer:
         if self.paused:
             self._saying.terminal.progress(None)
             return
-        self._progress.add(Snapshot(now, tuple(journal.gauges() for journal in self._journals)))
+        self._strategy = self._strategy or str(self.decided().get("strategy") or "")
+        self._stragglers.look(self._gauges, self._strategy)
+        self._progress.add(Snapshot(now, self._gauges))
         note = self._journals[0].note()
         if self._saying.terminal.updates:
             self._saying.terminal.progress(self._progress.line(note, self._saying.terminal.width))
@@ -115,6 +123,14 @@ class Observer:
         """Whether rank 0 is at a debugger's prompt."""
         last = self._journals[0].last()
         return last is not None and last.phase is Phase.PAUSED
+
+    def summary(self, seconds: float) -> Summary:
+        """What the time of this world of ranks went into.
+
+        Args:
+            seconds: from its start.
+        """
+        return summary([Spent.between(Gauges(), journal.gauges()) for journal in self._journals], seconds)
 
     def tail(self, rank: int) -> list[Record]:
         """The newest journal records of a rank, which may be dead."""

@@ -1,0 +1,120 @@
+"""Where the time of steps went, rank by rank, and which rank all others wait for in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from lockstep.journal.gauges import Gauges
+
+PARTS = ("data", "compute", "exchange", "update")
+NAMES = {"data": "data", "compute": "forward and backward", "exchange": "exchange", "update": "optimizer"}
+OWN = ("data", "compute", "update")
+"""Parts in which a rank keeps others waiting; in the exchange it waits itself."""
+
+LEAST_STEPS = 10
+TIMES = 1.5
+LEAST_SHARE = 0.2
+LEAST_S = 0.002
+"""A rank is slow in a part that takes this many times as long as for the others, if that costs this share of a step."""
+MUCH = 0.2
+"""The share of a step from which something could be done about a part."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one rank's steps took on average, in seconds."""
+
+    steps: int
+    samples: int
+    parts: dict[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """One step."""
+        return sum(self.parts.values())
+
+    @classmethod
+    def between(cls, old: Gauges, new: Gauges) -> Spent:
+        """From two looks at one rank's gauges."""
+        steps = new.step - old.step
+        each = {part: (getattr(new, f"{part}_ns") - getattr(old, f"{part}_ns")) / 1e9 / max(steps, 1) for part in PARTS}
+        return cls(steps, new.samples - old.samples, each)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that takes longer than the others, step after step."""
+
+    rank: int
+    part: str
+    own_s: float
+    others_s: float
+
+    @property
+    def text(self) -> str:
+        """`rank 3 takes 48 ms a step in forward and backward, the others 20 ms`."""
+        own, others = f"{self.own_s * 1e3:.0f} ms", f"{self.others_s * 1e3:.0f} ms"
+        return f"rank {self.rank} takes {own} a step in {NAMES[self.part]}, the others {others}, and wait for it"
+
+
+def straggler(spent: Sequence[Spent]) -> Straggler | None:
+    """The rank that costs the others most time, if one does; ranks with more samples may take longer.
+
+    Args:
+        spent: rank r is at index r; all over the same steps.
+    """
+    if len(spent) < 2 or min(one.steps for one in spent) < LEAST_STEPS:
+        return None
+    usual = mean(one.samples for one in spent)
+    found = []
+    for part in OWN:
+        took = [one.parts[part] for one in spent]
+        if part != "update" and all(one.samples for one in spent):
+            took = [seconds * usual / one.samples for seconds, one in zip(took, spent, strict=True)]
+        for rank, own_s in enumerate(took):
+            others_s = median(took[:rank] + took[rank + 1 :])
+            excess_s = own_s - others_s
+            if own_s > TIMES * others_s and excess_s > max(LEAST_SHARE * spent[rank].step_s, LEAST_S):
+                found.append((excess_s, Straggler(rank, part, own_s, others_s)))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of a whole run; texts for people, empty where there is nothing to say."""
+
+    speed: str
+    slowest: str
+    advice: str
+
+
+def summary(spent: Sequence[Spent], seconds: float) -> Summary:
+    """What the time of a run went into, which rank was slowest, and what would help.
+
+    Args:
+        spent: rank r is at index r, from the first step to the last.
+        seconds: from the run's start to its end.
+    """
+    parts = {part: mean(one.parts[part] for one in spent) for part in PARTS}
+    step_s = sum(parts.values())
+    if not step_s or not all(one.steps for one in spent):
+        return Summary("", "", "")
+    rate = sum(one.samples for one in spent) / seconds
+    each = " + ".join(f"{NAMES[part]} {took * 1e3:.1f}" for part, took in parts.items() if took * 1e3 >= 0.05)
+    slow = straggler(spent)
+    return Summary(
+        f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
+        slow.text if slow is not None else "",
+        _advice(parts, step_s, len(spent)),
+    )
+
+
+def _advice(parts: dict[str, float], step_s: float, ranks: int) -> str:
+    shares = {part: took / step_s for part, took in parts.items()}
+    if shares["data"] >= MUCH:
+        return f"data {shares['data']:.0%}: more loader workers (num_workers=) would fetch while ranks compute"
+    if shares["exchange"] >= MUCH and ranks > 1:
+        return f"exchange {shares['exchange']:.0%}: larger batches, or fewer ranks, would wait less"
+    return ""

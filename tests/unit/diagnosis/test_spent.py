@@ -1,0 +1,55 @@
+"""Where steps spend their time, and who keeps the others waiting."""
+
+import pytest
+
+from lockstep.diagnosis.spent import Spent, straggler, summary
+from lockstep.journal.gauges import Gauges
+
+
+def spent(data=1, compute=20, exchange=2, update=2, samples=320, steps=20):
+    """Milliseconds per step."""
+    each = {"data": data, "compute": compute, "exchange": exchange, "update": update}
+    return Spent(steps, samples, {part: ms / 1e3 for part, ms in each.items()})
+
+
+def test_two_looks_give_the_mean_of_the_steps_between():
+    old, new = Gauges(step=10, samples=100, data_ns=10**9), Gauges(step=20, samples=420, data_ns=2 * 10**9)
+    assert Spent.between(old, new) == Spent(10, 320, {"data": 0.1, "compute": 0, "exchange": 0, "update": 0})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([spent(), spent(compute=48, exchange=0)], (1, "compute")),
+        ([spent(exchange=40), spent(exchange=40), spent(data=40)], (2, "data")),
+        ([spent(), spent(update=30)], (1, "update")),
+        ([spent(), spent(compute=26)], None),  # a third more is noise
+        ([spent(samples=160), spent(compute=40, samples=320)], None),  # it has twice the lanes
+        ([spent(data=0.1), spent(data=1)], None),  # ten times as long, but nobody waits for 1 ms
+        ([spent(), spent(compute=48, steps=9)], None),  # too early
+        ([spent()], None),
+    ],
+)
+def test_a_rank_that_keeps_the_others_waiting_is_named_with_its_part(ranks, expected):
+    found = straggler(ranks)
+    assert (found and (found.rank, found.part)) == expected
+
+
+def test_the_sentence_says_how_long():
+    found = straggler([spent(), spent(compute=48)])
+    assert found.text == "rank 1 takes 48 ms a step in forward and backward, the others 20 ms, and wait for it"
+
+
+def test_the_summary_counts_samples_and_says_what_would_help():
+    told = summary([spent(data=10), spent(data=10)], 2.0)
+    assert told.speed == (
+        "320 samples/s; a step of 34.0 ms = data 10.0 + forward and backward 20.0 + exchange 2.0 + optimizer 2.0"
+    )
+    assert told.slowest == ""
+    assert told.advice.startswith("data 29%: more loader workers")
+    assert summary([spent(exchange=20)] * 2, 1.0).advice.startswith("exchange 47%")
+    assert summary([spent()] * 2, 1.0).advice == ""
+
+
+def test_a_run_without_steps_has_no_summary():
+    assert summary([Spent.between(Gauges(), Gauges())], 1.0).speed == ""

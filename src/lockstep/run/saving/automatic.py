@@ -167,9 +167,10 @@ class Automatic(NoStates):
             self._tell(str(error))
             self._end_if_asked(None)
             return
-        problem = ""
+        problem = self._aside.hand_over()
         if self._ends_by or stops_after_saving(self._run):
-            self._tell(problem := self._aside.settle())
+            problem = problem or self._aside.settle()
+        self._tell(problem)
         if stops_after_saving(self._run):
             testify_saved(self._run)
         step = self._run.machinery.ledger.step  # a state that could not be copied to its URL is on the disk

@@ -23,14 +23,14 @@ from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.exact_json import encode
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
+from lockstep.checkpoint.inventory import Found, inventory_of, sources, write_tensors
 from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
-from lockstep.run.loop.replicas import bits_held, compare
+from lockstep.run.loop.replicas import bits_held, compare, compared
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.position.region import Region
@@ -45,8 +45,8 @@ TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 
 
-Write = Callable[[RunState, StateFolder, Contents, Mapping[str, Mapping[str, Source]]], str]
-"""Brings every rank's tensors to rank 0, which does something with them; returns why it could not, on rank 0."""
+Write = Callable[[RunState, StateFolder, Contents, Found], str]
+"""Does something with every rank's tensors; returns why a rank could not, there. Collective: call it on every rank."""
 
 
 def save_state(
@@ -66,7 +66,8 @@ def save_state(
         label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
     }
     contents = together.do(lambda: collect(run, extra, states)) or Contents()
-    told = together.do(lambda: {file: inventory_of(tensors) for file, tensors in contents.files.items()}) or {}
+    equal = compared(run)
+    told = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
     together.agree()
     if problem := (write or write_now)(run, folder, contents, _agree(run.machinery, contents, told)):
         together.refuse(not_written(folder.target, problem))
@@ -272,7 +273,7 @@ def facts_of(run: RunState) -> dict[str, Any]:
     }
 
 
-def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
+def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> Found:
     """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`."""
     if machinery.transport.world_size == 1:
         return {file: sources([inventory]) for file, inventory in told.items()}
@@ -295,7 +296,7 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
     return {file: sources([inventory[file] for inventory in inventories]) for file in told}
 
 
-def write_now(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
+def write_now(run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
     """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
     is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:

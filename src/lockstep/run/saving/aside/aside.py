@@ -1,32 +1,36 @@
-"""States that a process of its own writes: what every rank calls; rank 0 has the memory and the process.
+"""States that a process of its own writes: what every rank calls. Rank 0 has the memory and the process.
 
-Tensors that other ranks hold still travel to rank 0 inside the step.
+take: rank 0 makes room and says where; every rank that can reach it copies its share (`shares`). What only ranks of
+other nodes hold travels to rank 0. hand_over: once all ranks have said that they are done. A rank that dies before
+costs this state, and no other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
-
+from lockstep.caller import where
 from lockstep.checkpoint.completion import not_written
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.inventory import Source, stream
+from lockstep.checkpoint.inventory import Found, stream
 from lockstep.checkpoint.remote_ring import copied
+from lockstep.checkpoint.tensor_file import order_of
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
-from lockstep.run.saving.aside.memory import FileImage, StateMemory
+from lockstep.run.saving.aside.memory import FileImage, Mapped, Place, StateMemory
 from lockstep.run.saving.aside.order import Image, Order
+from lockstep.run.saving.aside.shares import Piece, share_out
 from lockstep.run.saving.aside.writer import Writer
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import facts_of, write_now
-from lockstep.transport.contract import Transport
 
-Found = Mapping[str, Mapping[str, Source]]
-"""By file and tensor, where it comes from."""
+CALL = "automatic state"
 
 PATIENCE_S = 1.0
 """How long a save waits for the one before without a word."""
@@ -38,6 +42,8 @@ LATE = (
 )
 AT_END = "The last state is still being written. The run ends when that is done."
 NO_MEMORY = "There is no memory for a copy of the state ({}), so training stands still while states are written."
+REPLACED = "rank 0 has ended while it was saved."
+UNREACHABLE = "the memory for a copy of it cannot be reached any more."
 
 
 class Aside:
@@ -46,30 +52,62 @@ class Aside:
     Args:
         keep: how many stay.
         url: the ring at a URL that gets a copy of each; empty: none does.
-        is_needed: whether the run waits for a state that cannot be written aside, and says so; otherwise it goes without.
+        refusal: says why a state of so many bytes is not to be copied, if it is not; a run goes without such a state, and
+            without one for which there is no memory. If there is no such function, it waits until the state is written.
     """
 
-    def __init__(self, keep: int, url: str = "", *, is_needed: bool = True) -> None:
-        self._keep, self._url, self._is_needed = keep, url, is_needed
+    def __init__(self, keep: int, url: str = "", *, refusal: Callable[[int], str] | None = None) -> None:
+        self._keep, self._url, self._refusal = keep, url, refusal
         self._memory: StateMemory | None = None
         self._writer: Writer | None = None
         self._target = Path()
+        self._ready: tuple[int, int] | str | None = None
+        """Where the order of the state that was copied lies, or why it cannot be written; None: there is nothing to do."""
+        self._seen: tuple[Place, Mapped] | None = None
+        """The memory of rank 0, on another rank."""
         self._has_said_late = self._has_said_memory = False
 
     def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        """Copy the state and let it be written: a `Write` of `save_state`. No other state may be under way.
+        """Copy the state: a `Write` of `save_state`, after which `hand_over` lets it be written. No other may be under way.
 
-        Collective: call it on every rank. Returns on rank 0 why that is impossible; whether the state could be written is
-        known later. Where there is no memory for the copy, it is written now, or not at all if it is not needed.
+        Collective: call it on every rank. Returns why that is impossible on this rank; whether the state could be written
+        is known later. Where there is no memory for the copy, it is written now, or not at all if it is not needed.
         """
-        if run.machinery.transport.rank != 0:
-            _hand_out(run, contents, found)
-            return ""
+        transport = run.machinery.transport
+        self._ready, self._target = None, folder.target
         images, end = lay_out(found)
+        mine = self._offer(run, contents, images, end) if transport.rank == 0 else None
+        [offer, *_] = transport.all_gather_object(mine, CALL, where())
+        if isinstance(offer, str):
+            return self._go_without(offer, run, folder, contents, found)
+        if transport.rank == 0 and offer != mine:
+            self._ready = REPLACED  # what the others copied went into the memory of the rank that died
+        mapped = self._reach(Place(**offer), is_mine=offer == mine)
+        reached = transport.all_gather_object(mapped is not None, CALL, where())
+        reach = [rank for rank, is_reached in enumerate(reached) if is_reached]
+        if mapped is not None:
+            pieces = share_out(found, reach).get(transport.rank, [])
+            _copy(mapped, images, contents, pieces, run.setup.threads)
+        elif transport.rank in reach:
+            return UNREACHABLE
+        for file, image in images.items():
+            far = {name: one for name, one in found[file].items() if not (one.is_everywhere or one.rank in reach)}
+            names = order_of({name: one.described for name, one in far.items()})
+            for name, tensor in zip(names, stream(far, contents.files[file].tensors, transport), strict=True):
+                if tensor is not None and mapped is not None:
+                    mapped.put(image.places[name], tensor)
+        return ""
+
+    def _offer(
+        self, run: RunState, contents: Contents, images: Mapping[str, FileImage], end: int
+    ) -> dict[str, Any] | str:
+        """Make room for the files, and write what is no tensor; return where that is, or why it is nowhere."""
+        if self._refusal is not None and (why := self._refusal(end)):
+            return why
         order = Order(
-            str(folder.target),
+            str(self._target),
             self._keep,
-            [Image(file, image.at, image.size, sorted(image.order)) for file, image in images.items()],
+            [Image(file, image.at, image.size, sorted(image.places)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
             time.time(),
@@ -79,25 +117,58 @@ class Aside:
             memory = self._memory = self._memory or StateMemory()
             memory.reserve(end + len(order))
         except OSError as error:
-            if not self._is_needed:
-                _hand_out(run, contents, found)
-                return f"there is no memory for a copy of it ({error.strerror})."
-            if not self._has_said_memory:
-                self._has_said_memory = True
-                say(NO_MEMORY.format(error.strerror))
-            return self._write_now(run, folder, contents, found)
-        memory.put(end, order)
-        for file, image in images.items():
-            _copy(memory, image, found[file], contents.files[file].tensors, run.machinery.transport)
-        self._target = folder.target
-        try:
-            self._hand_over(memory, end, len(order))
-        except OSError as error:
-            self._drop_writer()
-            return f"the process that writes it could not be started ({error.strerror})."
+            return error.strerror or str(error)
+        memory.write(end, order)
+        for image in images.values():
+            memory.write(image.at, image.header)
+        self._ready = end, len(order)
+        return vars(memory.place)
+
+    def _reach(self, place: Place, *, is_mine: bool) -> Mapped | None:
+        """The memory at `place`; None where this process cannot map it."""
+        if is_mine and self._memory is not None:
+            return self._memory.mapped
+        if self._seen is None or self._seen[0] != place:
+            self._seen = None
+            with suppress(OSError):
+                self._seen = place, Mapped.at(place)
+        return self._seen[1] if self._seen is not None else None
+
+    def _go_without(self, why: str, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
+        """Write the state now, if it is needed."""
+        is_main = run.machinery.transport.rank == 0
+        if self._refusal is not None:
+            return why if is_main else ""
+        if is_main and not self._has_said_memory:
+            self._has_said_memory = True
+            say(NO_MEMORY.format(why))
+        if (problem := write_now(run, folder, contents, found)) or not is_main:
+            return problem
+        Ring(folder.target.parent, self._keep).prune()
+        if problem := copied(folder.target, self._url, self._keep):
+            say(f"{problem} The run goes on.")
         return ""
 
-    def _hand_over(self, memory: StateMemory, at: int, size: int) -> None:
+    def hand_over(self) -> str:
+        """Let the state be written that `take` has copied: call it once every rank is done with that.
+
+        Does nothing on other ranks than 0. Returns why the state cannot be written, as an error's text.
+        """
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return ""
+        if isinstance(ready, str):
+            return str(not_written(self._target, ready))
+        try:
+            self._send(*ready)
+        except OSError as error:
+            self._drop_writer()
+            why = f"the process that writes it could not be started ({error.strerror})."
+            return str(not_written(self._target, why))
+        return ""
+
+    def _send(self, at: int, size: int) -> None:
+        assert self._memory is not None
         if self._writer is not None:
             try:
                 self._writer.hand_over(at, size)
@@ -105,16 +176,8 @@ class Aside:
                 self._drop_writer()
             else:
                 return
-        self._writer = Writer(memory.descriptor)
+        self._writer = Writer(self._memory.descriptor)
         self._writer.hand_over(at, size)
-
-    def _write_now(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        if problem := write_now(run, folder, contents, found):
-            return problem
-        Ring(folder.target.parent, self._keep).prune()
-        if problem := copied(folder.target, self._url, self._keep):
-            say(f"{problem} The run goes on.")
-        return ""
 
     def look(self) -> str:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""
@@ -149,6 +212,7 @@ class Aside:
     def drop(self) -> None:
         """End the process, whatever it is doing."""
         self._drop_writer()
+        self._seen = None
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -171,13 +235,6 @@ class Aside:
             self._writer = None
 
 
-def _hand_out(run: RunState, contents: Contents, found: Found) -> None:
-    """Take part in the streams of tensors without keeping them."""
-    for file in sorted(found):
-        for _ in stream(found[file], contents.files[file].tensors, run.machinery.transport):
-            pass
-
-
 def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
     """Where each file lies, in the order in which all ranks stream them, and where the last one ends."""
     images: dict[str, FileImage] = {}
@@ -189,14 +246,19 @@ def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
 
 
 def _copy(
-    memory: StateMemory,
-    image: FileImage,
-    found: Mapping[str, Source],
-    tensors: Mapping[str, Tensor],
-    transport: Transport,
+    mapped: Mapped, images: Mapping[str, FileImage], contents: Contents, pieces: Sequence[Piece], threads: int
 ) -> None:
-    """Copy one file's tensors to where they lie in its image. Collective: the other ranks stream them."""
-    memory.put(image.at, image.header)
-    for name, tensor in zip(image.order, stream(found, tensors, transport), strict=True):
-        if tensor is not None:
-            memory.put_tensor(image.places[name], tensor, found[name].described)
+    """Copy this rank's pieces to where they lie in their files."""
+    left = iter(pieces)
+
+    def work(_: int = 0) -> None:
+        for piece in left:  # each goes to one thread
+            tensor = contents.files[piece.file].tensors[piece.name]
+            mapped.put(images[piece.file].places[piece.name] + piece.offset, piece.of(tensor))
+
+    if threads == 1:
+        work()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(threads)):
+            pass

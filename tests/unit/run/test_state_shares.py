@@ -1,11 +1,17 @@
 """Every byte of a state is copied by one rank that holds it, and all copy about as much."""
 
+import os
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.checkpoint.inventory import Source
-from lockstep.checkpoint.tensor_file import Described
+from lockstep.checkpoint.contents import Contents, TensorSet
+from lockstep.checkpoint.inventory import Source, inventory_of, sources
+from lockstep.checkpoint.tensor_file import Described, TensorFileWriter, order_of
+from lockstep.run.saving.aside.aside import copy_pieces, lay_out
+from lockstep.run.saving.aside.memory import StateMemory
 from lockstep.run.saving.aside.shares import PIECE_BYTES, share_out
 
 MANY = 3 * PIECE_BYTES // 4
@@ -65,3 +71,36 @@ def test_what_all_hold_is_given_to_those_that_hold_less_alone():
     ]
     assert sum(loads) == 32_000_000
     assert max(loads) <= 32_000_000 / 3 + PIECE_BYTES
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_ranks_copy_is_the_file_that_one_rank_writes(tmp_path, threads):
+    tensors = {"wide": torch.randn(3, MANY // 2), "turned": torch.randn(500, 2500).T, "scale": torch.tensor(2.0)}
+    contents, told = (
+        Contents(files={"a": TensorSet(tensors)}),
+        inventory_of(TensorSet(tensors), set(map(id, tensors.values()))),
+    )
+    found = {"a": sources([told, told])}
+    images, end = lay_out(found)
+    memory = StateMemory()
+    memory.reserve(end)
+    shares = share_out(found, [0, 1])
+    assert all(shares.values())
+    for pieces in shares.values():
+        copy_pieces(memory.mapped, images, contents, pieces, threads)
+    memory.write(images["a"].at, images["a"].header)
+    writer = TensorFileWriter(tmp_path / "a", {name: one.described for name, one in found["a"].items()})
+    for name in order_of({name: one.described for name, one in found["a"].items()}):
+        writer.write(tensors[name])
+    assert writer.finish()["size"] == images["a"].size
+    assert os.pread(memory.descriptor, images["a"].size, images["a"].at) == (tmp_path / "a").read_bytes()
+    memory.close()
+
+
+def test_only_what_every_rank_says_to_be_equal_may_come_from_any():
+    both, mine = torch.ones(2), torch.ones(3)
+    one = inventory_of(TensorSet({"both": both, "mine": mine}), {id(both)})
+    other = inventory_of(TensorSet({"both": both, "mine": mine}), {id(both), id(mine)})
+    assert {name: found.is_everywhere for name, found in sources([one, other]).items()} == {"both": True, "mine": False}
+    assert not sources([one, {}])["both"].is_everywhere
+    assert not inventory_of(TensorSet({"a": both}, {"a": 1}), {id(both)})["a"][-1], "a holder counts more"

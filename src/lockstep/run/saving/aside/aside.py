@@ -87,7 +87,7 @@ class Aside:
         reach = [rank for rank, is_reached in enumerate(reached) if is_reached]
         if mapped is not None:
             pieces = share_out(found, reach).get(transport.rank, [])
-            _copy(mapped, images, contents, pieces, run.setup.threads)
+            copy_pieces(mapped, images, contents, pieces, run.setup.threads)
         elif transport.rank in reach:
             return UNREACHABLE
         for file, image in images.items():
@@ -245,10 +245,10 @@ def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
     return images, end
 
 
-def _copy(
+def copy_pieces(
     mapped: Mapped, images: Mapping[str, FileImage], contents: Contents, pieces: Sequence[Piece], threads: int
 ) -> None:
-    """Copy this rank's pieces to where they lie in their files."""
+    """Copy one rank's pieces to where they lie in their files, `threads` at a time."""
     left = iter(pieces)
 
     def work(_: int = 0) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lockstep.checkpoint.inventory import Found
 from lockstep.checkpoint.tensor_file import Described
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 """Tensors are cut into pieces of about this size, between two rows."""
 
 

@@ -68,7 +68,7 @@ class Sides:
         }
 
     def ours(self) -> None:
-        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take)
+        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.tell())
         if problem := self._aside.hand_over():
             raise SystemExit(problem)
 

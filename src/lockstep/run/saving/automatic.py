@@ -160,7 +160,9 @@ class Automatic(NoStates):
         self._saved_at, self.owes = time.monotonic(), False
         self._tell(self._aside.settle())
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
+            save_state(
+                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
+            )
         except (PeerLost, RanksDiffer):
             raise
         except WorldError as error:

@@ -154,7 +154,9 @@ class Snapshots(NoSnapshots):
 
     def _take(self, began_s: float) -> None:
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
+            save_state(
+                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
+            )
         except (PeerLost, RanksDiffer):
             raise
         except LockstepError as error:

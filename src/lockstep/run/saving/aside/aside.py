@@ -1,8 +1,8 @@
 """States that a process of its own writes: what every rank calls. Rank 0 has the memory and the process.
 
-take: rank 0 makes room and says where; every rank that can reach it copies its share (`shares`). What only ranks of
-other nodes hold travels to rank 0. hand_over: once all ranks have said that they are done. A rank that dies before
-costs this state, and no other.
+take: every rank that can reach the memory of rank 0 (`common_memory`) copies its share (`shares`); what only ranks of
+other nodes hold travels to rank 0. hand_over: once all ranks have said that they are done. A rank that dies before costs
+this state, and no other.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.caller import where
 from lockstep.checkpoint.completion import not_written
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
@@ -23,14 +22,13 @@ from lockstep.checkpoint.remote_ring import copied
 from lockstep.checkpoint.tensor_file import order_of
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
-from lockstep.run.saving.aside.memory import FileImage, Mapped, Place, StateMemory
+from lockstep.run.saving.aside.common_memory import CommonMemory
+from lockstep.run.saving.aside.memory import FileImage, Mapped, StateMemory
 from lockstep.run.saving.aside.order import Image, Order
 from lockstep.run.saving.aside.shares import Piece, share_out
 from lockstep.run.saving.aside.writer import Writer
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import facts_of, write_now
-
-CALL = "automatic state"
 
 PATIENCE_S = 1.0
 """How long a save waits for the one before without a word."""
@@ -46,6 +44,15 @@ REPLACED = "rank 0 has ended while it was saved."
 UNREACHABLE = "the memory for a copy of it cannot be reached any more."
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A state in memory: the descriptor, and where its order lies."""
+
+    memory: int
+    at: int
+    size: int
+
+
 class Aside:
     """The states of one run, one at a time.
 
@@ -57,53 +64,53 @@ class Aside:
     """
 
     def __init__(self, keep: int, url: str = "", *, refusal: Callable[[int], str] | None = None) -> None:
-        self._keep, self._url, self._refusal = keep, url, refusal
-        self._memory: StateMemory | None = None
+        self._keep, self._url, self._goes_without = keep, url, refusal is not None
+        self._memory = CommonMemory(refusal or _never)
         self._writer: Writer | None = None
         self._target = Path()
-        self._ready: tuple[int, int] | str | None = None
-        """Where the order of the state that was copied lies, or why it cannot be written; None: there is nothing to do."""
-        self._seen: tuple[Place, Mapped] | None = None
-        """The memory of rank 0, on another rank."""
+        self._ready: _Ready | str | None = None
+        """The state that was copied, or why it cannot be written; None where there is nothing to do."""
         self._has_said_late = self._has_said_memory = False
 
-    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        """Copy the state: a `Write` of `save_state`, after which `hand_over` lets it be written. No other may be under way.
+    def tell(self) -> Any:
+        """What `take` is to know of this rank on all others."""
+        return self._memory.tell()
 
-        Collective: call it on every rank. Returns why that is impossible on this rank; whether the state could be written
-        is known later. Where there is no memory for the copy, it is written now, or not at all if it is not needed.
+    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
+        """Copy the state, which `hand_over` then lets be written: a `Write`. No other state may be under way.
+
+        Returns why that is impossible; whether the state could be written is known later. Where there is no memory for the
+        copy, it is written now, or not at all if the run goes without.
         """
         transport = run.machinery.transport
         self._ready, self._target = None, folder.target
         images, end = lay_out(found)
-        mine = self._offer(run, contents, images, end) if transport.rank == 0 else None
-        [offer, *_] = transport.all_gather_object(mine, CALL, where())
-        if isinstance(offer, str):
-            return self._go_without(offer, run, folder, contents, found)
-        if transport.rank == 0 and offer != mine:
-            self._ready = REPLACED  # what the others copied went into the memory of the rank that died
-        mapped = self._reach(Place(**offer), is_mine=offer == mine)
-        reached = transport.all_gather_object(mapped is not None, CALL, where())
-        reach = [rank for rank, is_reached in enumerate(reached) if is_reached]
-        if mapped is not None:
-            pieces = share_out(found, reach).get(transport.rank, [])
-            copy_pieces(mapped, images, contents, pieces, run.setup.threads)
-        elif transport.rank in reach:
+        common = self._memory.find(transport, told, end)
+        if isinstance(common, str):
+            return self._go_without(common, run, folder, contents, found)
+        if transport.rank == 0:
+            self._ready = self._put_order(run, contents, images, end, common.own)
+        if common.mapped is not None:
+            pieces = share_out(found, common.reach).get(transport.rank, [])
+            copy_pieces(common.mapped, images, contents, pieces, run.setup.threads)
+        elif transport.rank in common.reach:
             return UNREACHABLE
         for file, image in images.items():
-            far = {name: one for name, one in found[file].items() if not (one.is_everywhere or one.rank in reach)}
+            far = {
+                name: one for name, one in found[file].items() if not (one.is_everywhere or one.rank in common.reach)
+            }
             names = order_of({name: one.described for name, one in far.items()})
             for name, tensor in zip(names, stream(far, contents.files[file].tensors, transport), strict=True):
-                if tensor is not None and mapped is not None:
-                    mapped.put(image.places[name], tensor)
+                if tensor is not None and common.mapped is not None:
+                    common.mapped.put(image.places[name], tensor)
         return ""
 
-    def _offer(
-        self, run: RunState, contents: Contents, images: Mapping[str, FileImage], end: int
-    ) -> dict[str, Any] | str:
-        """Make room for the files, and write what is no tensor; return where that is, or why it is nowhere."""
-        if self._refusal is not None and (why := self._refusal(end)):
-            return why
+    def _put_order(
+        self, run: RunState, contents: Contents, images: Mapping[str, FileImage], end: int, memory: StateMemory | None
+    ) -> _Ready | str:
+        """Write what is no tensor into the memory; why it is not possible."""
+        if memory is None:
+            return REPLACED  # the others copy into the memory of the rank that died
         order = Order(
             str(self._target),
             self._keep,
@@ -114,30 +121,16 @@ class Aside:
             self._url,
         ).encode()
         try:
-            memory = self._memory = self._memory or StateMemory()
-            memory.reserve(end + len(order))
+            for at, data in ((end, order), *((image.at, image.header) for image in images.values())):
+                memory.write(at, data)
         except OSError as error:
-            return error.strerror or str(error)
-        memory.write(end, order)
-        for image in images.values():
-            memory.write(image.at, image.header)
-        self._ready = end, len(order)
-        return vars(memory.place)
-
-    def _reach(self, place: Place, *, is_mine: bool) -> Mapped | None:
-        """The memory at `place`; None where this process cannot map it."""
-        if is_mine and self._memory is not None:
-            return self._memory.mapped
-        if self._seen is None or self._seen[0] != place:
-            self._seen = None
-            with suppress(OSError):
-                self._seen = place, Mapped.at(place)
-        return self._seen[1] if self._seen is not None else None
+            return f"there is no memory for a copy of it ({error.strerror})."
+        return _Ready(memory.descriptor, end, len(order))
 
     def _go_without(self, why: str, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
         """Write the state now, if it is needed."""
         is_main = run.machinery.transport.rank == 0
-        if self._refusal is not None:
+        if self._goes_without:
             return why if is_main else ""
         if is_main and not self._has_said_memory:
             self._has_said_memory = True
@@ -160,24 +153,23 @@ class Aside:
         if isinstance(ready, str):
             return str(not_written(self._target, ready))
         try:
-            self._send(*ready)
+            self._send(ready)
         except OSError as error:
             self._drop_writer()
             why = f"the process that writes it could not be started ({error.strerror})."
             return str(not_written(self._target, why))
         return ""
 
-    def _send(self, at: int, size: int) -> None:
-        assert self._memory is not None
+    def _send(self, ready: _Ready) -> None:
         if self._writer is not None:
             try:
-                self._writer.hand_over(at, size)
+                self._writer.hand_over(ready.at, ready.size)
             except OSError:  # it has ended since it wrote the last state: another one takes its place
                 self._drop_writer()
             else:
                 return
-        self._writer = Writer(self._memory.descriptor)
-        self._writer.hand_over(at, size)
+        self._writer = Writer(ready.memory)
+        self._writer.hand_over(ready.at, ready.size)
 
     def look(self) -> str:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""
@@ -212,10 +204,7 @@ class Aside:
     def drop(self) -> None:
         """End the process, whatever it is doing."""
         self._drop_writer()
-        self._seen = None
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        self._memory.close()
 
     def _answer(self, timeout_s: float | None) -> str | None:
         """What has become of the state under way, as an error's text; None if that is not known by then."""
@@ -233,6 +222,11 @@ class Aside:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _never(_: int) -> str:
+    """No refusal."""
+    return ""
 
 
 def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:

@@ -100,8 +100,9 @@ class StateMemory:
         self.mapped, self._size = Mapped(self.descriptor, size), size
 
     def write(self, at: int, data: bytes) -> None:
-        """Write plain bytes."""
-        os.pwrite(self.descriptor, data, at)
+        """Write plain bytes, also behind what is reserved. Raises OSError when there is no memory."""
+        if os.pwrite(self.descriptor, data, at) != len(data):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def close(self) -> None:
         """Let go of it."""

@@ -29,7 +29,7 @@ SMALL_BYTES = 1 << 16
 
 
 def bit_sums(tensors: Sequence[Tensor]) -> list[int]:
-    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 3 ms for 10 M float32."""
+    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 7 ms for 10 M float32."""
     whole = [torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in tensors]
     return [_sum(one.view(INTEGERS[one.element_size()]).reshape(-1)) for one in whole]
 

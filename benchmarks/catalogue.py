@@ -16,7 +16,7 @@ from benchmarks.parts.memory import measure_memory
 from benchmarks.parts.naive_split import measure_pipeline
 from benchmarks.parts.overhead import measure_overhead
 from benchmarks.parts.replacing import measure_replacement
-from benchmarks.parts.saving import SIZES_M as SAVED_M
+from benchmarks.parts.saving import SIZES as SAVED
 from benchmarks.parts.saving import measure_saving
 from benchmarks.parts.stepping import measure_alone, measure_steps
 from benchmarks.parts.transport import transport_measurements
@@ -89,7 +89,10 @@ def _update(amount: Amount) -> list[Measurement]:
 
 
 def _save(amount: Amount) -> list[Measurement]:
-    return [Measurement(f"save, {size} M parameters", partial(measure_saving, size, amount.rounds)) for size in SAVED_M]
+    return [
+        Measurement(f"save, {size} M parameters, ranks: {ranks}", partial(measure_saving, size, ranks, amount.rounds))
+        for size, ranks in SAVED
+    ]
 
 
 def _transport(amount: Amount) -> list[Measurement]:

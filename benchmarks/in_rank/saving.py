@@ -1,4 +1,4 @@
-"""What runs in the rank of `save`: one state saved in several ways, in turn; the clock runs while training would wait.
+"""What runs in the ranks of `save`: one state saved in several ways, in turn; the clock runs while training would wait.
 
 Each turn ends, outside of the clock, when its state is on the disk. `torch.save` and DCP do not flush to the disk and
 compute no hash; ours does both, in its own process.
@@ -10,7 +10,6 @@ import ctypes
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lockstep
 from benchmarks.in_rank.contestants import adamw
 from benchmarks.in_rank.options import rank_parser
-from benchmarks.in_rank.turns import Turn, take_turns
+from benchmarks.in_rank.turns import Turn, slowest, take_turns
 from benchmarks.parts.saving import BYTES_EACH, COPY, NOW, OURS
 from lockstep.machine.memory_pressure import read_memory_pressure
 from lockstep.run.saving.aside.aside import Aside
@@ -69,13 +68,16 @@ class Sides:
         }
 
     def ours(self) -> None:
-        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take)
+        save_state(self._run._run, self._place / "states" / "step-00000001", {}, self._aside.take, self._aside.tell())
+        if problem := self._aside.hand_over():
+            raise SystemExit(problem)
 
     def now(self) -> None:
         self._run.save_state(self._place / "now")
 
     def stock(self) -> None:
-        torch.save(self._state, self._place / "stock.pt")
+        if self._run.is_main:
+            torch.save(self._state, self._place / "stock.pt")
 
     def _dcp(self, kind: AsyncCheckpointerType) -> Callable[[], None]:
         def turn() -> None:
@@ -87,9 +89,9 @@ class Sides:
         return turn
 
     def copy(self) -> None:
-        """The same bytes, by memcpy."""
+        """The same bytes, by memcpy; with several ranks each copies some of the tensors."""
         at = self._room.data_ptr()
-        for tensor in self._tensors:
+        for tensor in sorted(self._tensors, key=lambda one: one.nbytes)[self._run.rank :: self._run.world_size]:
             ctypes.memmove(at, tensor.data_ptr(), tensor.nbytes)
             at += tensor.nbytes
 
@@ -100,8 +102,10 @@ class Sides:
         if self._future is not None:
             self._future.result()
             self._future = None
-        for folder in self._place.glob("dcp-*"):
-            shutil.rmtree(folder)
+        self._run.barrier()
+        if self._run.is_main:
+            for folder in self._place.glob("dcp-*"):
+                shutil.rmtree(folder)
 
     def close(self) -> None:
         self.settle()
@@ -129,16 +133,21 @@ def main() -> None:
     options = parser.parse_args()
     run = lockstep.init(seed=0)
     times: dict[str, list[int]] = {}
-    if options.millions * 1_000_000 * BYTES_EACH + (2 << 30) < read_memory_pressure().available_bytes:
-        with tempfile.TemporaryDirectory(dir=options.to.parent) as folder:
-            model, optimizer = trained(run, options.millions)
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # DCP wants a group
-            sides = Sides(run, model, optimizer, Path(folder))
-            turns = that_work(sides.turns(), sides.settle)
-            times = take_turns(turns, options.rounds, warm_up=WARM_UP, barrier=lambda: None, before=sides.settle)
-            sides.close()
+    if run.world_size * options.millions * 1_000_000 * BYTES_EACH + (2 << 30) < read_memory_pressure().available_bytes:
+        place = options.to.parent / "saved"
+        place.mkdir(exist_ok=True)
+        model, optimizer = trained(run, options.millions)
+        if run.world_size == 1:  # DCP wants a group
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        sides = Sides(run, model, optimizer, place)
+        turns = that_work(sides.turns(), sides.settle)
+        times = take_turns(turns, options.rounds, warm_up=WARM_UP, barrier=run.barrier, before=sides.settle)
+        times = slowest(times)
+        sides.close()
+        if run.world_size == 1:
             dist.destroy_process_group()
-    options.to.write_text(json.dumps({"times_ns": times}))
+    if run.is_main:
+        options.to.write_text(json.dumps({"times_ns": times}))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import PrefixStore
+from torch.utils.data import DataLoader
 
+import lockstep
 from lockstep.node import native
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectivePeerLost
 from lockstep.transport.shared_memory import SharedMemoryTransport
+from tests.scripts import scenarios
 from tests.support.launching import stretched
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
@@ -79,3 +83,32 @@ def test_ranks_in_namespaces_of_their_own_share_memory_and_notice_a_death(tmp_pa
         text,
     )
     assert float(when) - float((tmp_path / "death").read_text()) < stretched(0.2)
+
+
+def saves_by_itself(folder):
+    """A state after steps 2 and 4, to the memory of rank 0 that no other rank can open."""
+    os.chdir(folder)
+    run = lockstep.init(seed=3, lanes=2, threads=1, strategy="zero1", name="exp1", save_every="2steps")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 300), nn.BatchNorm1d(300), nn.Linear(300, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=16))
+    for _ in run.epochs(1):
+        for step in run.steps(loader):
+            step.backward(lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+    assert ("/memfd:lockstep-state-" in Path("/proc/thread-self/maps").read_text()) == run.is_main
+    lockstep.finish()
+
+
+def test_what_ranks_hold_that_cannot_reach_the_memory_of_a_state_travels(tmp_path):
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        codes = run_ranks(in_a_namespace, Started(number), saves_by_itself, str(tmp_path / str(number)))
+        if None in codes:
+            pytest.skip("PID namespaces cannot be made here")
+        assert [path.read_text() for path in (tmp_path / str(number)).glob("error-*")] == []
+    files = sorted((tmp_path / "1" / "lockstep-runs/exp1/states").glob("*/*.safetensors"))
+    assert len({one.parent.name for one in files}) == 2
+    for one in files:
+        assert one.read_bytes() == (tmp_path / "2" / one.relative_to(tmp_path / "1")).read_bytes(), one

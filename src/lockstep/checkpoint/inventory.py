@@ -7,7 +7,7 @@ state of an optimizer) does not exist. Ranks tell names, dtypes and shapes in on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.transport.contract import Transport
 
 Inventory = dict[str, list[Any]]
-"""For one file, by tensor: its dtype's code, its shape, whether this rank has its values, and the holder or None."""
+"""For one file, by tensor: its dtype's code, its shape, whether this rank has its values, the holder or None, and whether
+its bits are known to be the same on every rank."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,26 @@ class Source:
 
     rank: int
     described: Described
+    is_everywhere: bool = False
+    """Whether every rank has the same bits, so any of them may give them."""
 
 
-def inventory_of(tensors: TensorSet) -> Inventory:
-    """What this rank tells the others. Raises `UsageError` for a tensor that cannot be written."""
+Found = Mapping[str, Mapping[str, Source]]
+"""By file and tensor, where it comes from; the same on every rank."""
+
+
+def inventory_of(tensors: TensorSet, equal: Container[int] = ()) -> Inventory:
+    """What this rank tells the others. Raises `UsageError` for a tensor that cannot be written.
+
+    Args:
+        tensors: this rank's, of one file.
+        equal: identities of tensors that have the same bits on every rank.
+    """
     told: Inventory = {}
     for name, tensor in tensors.tensors.items():
         one = Described.of(tensor, name)
-        told[name] = [one.code, list(one.shape), not tensor.is_meta, tensors.holders.get(name)]
+        holder = tensors.holders.get(name)
+        told[name] = [one.code, list(one.shape), not tensor.is_meta, holder, holder is None and id(tensor) in equal]
     return told
 
 
@@ -50,21 +63,22 @@ def sources(told: Sequence[Inventory]) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for name in dict.fromkeys(name for one in told for name in one):
         having = {rank: one[name] for rank, one in enumerate(told) if name in one}
-        described = {Described(code, tuple(shape)) for code, shape, _, _ in having.values()}
+        described = {Described(code, tuple(shape)) for code, shape, *_ in having.values()}
         if len(described) > 1:
             raise UsageError(
                 f"{name} has different shapes or dtypes on different ranks, so the ranks hold different models.",
                 "Build the same model on every rank.",
             )
-        holders = {holder for _, _, _, holder in having.values() if holder is not None}
+        holders = {holder for _, _, _, holder, _ in having.values() if holder is not None}
         present = [
-            rank for rank, (_, _, is_there, _) in having.items() if is_there and (not holders or rank in holders)
+            rank for rank, (_, _, is_there, *_) in having.items() if is_there and (not holders or rank in holders)
         ]
         if not present:
             raise UsageError(
                 f"{name} is on the meta device on every rank that should hold it.", "Give it values first."
             )
-        found[name] = Source(min(present), described.pop())
+        is_everywhere = len(present) == len(told) and all(is_equal for *_, is_equal in having.values())
+        found[name] = Source(min(present), described.pop(), is_everywhere)
     return found
 
 

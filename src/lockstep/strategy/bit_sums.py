@@ -19,14 +19,17 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 COLUMNS = 4093
 """A prime, so that rows of a weight which change places hardly ever match."""
-SUMMED = 256 * COLUMNS
-"""The number of elements added up at a time, because torch copies those that are narrower than their sum."""
+SUMMED = 32 * COLUMNS
+"""The number of elements added up at a time on a CPU: half a megabyte of float32, which is read twice, the second time
+from the cache. From memory (256 rows) it takes 1.7 times as long."""
+SUMMED_ELSEWHERE = 8 * SUMMED
+"""The same on other devices, because torch copies elements that are narrower than their sum."""
 SMALL_BYTES = 1 << 16
 """Below this, a CRC-32 (4 GB/s) is faster than sums (20 GB/s), which take 30 us for their calls."""
 
 
 def bit_sums(tensors: Sequence[Tensor]) -> list[int]:
-    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 3 ms for 10 M float32."""
+    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 7 ms for 10 M float32."""
     whole = [torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in tensors]
     return [_sum(one.view(INTEGERS[one.element_size()]).reshape(-1)) for one in whole]
 
@@ -50,7 +53,7 @@ def _sum(row: Tensor) -> int:
     dtype = torch.int64 if row.element_size() == 8 else torch.int32  # sums wrap around
     columns = torch.zeros(COLUMNS, dtype=dtype, device=row.device)
     rows: list[Tensor] = [columns]
-    for part in torch.split(row[:size], SUMMED):
+    for part in torch.split(row[:size], SUMMED if row.device.type == "cpu" else SUMMED_ELSEWHERE):
         table = part.view(-1, COLUMNS)
         columns += table.sum(0, dtype=dtype)
         rows.append(table.sum(1, dtype=dtype))

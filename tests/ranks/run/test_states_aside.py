@@ -1,7 +1,9 @@
 """Automatic states are written by a process of their own: training goes on, and nothing gets lost or stays behind."""
 
+import json
 import logging
 import os
+import re
 import resource
 import select
 import signal
@@ -16,12 +18,13 @@ from torch.utils.data import DataLoader
 
 import lockstep
 from lockstep.checkpoint.folder import trouble_of
+from lockstep.layout.mesh import Form
 from lockstep.machine.leftovers import descendants
 from lockstep.run.saving.aside.aside import AT_END, LATE
 from lockstep.testing.digests import digest_of
 from lockstep.testing.ranks import Started, run_ranks
 from tests.scripts import scenarios
-from tests.support.launching import kill, start, until, write_script
+from tests.support.launching import kill, run_script, start, until, write_script
 from tests.support.notices import Heard
 
 pytestmark = pytest.mark.ranks
@@ -154,6 +157,36 @@ def test_steps_go_on_while_a_state_is_written_and_the_end_waits_for_it(tmp_path)
         assert one.read_bytes() == (tmp_path / "stopped" / PLACE / one.parent.name / one.name).read_bytes()
 
 
+def widely(place):
+    """States after steps 2 and 4, of tensors that are cut into pieces; whether this rank writes to their memory."""
+    os.chdir(place)
+    run = lockstep.init(seed=3, lanes=2, threads=1, name="exp1", save_every="2steps")
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 1100), nn.BatchNorm1d(1100), nn.Linear(1100, 1100), nn.Linear(1100, 10)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(scenarios.digits(64), batch_size=16))
+    for _ in run.epochs(1):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+    is_there = "/memfd:lockstep-state-" in Path("/proc/self/maps").read_text()
+    lockstep.finish()
+    return is_there
+
+
+def test_every_rank_copies_a_share_and_the_files_are_those_of_one_rank(tmp_path):
+    starts = [Started(1), *(Started(2, form=Form(one)) for one in ("ddp", "zero1", "pipeline"))]
+    for number, started in enumerate(starts):
+        place = tmp_path / str(number)
+        place.mkdir()
+        assert run_ranks(widely, started, str(place)) == [True] * started.ranks
+        assert states(place) == [2, 4]
+        for one in (tmp_path / "0" / PLACE).glob("*/*.safetensors"):
+            assert one.read_bytes() == (place / PLACE / one.parent.name / one.name).read_bytes(), (started, one)
+
+
 def test_a_state_that_is_due_while_another_is_written_waits_for_it_and_says_so(tmp_path):
     [(_, heard, left)] = run_ranks(train, Started(1), str(tmp_path), "come_late", 10)
     assert (heard, left) == ([LATE], [])
@@ -216,3 +249,69 @@ def test_a_kill_leaves_no_process_and_the_state_before(tmp_path, victim):
     until(lambda: not run.processes(), "the end of all processes")
     run.finish()
     assert states(tmp_path) == [2]
+
+
+DYING = """
+    import json, os, signal, torch
+    import torch.nn.functional as F
+    from pathlib import Path
+    from torch.utils.data import DataLoader, TensorDataset
+    import lockstep
+    from lockstep.run.saving.aside.memory import Mapped
+
+    victim, when, every = json.loads(os.environ["DIES"])
+    run = lockstep.init(seed=1, threads=1, name="exp1", save_every=every, keep=9)
+    put, at = Mapped.put, 0
+
+
+    def fatal(self, *how):
+        put(self, *how)
+        if run.rank == victim and at == when and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+    Mapped.put = fatal
+    torch.manual_seed(2)
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 30), torch.nn.Dropout(0.3), torch.nn.Linear(30, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=12, shuffle=True))
+    for _ in run.epochs(3):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+            optimizer.zero_grad()
+            at = step.number
+"""
+
+
+@pytest.fixture(scope="module")
+def undying(tmp_path_factory):
+    return bits_of(tmp_path_factory.mktemp("undying"), "-n", "1", "--lanes", "2", victim=9)
+
+
+def bits_of(place, *options, victim, when=0, every="epoch"):
+    dies = {"DIES": json.dumps([victim, when, every])}
+    ended = run_script(place, DYING, *options, env=dies)
+    assert ended.code == 0, ended.err
+    assert (place / "killed").exists() == (victim < 9)
+    return re.search(r"^bits +(sha256:\w+)$", ended.err, re.MULTILINE).group(1)
+
+
+@pytest.mark.parametrize(
+    ("victim", "every"),
+    [
+        (1, "4steps"),
+        pytest.param(0, "4steps", marks=pytest.mark.thorough),
+        pytest.param(1, "epoch", marks=pytest.mark.thorough),
+        pytest.param(0, "epoch", marks=pytest.mark.thorough),
+    ],
+)
+@pytest.mark.parametrize(
+    "strategy", ["ddp", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("zero1", "pipeline"))]
+)
+def test_a_rank_that_dies_while_it_copies_costs_that_state_at_most(tmp_path, undying, strategy, victim, every):
+    bits = bits_of(tmp_path, "-n", "2", "--lanes", "2", "--strategy", strategy, victim=victim, when=8, every=every)
+    assert bits == undying
+    assert {4, 12} <= set(states(tmp_path)) <= {4, 8, 12}

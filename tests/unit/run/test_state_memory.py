@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.checkpoint.tensor_file import Described
-from lockstep.run.saving.aside.memory import StateMemory
+from lockstep.run.saving.aside.memory import Mapped, Place, StateMemory
 
 
 def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
@@ -23,6 +22,48 @@ def test_a_smaller_state_is_copied_after_one_that_could_not_be_mapped():
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     memory.reserve(4096)
-    memory.put_tensor(64, tensor, Described.of(tensor, "weight"))
+    memory.mapped.put(64, tensor)
     assert os.pread(memory.descriptor, 64, 64) == tensor.numpy().tobytes()
+    memory.close()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).reshape(3, 4),
+        torch.arange(12.0).reshape(3, 4).T,
+        torch.arange(12, dtype=torch.float64).reshape(1, 3, 2, 2).to(memory_format=torch.channels_last),
+        torch.tensor(3.0),
+        torch.empty(0),
+        torch.randn(4, dtype=torch.complex64).conj(),
+        torch.nn.Parameter(torch.ones(5)),
+    ],
+    ids=["rows", "turned", "channels last", "a number", "empty", "conjugated", "parameter"],
+)
+def test_any_tensor_lies_there_as_in_a_file(tensor):
+    memory = StateMemory()
+    memory.reserve(4096)
+    memory.mapped.put(128, tensor)
+    expected = tensor.detach().resolve_conj().contiguous().numpy().tobytes()
+    assert os.pread(memory.descriptor, len(expected), 128) == expected
+    memory.close()
+
+
+def test_another_process_writes_to_it_and_finds_nothing_else_in_its_place():
+    memory = StateMemory()
+    memory.reserve(4096)
+    place = memory.place
+    child = os.fork()
+    if not child:
+        Mapped.at(place).put(64, torch.full((4,), 7, dtype=torch.uint8))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.pread(memory.descriptor, 4, 64) == b"\x07" * 4
+    for other in (
+        Place("lockstep-state-other", place.process, place.descriptor, place.size),
+        Place(place.name, place.process, 1 << 20, place.size),
+        Place(place.name, 1 << 30, place.descriptor, place.size),
+    ):
+        with pytest.raises(OSError, match="No such file"):
+            Mapped.at(other)
     memory.close()

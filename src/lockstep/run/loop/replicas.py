@@ -83,8 +83,15 @@ def bits_held(run: RunState) -> str:
     """16 digits from the bits of all that this rank holds and its replicas too; empty where nobody does."""
     if _replicas(run) == 1:
         return ""
-    states = bit_sums(packed([tensor for _, tensor in _states(run, {})]))
+    states = bit_sums(packed([tensor.detach() for _, tensor in _states(run, {})]))
     return hashlib.blake2b(repr([run.machinery.strategy.checksums(), states]).encode(), digest_size=8).hexdigest()
+
+
+def compared(run: RunState) -> set[int]:
+    """Identities of the tensors of which `compare` has just made sure that every rank holds the same bits."""
+    if run.setup.mesh.stages > 1 or run.machinery.witness is not None or run.machinery.transport.world_size == 1:
+        return set()
+    return {id(tensor) for _, tensor in (*run.machinery.strategy.tensors(), *_states(run, {}))}
 
 
 def _replicas(run: RunState) -> int:
@@ -145,7 +152,7 @@ def _states(run: RunState, names: Mapping[int, str]) -> Iterator[tuple[str, Tens
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if value.layout is torch.strided and not value.is_meta:
-            yield value.detach()
+            yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _tensors_in(one)

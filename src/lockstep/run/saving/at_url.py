@@ -6,7 +6,7 @@ Rank 0 copies what is written; what is read, one rank of each node. The others h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from torch import nn
 from lockstep.caller import where
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.inventory import Source
+from lockstep.checkpoint.inventory import Found
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles
 from lockstep.checkpoint.remote_state import RemoteState, named, trouble_in
 from lockstep.errors import UsageError, WorldError
@@ -36,8 +36,8 @@ def save_state(run: RunState, path: str | os.PathLike[str], extra: Mapping[str, 
     url = os.fspath(path)
     check_url(url)
 
-    def write(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
-        problem = state.write_now(run, folder, contents, found)
+    def write(run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
+        problem = state.write_now(run, folder, contents, found, told)
         if run.machinery.transport.rank == 0 and not problem:
             return trouble_in(lambda: RemoteState(url).put(folder.target))
         return problem

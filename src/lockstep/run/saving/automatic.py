@@ -160,16 +160,19 @@ class Automatic(NoStates):
         self._saved_at, self.owes = time.monotonic(), False
         self._tell(self._aside.settle())
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take)
+            save_state(
+                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
+            )
         except (PeerLost, RanksDiffer):
             raise
         except WorldError as error:
             self._tell(str(error))
             self._end_if_asked(None)
             return
-        problem = ""
+        problem = self._aside.hand_over()
         if self._ends_by or stops_after_saving(self._run):
-            self._tell(problem := self._aside.settle())
+            problem = problem or self._aside.settle()
+        self._tell(problem)
         if stops_after_saving(self._run):
             testify_saved(self._run)
         step = self._run.machinery.ledger.step  # a state that could not be copied to its URL is on the disk

@@ -14,14 +14,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from lockstep.caller import where
-from lockstep.checkpoint.contents import Contents
-from lockstep.checkpoint.folder import StateFolder, trouble_of
-from lockstep.checkpoint.inventory import Source
+from lockstep.checkpoint.folder import trouble_of
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer
 from lockstep.handover.restart import Restart
 from lockstep.handover.snapshots import SnapshotPlace, kept_in
@@ -29,7 +27,7 @@ from lockstep.handover.states import step_of
 from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
-from lockstep.run.saving.aside.aside import Aside, lay_out
+from lockstep.run.saving.aside.aside import Aside
 from lockstep.run.saving.guard import Guard
 from lockstep.run.saving.pace import Pace, no_room
 from lockstep.run.saving.resume import load_state
@@ -59,7 +57,7 @@ class Snapshots(NoSnapshots):
         if run.machinery.transport.rank == 0:
             with suppress(OSError):
                 self._ring.place.mkdir(mode=0o700, exist_ok=True)
-        self._aside = Aside(1, is_needed=False)
+        self._aside = Aside(1, refusal=self._no_room)
         self._steps, self._pace = place.steps, Pace(place.steps, 0, time.monotonic())
         self._is_heard = self._holds = False
         self._why_not = self._noted = ""
@@ -156,23 +154,17 @@ class Snapshots(NoSnapshots):
 
     def _take(self, began_s: float) -> None:
         try:
-            save_state(self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._write)
+            save_state(
+                self._run, self._ring.path(self._run.machinery.ledger.step), {}, self._aside.take, self._aside.tell()
+            )
         except (PeerLost, RanksDiffer):
             raise
         except LockstepError as error:
             self._stop(str(error))
+        else:
+            if problem := self._aside.hand_over():
+                self._stop(problem)
         self._stall_s = time.monotonic() - began_s
-
-    def _write(
-        self, run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]
-    ) -> str:
-        """Copy the state and let it be written, if there is room: a `Write` of `save_state`."""
-        is_main = run.machinery.transport.rank == 0
-        mine = self._no_room(lay_out(found)[1]) if is_main else ""
-        [why, *_] = run.machinery.transport.all_gather_object(mine, CALL, where())
-        if why:
-            return str(why) if is_main else ""
-        return self._aside.take(run, folder, contents, found)
 
     def _no_room(self, size_bytes: int) -> str:
         try:

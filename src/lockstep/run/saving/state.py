@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,14 @@ from lockstep.checkpoint.contents import Contents, TensorSet, differing, digest
 from lockstep.checkpoint.elsewhere import put_elsewhere
 from lockstep.checkpoint.exact_json import encode
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.inventory import Source, inventory_of, sources, write_tensors
+from lockstep.checkpoint.inventory import Found, inventory_of, sources, write_tensors
 from lockstep.checkpoint.manifest import GRADIENTS, OTHER_TENSORS, SavedFile
 from lockstep.checkpoint.model_state import ModelState
 from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
-from lockstep.run.loop.replicas import bits_held, compare
+from lockstep.run.loop.replicas import bits_held, compare, compared
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
 from lockstep.run.position.region import Region
@@ -45,14 +45,27 @@ TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
 
 
-Write = Callable[[RunState, StateFolder, Contents, Mapping[str, Mapping[str, Source]]], str]
-"""Brings every rank's tensors to rank 0, which does something with them; returns why it could not, on rank 0."""
+Write = Callable[[RunState, StateFolder, Contents, Found, Sequence[Any]], str]
+"""Does something with the state on which the ranks have agreed, the last argument being what each of them told; returns
+why this rank could not. Collective: call it on every rank."""
 
 
 def save_state(
-    run: RunState, path: str | os.PathLike[str], extra: Mapping[str, Any], write: Write | None = None
+    run: RunState,
+    path: str | os.PathLike[str],
+    extra: Mapping[str, Any],
+    write: Write | None = None,
+    tells: Any = None,
 ) -> None:
-    """See `Run.save_state`; `write` does what comes after the ranks have agreed, by default `write_now`."""
+    """See `Run.save_state`.
+
+    Args:
+        run: whose state it is.
+        path: where it goes.
+        extra: what the script names.
+        write: what comes after the ranks have agreed, by default `write_now`.
+        tells: what `write` is to know of this rank on all others, as JSON values.
+    """
     require_between_epochs(run.progress, SAVE)
     # The first exchange comes before anything else: behind `if run.is_main:` it raises before a file is touched.
     compare(run, run.machinery.transport.all_gather_object(bits_held(run), SAVE, where()))
@@ -66,9 +79,10 @@ def save_state(
         label: run.machinery.strategy.whole_state(one, everyone=False) for label, one in optimizers_of(run.progress)
     }
     contents = together.do(lambda: collect(run, extra, states)) or Contents()
-    told = together.do(lambda: {file: inventory_of(tensors) for file, tensors in contents.files.items()}) or {}
-    together.agree()
-    if problem := (write or write_now)(run, folder, contents, _agree(run.machinery, contents, told)):
+    equal = compared(run)
+    told = together.do(lambda: {file: inventory_of(tensors, equal) for file, tensors in contents.files.items()}) or {}
+    found, heard = _agree(run.machinery, together, contents, told, tells)
+    if problem := (write or write_now)(run, folder, contents, found, heard):
         together.refuse(not_written(folder.target, problem))
     together.agree()
 
@@ -272,12 +286,18 @@ def facts_of(run: RunState) -> dict[str, Any]:
     }
 
 
-def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> dict[str, dict[str, Source]]:
-    """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`."""
+def _agree(
+    machinery: Machinery, together: Together, contents: Contents, told: dict[str, Any], more: Any
+) -> tuple[Found, list[Any]]:
+    """Compare what must be equal, and find out who holds what; merges the optimizers' entries into `contents`.
+
+    Returns what each rank tells as `more`, too.
+    """
     if machinery.transport.world_size == 1:
-        return {file: sources([inventory]) for file, inventory in told.items()}
-    mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries])}
-    everyone = machinery.transport.all_gather_object(mine, SAVE, where())
+        together.agree()
+        return {file: sources([inventory]) for file, inventory in told.items()}, [more]
+    mine = {"documents": contents.digests(), "inventory": digest([told, contents.entries]), "more": more}
+    everyone = together.agree(mine)
     if label := differing([one["documents"] for one in everyone]):
         raise UsageError(
             f"{label!r} is not the same on every rank, so no single state can be saved.",
@@ -292,11 +312,18 @@ def _agree(machinery: Machinery, contents: Contents, told: dict[str, Any]) -> di
             found = {name: entry for _, entries in reversed(full) for name, entry in entries[label].items()}
             listed = [name for group in contents.documents[label]["groups"] for name in group["params"]]
             contents.entries[label] = {name: found[name] for name in listed if name in found}
-    return {file: sources([inventory[file] for inventory in inventories]) for file in told}
+    found = {file: sources([inventory[file] for inventory in inventories]) for file in told}
+    return found, [one["more"] for one in everyone]
 
 
-def write_now(run: RunState, folder: StateFolder, contents: Contents, found: Mapping[str, Mapping[str, Source]]) -> str:
-    """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0."""
+def write_now(
+    run: RunState,
+    folder: StateFolder,
+    contents: Contents,
+    found: Found,
+    told: Sequence[Any] = (),  # noqa: ARG001
+) -> str:
+    """Give every rank's tensors to rank 0, which writes; return why it could not, on rank 0: a `Write`."""
     is_main, problem, files = run.machinery.transport.rank == 0, "", {}
     if is_main:
         try:

@@ -2,6 +2,7 @@
 
 a state is due:     wait for the one before -> refuse, collect, agree -> copy -> hand over     aside
 the copy:           the files as they will be, in anonymous memory that is used again           memory, order
+who copies what:    each rank what it alone holds, and a part of what all hold                  shares
 the process:        stage, hash, flush, put in place, remove old ones; ends with its rank       writer (its handle), process
 a step has ended:   what the process says is told                                               aside
 

@@ -1,32 +1,34 @@
-"""States that a process of its own writes: what every rank calls; rank 0 has the memory and the process.
+"""States that a process of its own writes: what every rank calls. Rank 0 has the memory and the process.
 
-Tensors that other ranks hold still travel to rank 0 inside the step.
+take: every rank that can reach the memory of rank 0 (`common_memory`) copies its share (`shares`); what only ranks of
+other nodes hold travels to rank 0. hand_over: once all ranks have said that they are done. A rank that dies before costs
+this state, and no other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from lockstep.checkpoint.completion import not_written
 from lockstep.checkpoint.contents import Contents
 from lockstep.checkpoint.folder import StateFolder
-from lockstep.checkpoint.inventory import Source, stream
+from lockstep.checkpoint.inventory import Found, stream
 from lockstep.checkpoint.remote_ring import copied
+from lockstep.checkpoint.tensor_file import order_of
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
-from lockstep.run.saving.aside.memory import FileImage, StateMemory
+from lockstep.run.saving.aside.common_memory import CommonMemory
+from lockstep.run.saving.aside.memory import FileImage, Mapped, StateMemory
 from lockstep.run.saving.aside.order import Image, Order
+from lockstep.run.saving.aside.shares import Piece, share_out
 from lockstep.run.saving.aside.writer import Writer
 from lockstep.run.saving.ring import Ring
 from lockstep.run.saving.state import facts_of, write_now
-from lockstep.transport.contract import Transport
-
-Found = Mapping[str, Mapping[str, Source]]
-"""By file and tensor, where it comes from."""
 
 PATIENCE_S = 1.0
 """How long a save waits for the one before without a word."""
@@ -38,6 +40,17 @@ LATE = (
 )
 AT_END = "The last state is still being written. The run ends when that is done."
 NO_MEMORY = "There is no memory for a copy of the state ({}), so training stands still while states are written."
+REPLACED = "rank 0 has ended while it was saved."
+UNREACHABLE = "the memory for a copy of it cannot be reached any more."
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A state in memory: the descriptor, and where its order lies."""
+
+    memory: int
+    at: int
+    size: int
 
 
 class Aside:
@@ -46,75 +59,117 @@ class Aside:
     Args:
         keep: how many stay.
         url: the ring at a URL that gets a copy of each; empty: none does.
-        is_needed: whether the run waits for a state that cannot be written aside, and says so; otherwise it goes without.
+        refusal: says why a state of so many bytes is not to be copied, if it is not; a run goes without such a state, and
+            without one for which there is no memory. If there is no such function, it waits until the state is written.
     """
 
-    def __init__(self, keep: int, url: str = "", *, is_needed: bool = True) -> None:
-        self._keep, self._url, self._is_needed = keep, url, is_needed
-        self._memory: StateMemory | None = None
+    def __init__(self, keep: int, url: str = "", *, refusal: Callable[[int], str] | None = None) -> None:
+        self._keep, self._url, self._goes_without = keep, url, refusal is not None
+        self._memory = CommonMemory(refusal or _never)
         self._writer: Writer | None = None
         self._target = Path()
+        self._ready: _Ready | str | None = None
+        """The state that was copied, or why it cannot be written; None where there is nothing to do."""
         self._has_said_late = self._has_said_memory = False
 
-    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        """Copy the state and let it be written: a `Write` of `save_state`. No other state may be under way.
+    def tell(self) -> Any:
+        """What `take` is to know of this rank on all others."""
+        return self._memory.tell()
 
-        Collective: call it on every rank. Returns on rank 0 why that is impossible; whether the state could be written is
-        known later. Where there is no memory for the copy, it is written now, or not at all if it is not needed.
+    def take(self, run: RunState, folder: StateFolder, contents: Contents, found: Found, told: Sequence[Any]) -> str:
+        """Copy the state, which `hand_over` then lets be written: a `Write`. No other state may be under way.
+
+        Returns why that is impossible; whether the state could be written is known later. Where there is no memory for the
+        copy, it is written now, or not at all if the run goes without.
         """
-        if run.machinery.transport.rank != 0:
-            _hand_out(run, contents, found)
-            return ""
+        transport = run.machinery.transport
+        self._ready, self._target = None, folder.target
         images, end = lay_out(found)
+        common = self._memory.find(transport, told, end)
+        if isinstance(common, str):
+            return self._go_without(common, run, folder, contents, found)
+        if transport.rank == 0:
+            self._ready = self._put_order(run, contents, images, end, common.own)
+        if common.mapped is not None:
+            pieces = share_out(found, common.reach).get(transport.rank, [])
+            copy_pieces(common.mapped, images, contents, pieces, run.setup.threads)
+        elif transport.rank in common.reach:
+            return UNREACHABLE
+        for file, image in images.items():
+            far = {
+                name: one for name, one in found[file].items() if not (one.is_everywhere or one.rank in common.reach)
+            }
+            names = order_of({name: one.described for name, one in far.items()})
+            for name, tensor in zip(names, stream(far, contents.files[file].tensors, transport), strict=True):
+                if tensor is not None and common.mapped is not None:
+                    common.mapped.put(image.places[name], tensor)
+        return ""
+
+    def _put_order(
+        self, run: RunState, contents: Contents, images: Mapping[str, FileImage], end: int, memory: StateMemory | None
+    ) -> _Ready | str:
+        """Write what is no tensor into the memory; why it is not possible."""
+        if memory is None:
+            return REPLACED  # the others copy into the memory of the rank that died
         order = Order(
-            str(folder.target),
+            str(self._target),
             self._keep,
-            [Image(file, image.at, image.size, sorted(image.order)) for file, image in images.items()],
+            [Image(file, image.at, image.size, sorted(image.places)) for file, image in images.items()],
             contents.written(),
             facts_of(run),
             time.time(),
             self._url,
         ).encode()
         try:
-            memory = self._memory = self._memory or StateMemory()
-            memory.reserve(end + len(order))
+            for at, data in ((end, order), *((image.at, image.header) for image in images.values())):
+                memory.write(at, data)
         except OSError as error:
-            if not self._is_needed:
-                _hand_out(run, contents, found)
-                return f"there is no memory for a copy of it ({error.strerror})."
-            if not self._has_said_memory:
-                self._has_said_memory = True
-                say(NO_MEMORY.format(error.strerror))
-            return self._write_now(run, folder, contents, found)
-        memory.put(end, order)
-        for file, image in images.items():
-            _copy(memory, image, found[file], contents.files[file].tensors, run.machinery.transport)
-        self._target = folder.target
-        try:
-            self._hand_over(memory, end, len(order))
-        except OSError as error:
-            self._drop_writer()
-            return f"the process that writes it could not be started ({error.strerror})."
-        return ""
+            return f"there is no memory for a copy of it ({error.strerror})."
+        return _Ready(memory.descriptor, end, len(order))
 
-    def _hand_over(self, memory: StateMemory, at: int, size: int) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.hand_over(at, size)
-            except OSError:  # it has ended since it wrote the last state: another one takes its place
-                self._drop_writer()
-            else:
-                return
-        self._writer = Writer(memory.descriptor)
-        self._writer.hand_over(at, size)
-
-    def _write_now(self, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
-        if problem := write_now(run, folder, contents, found):
+    def _go_without(self, why: str, run: RunState, folder: StateFolder, contents: Contents, found: Found) -> str:
+        """Write the state now, if it is needed."""
+        is_main = run.machinery.transport.rank == 0
+        if self._goes_without:
+            return why if is_main else ""
+        if is_main and not self._has_said_memory:
+            self._has_said_memory = True
+            say(NO_MEMORY.format(why))
+        if (problem := write_now(run, folder, contents, found)) or not is_main:
             return problem
         Ring(folder.target.parent, self._keep).prune()
         if problem := copied(folder.target, self._url, self._keep):
             say(f"{problem} The run goes on.")
         return ""
+
+    def hand_over(self) -> str:
+        """Let the state be written that `take` has copied: call it once every rank is done with that.
+
+        Does nothing on other ranks than 0. Returns why the state cannot be written, as an error's text.
+        """
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return ""
+        if isinstance(ready, str):
+            return str(not_written(self._target, ready))
+        try:
+            self._send(ready)
+        except OSError as error:
+            self._drop_writer()
+            why = f"the process that writes it could not be started ({error.strerror})."
+            return str(not_written(self._target, why))
+        return ""
+
+    def _send(self, ready: _Ready) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.hand_over(ready.at, ready.size)
+            except OSError:  # it has ended since it wrote the last state: another one takes its place
+                self._drop_writer()
+            else:
+                return
+        self._writer = Writer(ready.memory)
+        self._writer.hand_over(ready.at, ready.size)
 
     def look(self) -> str:
         """Why the state that was handed over could not be written, once that is known; empty otherwise. Does not wait."""
@@ -149,9 +204,7 @@ class Aside:
     def drop(self) -> None:
         """End the process, whatever it is doing."""
         self._drop_writer()
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        self._memory.close()
 
     def _answer(self, timeout_s: float | None) -> str | None:
         """What has become of the state under way, as an error's text; None if that is not known by then."""
@@ -171,11 +224,9 @@ class Aside:
             self._writer = None
 
 
-def _hand_out(run: RunState, contents: Contents, found: Found) -> None:
-    """Take part in the streams of tensors without keeping them."""
-    for file in sorted(found):
-        for _ in stream(found[file], contents.files[file].tensors, run.machinery.transport):
-            pass
+def _never(_: int) -> str:
+    """No refusal."""
+    return ""
 
 
 def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
@@ -188,15 +239,20 @@ def lay_out(found: Found) -> tuple[dict[str, FileImage], int]:
     return images, end
 
 
-def _copy(
-    memory: StateMemory,
-    image: FileImage,
-    found: Mapping[str, Source],
-    tensors: Mapping[str, Tensor],
-    transport: Transport,
+def copy_pieces(
+    mapped: Mapped, images: Mapping[str, FileImage], contents: Contents, pieces: Sequence[Piece], threads: int
 ) -> None:
-    """Copy one file's tensors to where they lie in its image. Collective: the other ranks stream them."""
-    memory.put(image.at, image.header)
-    for name, tensor in zip(image.order, stream(found, tensors, transport), strict=True):
-        if tensor is not None:
-            memory.put_tensor(image.places[name], tensor, found[name].described)
+    """Copy one rank's pieces to where they lie in their files, `threads` at a time."""
+    left = iter(pieces)
+
+    def work(_: int = 0) -> None:
+        for piece in left:  # each goes to one thread
+            tensor = contents.files[piece.file].tensors[piece.name]
+            mapped.put(images[piece.file].places[piece.name] + piece.offset, piece.of(tensor))
+
+    if threads == 1:
+        work()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(threads)):
+            pass

@@ -1,4 +1,4 @@
-"""Anonymous memory in which a state lies while it is written: mapped and filled once, used for every state."""
+"""Anonymous memory in which a state lies while it is written: mapped once by every rank, used for every state."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import ctypes
 import errno
 import mmap
 import os
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,16 +22,71 @@ ALIGNMENT = 64
 """Of the first byte of each file: that of a cache line."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the processes of a node find the memory."""
+
+    name: str
+    process: int
+    descriptor: int
+    size: int
+    """In bytes."""
+
+
+class Mapped:
+    """The memory as one process sees it.
+
+    Args:
+        descriptor: of a file that has at least `size` bytes. It may be closed afterwards.
+        size: in bytes.
+
+    Raises:
+        OSError: when it cannot be mapped.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)  # copying waits for no page
+        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+
+    @classmethod
+    def at(cls, place: Place) -> Mapped:
+        """Map the memory of another process. Raises OSError where that is not possible, as on another node."""
+        path = Path(f"/proc/{place.process}/fd/{place.descriptor}")
+        if not str(path.readlink()).startswith(f"/memfd:{place.name} "):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls(descriptor, place.size)
+        finally:
+            os.close(descriptor)
+
+    def put(self, at: int, tensor: Tensor) -> None:
+        """Copy a tensor, on any device, with any strides; `at` must be a multiple of its item size.
+
+        What lies in one piece is copied by the C library: for large blocks it writes past the caches, torch does not.
+        """
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            ctypes.memmove(self._bytes.data_ptr() + at, tensor.data_ptr(), tensor.nbytes)
+        elif tensor.numel():
+            self._bytes[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+
+
 class StateMemory:
-    """A file without a name (memfd) that another process can read. It grows, and never shrinks."""
+    """A file without a name (memfd) that other processes can read and write. It grows, and never shrinks."""
 
     def __init__(self) -> None:
-        self.descriptor = os.memfd_create("lockstep-state", os.MFD_CLOEXEC)
+        self._name = f"lockstep-state-{secrets.token_hex(8)}"
+        self.descriptor = os.memfd_create(self._name, os.MFD_CLOEXEC)
+        self.mapped: Mapped | None = None
+        """None while nothing is reserved."""
         self._size = 0
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def place(self) -> Place:
+        return Place(self._name, os.getpid(), self.descriptor, self._size)
 
     def reserve(self, size: int) -> None:
-        """Let there be `size` bytes, with their pages, so that copying waits for no page.
+        """Let there be `size` bytes, with their pages.
 
         Raises:
             OSError: when there is not so much memory.
@@ -38,30 +96,17 @@ class StateMemory:
         if size - self._size > (read_memory_pressure().available_bytes or size):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         os.posix_fallocate(self.descriptor, 0, size)
-        self._bytes, self._size = torch.empty(0, dtype=torch.uint8), 0  # nothing is mapped if the next line raises
-        mapped = mmap.mmap(self.descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self._bytes, self._size = torch.frombuffer(mapped, dtype=torch.uint8), size
+        self.mapped, self._size = None, 0  # nothing is mapped if the next line raises
+        self.mapped, self._size = Mapped(self.descriptor, size), size
 
-    def put(self, at: int, data: bytes) -> None:
-        """Write plain bytes."""
-        os.pwrite(self.descriptor, data, at)
-
-    def put_tensor(self, at: int, tensor: Tensor, described: Described) -> None:
-        """Write the values of `tensor`, on any device, with any strides; `at` must be a multiple of its item size.
-
-        What lies in one piece is copied by the C library: for large blocks it writes past the caches, torch does not.
-        """
-        size = described.size_bytes
-        if not size:
-            return
-        if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-            ctypes.memmove(self._bytes.data_ptr() + at, tensor.data_ptr(), size)
-            return
-        self._bytes[at : at + size].view(described.dtype).view(described.shape).copy_(tensor.detach())
+    def write(self, at: int, data: bytes) -> None:
+        """Write plain bytes, also behind what is reserved. Raises OSError when there is no memory."""
+        if os.pwrite(self.descriptor, data, at) != len(data):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def close(self) -> None:
         """Let go of it."""
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.mapped = None
         with suppress(OSError):
             os.close(self.descriptor)
 
@@ -76,11 +121,10 @@ class FileImage:
 
     def __init__(self, at: int, described: Mapping[str, Described]) -> None:
         self.at, self.header = at, header(described)
-        self.order = order_of(described)
         self.places: dict[str, int] = {}
         """The first byte of each tensor, in the order of the file."""
         end = at + len(self.header)
-        for name in self.order:
+        for name in order_of(described):
             self.places[name] = end
             end += described[name].size_bytes
         self.size = end - at

@@ -18,7 +18,7 @@ best, total, losses, seen, history, ema, group = 0.0, 0.0, [], set(), {"loss": [
 tensor = torch.zeros(2)
 def scaled(value): return value * total
 def twice(value): return scaled(value) * 2
-def other(total): return total
+def other(total, loss=1.0): return total * loss  # names of its own, one of them a method's elsewhere
 class Loss:
     def loss(self, value): return value * total
     def forward(self, value): return value * total
@@ -78,6 +78,7 @@ def carried(
         ("if step == 5: print(step)\n        else: total = 1.0\n        print(total)", "pass", ["total"]),
         ("try: total = {5: 1.0}[step]\n        except KeyError: pass\n        print(total)", "pass", ["total"]),
         ("while total < step: total = total + 0.37", "pass", ["total"]),
+        ("for total in range(step): pass\n        print(total)", "pass", ["total"]),
         ("match step:\n            case 5: total = 2.0\n        print(total)", "pass", ["total"]),
         ("print(total := total + 1.0)", "pass", ["total"]),
         ("run(lambda: total * 2); total = 1.0", "pass", ["total"]),
@@ -87,6 +88,7 @@ def carried(
         ("ema(1.0); total = 1.0", "pass", ["total"]),
         ("del history['loss']", "pass", ["history['loss']"]),
         ("tensor.add_(1.0)", "pass", ["tensor"]),
+        ("globals()['total'] = 1.0", "pass", ["globals()['total']"]),
         ("if step == 5: ema = Average()\n        ema.update(1.0)", "pass", ["ema"]),
     ],
 )
@@ -109,7 +111,9 @@ def test_what_the_next_step_reads_is_carried(tmp_path: Path, body: str, after: s
         ("try: loss = 1.0\n        finally: print(step)\n        print(loss)", "pass"),
         ("total = 1.0; scaled(1.0); ema.loss(1.0); run(lambda: total)", "pass"),
         ("total = 1.0", "pass"),
+        ("for one in [[step]]:\n            for _ in one: loss = 1.0\n        print(loss)", "pass"),
         ("loss = 1.0; run(lambda loss: loss)", "pass"),
+        ("other(1.0); total = 1.0", "pass"),
     ],
 )
 def test_what_a_step_makes_anew_is_not(tmp_path: Path, body: str, after: str) -> None:

@@ -81,7 +81,7 @@ class Guard:
         if counter := counter_of_steps(self._progress):
             return COUNTED.format(counter)
         if self._is_short or self._own.steps is None or self._now is None:
-            return SHORT
+            return self._changed_since_the_first() or SHORT
         return _changed(self._own.changed(self._now) or self._now.new_since(self._own.steps))
 
     def not_between(self) -> str:
@@ -91,9 +91,14 @@ class Guard:
         models = self._progress.models
         if any(parameter.grad is not None for model in models for parameter in model.parameters()):
             return GRADIENTS
-        if self._own.first is None or self._now is None:
+        return self._changed_since_the_first()
+
+    def _changed_since_the_first(self) -> str:
+        """What is another now than before the first epoch."""
+        first, now = self._own.first, self._now
+        if first is None or now is None:
             return SHORT
-        return _changed(self._now.name_changed_since(self._own.first) or self._now.new_since(self._own.first))
+        return _changed(now.name_changed_since(first) or now.new_since(first))
 
     def _carried(self) -> str:
         """Of the loops around the caller: at the end of a body, what an epoch makes anew is not carried."""

@@ -141,9 +141,9 @@ def _carried(
     loop: ast.For | ast.While, variables: Mapping[str, Any], belongs: Callable[[Any], bool], readers: Readers
 ) -> Iterator[str]:
     flow = Flow(readers, lambda name: not isinstance(variables.get(name), _CODE))
-    flow.run(loop.body, frozenset(names_in(loop.target) if isinstance(loop, ast.For) else ()))
+    flow.turn(loop)
     for text, name in flow.written.items():
-        if name and not belongs(variables.get(name)):
+        if (name and not belongs(variables.get(name))) or text.startswith("globals()"):
             yield text
     yield from (name for name in flow.filled if isinstance(variables.get(name), CONTAINERS))
     yield from (name for name in flow.read if name in flow.stored and not isinstance(variables.get(name), _CODE))

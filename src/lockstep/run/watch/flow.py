@@ -108,19 +108,20 @@ class Readers:
 
     def __init__(self, statements: Sequence[ast.stmt]) -> None:
         self._free: dict[str, set[str]] = {}
-        self._uses: dict[str, set[str]] = {}
+        self._nodes: dict[str, list[ast.AST]] = {}
         self._methods: set[str] = set()
+        self._functions: set[str] = set()
         for one in statements:
             self._collect(one, in_class=False)
         self._close()
 
     def of_function(self, name: str) -> set[str]:
         """What a call of a function or class by its name reads."""
-        return self._free.get(name, set()) if name not in self._methods else set()
+        return self._free[name] if name in self._functions else set()
 
     def of_method(self, name: str) -> set[str]:
         """What a call of a method by its name reads, of whichever class it is."""
-        return self._free.get(name, set()) if name in self._methods else set()
+        return self._free[name] if name in self._methods else set()
 
     def _collect(self, node: ast.AST, *, in_class: bool) -> None:
         named: list[tuple[str, ast.AST]] = []
@@ -130,20 +131,23 @@ class Readers:
             named += [(one.id, node.value) for one in node.targets if isinstance(one, ast.Name)]
         for name, function in named:
             self._free.setdefault(name, set()).update(free_names(function))
-            self._uses.setdefault(name, set()).update(_used(function))
-            if in_class:
-                self._methods.add(name)
+            self._nodes.setdefault(name, []).append(function)
+            (self._methods if in_class else self._functions).add(name)
         if not isinstance(node, _FUNCTIONS):
             for child in ast.iter_child_nodes(node):
                 self._collect(child, in_class=isinstance(node, ast.ClassDef))
+
+    def of_calls_in(self, function: ast.AST) -> set[str]:
+        """What the functions and methods read that another one names."""
+        return set().union(*map(self.of_function, free_names(function)), *map(self.of_method, _attributes(function)))
 
     def _close(self) -> None:
         """Let who calls a function read what that reads."""
         grows = True
         while grows:
             grows = False
-            for name, uses in self._uses.items():
-                more = set().union(*(self._free[one] for one in uses if one in self._free)) - self._free[name]
+            for name, functions in self._nodes.items():
+                more = set().union(*map(self.of_calls_in, functions)) - self._free[name]
                 grows = grows or bool(more)
                 self._free[name] |= more
 
@@ -185,14 +189,12 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _used(function: ast.AST) -> set[str]:
-    """Names of what it may call."""
-    names = {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-    return names | {one.attr for one in ast.walk(function) if isinstance(one, ast.Attribute)}
+def _attributes(function: ast.AST) -> set[str]:
+    return {one.attr for one in ast.walk(function) if isinstance(one, ast.Attribute)}
 
 
 class Flow:
-    """What happens to names in a piece of source, way by way. Loops with a body are taken to be entered at least once.
+    """What happens to names in a piece of source, way by way. A loop over an outer one's variable (`step`) has turns; others may have none.
 
     Args:
         readers: functions around it.
@@ -201,6 +203,7 @@ class Flow:
 
     def __init__(self, readers: Readers, is_object: Callable[[str], bool]) -> None:
         self._readers, self._is_object = readers, is_object
+        self._targets: set[str] = set()
         self.read: dict[str, None] = {}
         self.stored: set[str] = set()
         self.written: dict[str, str] = {}
@@ -226,14 +229,19 @@ class Flow:
             ast.Call: self._call,
         }
 
+    def turn(self, loop: ast.For | ast.While) -> None:
+        """Go through one turn of a loop."""
+        self._targets.update(names_in(loop.target) if isinstance(loop, ast.For) else ())
+        self.run(loop.body, frozenset(self._targets))
+
     def run(self, body: Iterable[ast.stmt], assigned: Assigned) -> Assigned | None:
         """Go through statements; return what is assigned behind them, None where nothing comes there."""
-        now: Assigned | None = assigned
         for statement in body:
-            now = self._statement(statement, now)
-            if now is None:
+            after = self._statement(statement, assigned)
+            if after is None:
                 return None
-        return now
+            assigned = after
+        return assigned
 
     def _statement(self, node: ast.stmt, assigned: Assigned) -> Assigned | None:
         if (way := self._ways.get(type(node))) is not None:
@@ -261,9 +269,19 @@ class Flow:
     def _for(self, node: ast.For | ast.AsyncFor, assigned: Assigned) -> Assigned | None:
         before = self._expression(node.iter, assigned)
         self._reads(*(name for method in ITERATED for name in self._readers.of_method(method)), assigned=before)
-        before = self._expression(node.target, before)
-        after = self.run(node.body, before)
-        return self.run(node.orelse, before if after is None else after)
+        turns = self._has_turns(node.iter)
+        self._targets.update(names_in(node.target))
+        inside = self._expression(node.target, before)
+        after = self.run(node.body, inside)
+        return self.run(node.orelse, (after or inside) if turns else before)
+
+    def _has_turns(self, of: ast.AST) -> bool:
+        """Whether a loop over it surely has a turn: over literals, or over what an outer loop gave, such as a step."""
+        if isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.args:
+            over = of.args[0]  # of enumerate, zip, tqdm
+            return self._has_turns(over) and (of.func.id != "range" or isinstance(over, ast.Constant))
+        is_number = isinstance(of, ast.Constant) and bool(of.value)
+        return is_number or bool(getattr(of, "elts", ())) or (isinstance(of, ast.Name) and of.id in self._targets)
 
     def _try(self, node: ast.Try | ast.TryStar, assigned: Assigned) -> Assigned | None:
         after = self.run(node.body, assigned)
@@ -322,8 +340,7 @@ class Flow:
     def _function(self, node: ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef, assigned: Assigned) -> Assigned:
         """One that is made in the loop: it reads when it is made, as it is called there."""
         self._reads(*sorted(free_names(node)), assigned=assigned)
-        for one in sorted(_used(node)):
-            self._reads(*self._readers.of_function(one), *self._readers.of_method(one), assigned=assigned)
+        self._reads(*sorted(self._readers.of_calls_in(node)), assigned=assigned)
         return assigned if isinstance(node, ast.Lambda) else self._assign(node.name, assigned)
 
     def _import(self, node: ast.Import | ast.ImportFrom, assigned: Assigned) -> Assigned:

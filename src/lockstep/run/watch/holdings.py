@@ -124,11 +124,21 @@ def script_variables() -> Iterator[tuple[str, Any]]:
 def modules_of_the_script() -> Iterator[ModuleType]:
     """Modules beside the script, but for those of its frames above the caller."""
     running = {id(frame.f_globals) for frame in script_frames()}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        is_a_file = isinstance(file, str) and file.startswith("/")  # torch.ops has a name of its own choice
-        if is_a_file and name != "__main__" and id(vars(module)) not in running and is_the_users(file):
+    for name in sys.modules.keys() - _FOREIGN:
+        module = sys.modules[name]
+        if name == "__main__" or not _is_beside_the_script(module):
+            _FOREIGN.add(name)
+        elif id(vars(module)) not in running:
             yield module
+
+
+_FOREIGN: set[str] = set()
+"""Names of modules that are not; there are thousands."""
+
+
+def _is_beside_the_script(module: Any) -> bool:
+    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+    return isinstance(file, str) and file.startswith("/") and is_the_users(file)  # torch.ops has no such name
 
 
 def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:

@@ -23,9 +23,23 @@ GENERATORS: dict[type, Callable[[Any], Hashable]] = {
     np.random.RandomState: lambda value: repr(value.get_state()),
     random.Random: lambda value: value.getstate(),
 }
+_EMPTY: tuple[Any, ...] = (
+    [],
+    (),
+    {},
+    {}.values(),
+    {}.items(),
+    set(),
+    "",
+    b"",
+    bytearray(),
+    deque(),
+    range(1),
+    range(1 << 70),
+)
 ITERATORS: tuple[type, ...] = (
-    *(type(iter(one)) for one in ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(1), range(1 << 70))),
-    *(type(one) for one in (reversed([]), iter(bytearray()), iter(deque()), iter(int, 0))),
+    *(type(iter(one)) for one in _EMPTY),
+    *(type(one) for one in (reversed([]), iter(int, 0))),
     *(enumerate, zip, map, filter, itertools.count, itertools.cycle, itertools.chain, itertools.islice),
     *(itertools.repeat, itertools.accumulate, itertools.starmap, itertools.takewhile, itertools.dropwhile),
 )
@@ -41,7 +55,7 @@ MAX_DEPTH = 20
 
 def address(tensor: Tensor) -> int:
     """Where the memory begins of which a dense tensor is a view."""
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size() if tensor.numel() else -1
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else -1
 
 
 class Same:

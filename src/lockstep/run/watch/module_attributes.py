@@ -24,7 +24,7 @@ _ATOMS = (str, bytes, int, float, complex, tuple, type(None))
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
     """What a script may change that is neither a parameter nor a buffer nor a module; of library classes numbers and texts."""
-    left_out = _TORCHS | replaced_in_lanes(type(module))
+    left_out = _TORCHS | replaced_in_lanes(type(module))  # type: ignore[arg-type]  # a type has a hash
     kept = object if is_of_the_users_class(module) else _ATOMS
     found = {name: value for name, value in list(vars(module).items()) if name not in left_out}
     return {name: value for name, value in found.items() if isinstance(value, kept) and not callable(value)}

@@ -56,6 +56,7 @@ def append(values, value): values.append(value)
 def filled(value, seen=[]): seen.append(value)
 def counted(): counted.n += 1
 counted.n = 0
+def averaged(average=torch.optim.swa_utils.AveragedModel(torch.nn.Linear(1, 1))): average.n_averaged += 1
 def closed():
     seen = []
     return lambda value: seen.append(value)
@@ -134,6 +135,7 @@ def found(tmp_path: Path, step: str, body: str = "pass") -> list[str]:
         ("close(step)", "close.seen"),
         ("filled(step)", "filled default 1"),
         ("counted()", "counted.n"),
+        ("averaged()", "averaged default 1"),
         ("part(step)", "part.args"),
         ("draw()", "draw.__self__"),
         ("args.lr *= 0.9", "args.lr"),

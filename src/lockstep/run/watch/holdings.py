@@ -198,14 +198,15 @@ def _walk(name: str, thing: Any, weights: _Weights, seen: set[int], depth: int) 
     if id(thing) in seen or isinstance(thing, (type, ModuleType, Tensor, str, int, float)):
         return
     seen.add(id(thing))
-    if weights.mirror(thing) or _has_state(thing):
+    if weights.mirror(thing) or has_state(thing):
         yield name, thing
     if depth > 0:
         for label, member in _members(name, thing):
             yield from _walk(label, member, weights, seen, depth - 1)
 
 
-def _has_state(thing: Any) -> bool:
+def has_state(thing: Any) -> bool:
+    """Whether it is an object that returns its state, and not one of ours."""
     return not type(thing).__module__.startswith("lockstep.") and callable(getattr(type(thing), "state_dict", None))
 
 

@@ -25,6 +25,7 @@ from lockstep.run.watch.carried import accumulated_names
 from lockstep.run.watch.holdings import (
     MAX_MEMBERS,
     Holdings,
+    has_state,
     is_of_the_users_class,
     is_the_users,
     modules_of_the_script,
@@ -64,8 +65,7 @@ class OwnValues:
         """Which objects they are, where they are not numbers, texts and the like."""
         self._owners: dict[int, Same] = {}
         for name, thing in Holdings().before_step(models, known):
-            self._owners[id(thing)] = Same(thing)
-            self._found[id(thing), STATE] = name, _state_of(thing)
+            self._note_state(name, thing)
         for number, model in enumerate(models):
             for name, module in model.named_modules():
                 path = f"{type(model).__name__}{number or ''}{name and '.'}{name}"
@@ -109,6 +109,8 @@ class OwnValues:
         if isinstance(thing, _KEPT):
             self._owners[id(thing)] = Same(thing)
             self._note((id(thing), ""), path, thing)
+        if has_state(thing) and (id(thing), STATE) not in self._found:
+            self._note_state(path, thing)
         if depth:
             for key, member in _members(thing):
                 self._walk(f"{path}{key}", member, depth - 1)
@@ -125,6 +127,10 @@ class OwnValues:
                 self._note((id(owner), key), f"{path}.{key}", value)
                 if depth:
                     self._walk(f"{path}.{key}", value, depth - 1)
+
+    def _note_state(self, path: str, thing: Any) -> None:
+        self._owners[id(thing)] = Same(thing)
+        self._found[id(thing), STATE] = path, _state_of(thing)
 
     def _note(self, key: Key, name: str, value: Any) -> None:
         mark = self._marks.of(value)

@@ -131,6 +131,8 @@ class Replica(Strategy):
     def take_over(self, left: Any) -> None:
         if left != self.laid.arena.trained:
             raise WorldError("The other ranks have frozen or unfrozen parameters since the start of the script.")
+        if self.laid.arena.has_changed() or self.laid.bank.has_changed():
+            raise WorldError("The script has moved or replaced parameters or buffers, which the others know already.")
 
     def close(self) -> None:
         self.laid.stop_watching()

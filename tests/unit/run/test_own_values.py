@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from lockstep.run.watch.own_values import OwnChanges, OwnValues
 
@@ -180,3 +182,22 @@ def test_what_a_body_makes_anew_is_not(tmp_path: Path, step: str, body: str) -> 
 )
 def test_what_a_body_makes_from_what_it_was_is_found(tmp_path: Path, body: str, name: str) -> None:
     assert found(tmp_path, "pass", body)[1] == name
+
+
+class Shifted(Sampler[int]):
+    """Another order in each epoch, by a count of its own."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        return iter([(number + self.epochs) % 4 for number in range(4)])
+
+
+def test_what_a_sampler_counts_is_found_though_only_its_loader_holds_it() -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(4)), sampler=Shifted())
+    before = OwnValues([], [loader])
+    assert OwnValues([], [loader]).name_changed_since(before) == ""
+    list(loader)
+    assert OwnValues([], [loader]).name_changed_since(before) == "the loader's sampler.epochs"

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from lockstep.run.watch.carried import accumulated_names
 from lockstep.run.watch.holdings import (
@@ -70,6 +71,10 @@ class OwnValues:
             for name, module in model.named_modules():
                 path = f"{type(model).__name__}{number or ''}{name and '.'}{name}"
                 self._keep(path, module, plain_attributes(module), MAX_DEPTH)
+        for loader in (one for one in known if isinstance(one, DataLoader)):
+            for name in ("sampler", "batch_sampler"):
+                sampler = getattr(loader, name, None)
+                self._keep(f"the loader's {name}", sampler, dict(getattr(sampler, "__dict__", {})), MAX_DEPTH)
         for name, thing in script_variables():
             self._walk(name, thing, MAX_DEPTH)
         for module in modules_of_the_script():
@@ -121,6 +126,7 @@ class OwnValues:
                 self._walk(type(thing).__name__, type(thing), depth)
 
     def _keep(self, path: str, owner: Any, attributes: Mapping[str, Any], depth: int) -> None:
+        self._seen.add(id(owner))
         self._owners[id(owner)] = Same(owner)
         for key, value in attributes.items():
             if not _is_of_lockstep(value):

@@ -24,6 +24,7 @@ from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import KeptValues
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
+from lockstep.run.position.modes import Modes
 from lockstep.run.position.region import LoopPosition
 from lockstep.run.position.tallies import Tallies
 from lockstep.run.watch.shares import Shares
@@ -263,6 +264,8 @@ class Progress:
     """`run.state`."""
     load_again: Callable[[], None] | None = None
     """Where `run.steps` goes on: load a state from inside an epoch once more, after what the epoch's body did before it."""
+    first_modes: Modes | None = None
+    """What the script had switched before the run loaded anything, and before its first epoch or step."""
     has_looked: bool = False
     """Whether the script called `run.load_state`, or `automatic` loaded."""
 
@@ -276,7 +279,23 @@ class Progress:
 
     def begin(self) -> None:
         """Before the first epoch or step: load what the run goes on from. Collective: call it on every rank."""
+        self.note_modes()
         self.rescue.begin(lambda: self.snapshots.begin(self.automatic))
+
+    def note_modes(self) -> None:
+        """Before anything is loaded, and before the first epoch or step."""
+        if self.first_modes is None:
+            self.first_modes = Modes.of(self.models)
+
+    def modes(self) -> Modes:
+        """What has been switched another way since then."""
+        return Modes.of(self.models).since(self.first_modes or Modes())
+
+    def switch(self, modes: Modes) -> None:
+        """Let modules train and parameters be trained as at first, but for what was switched another way."""
+        self.note_modes()
+        (self.first_modes or modes).switch(self.models)
+        modes.switch(self.models)
 
     @property
     def known(self) -> list[Any]:

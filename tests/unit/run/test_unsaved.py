@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.run.saving.changes import versions_of
-from lockstep.run.watch.unsaved import Unsaved
+from lockstep.run.watch.own_values import OwnValues
 
 
 class Meter:
@@ -26,6 +25,11 @@ class Trainer:
 
 def grow(meter: Meter) -> None:
     meter.values.append(1)
+
+
+def changed_since(before: OwnValues, model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
+    """What the caller's variables hold that has changed."""
+    return set(OwnValues([model], [model, optimizer]).changed_since(before).values())
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -49,15 +53,11 @@ def test_a_change_is_found(name: str) -> None:
     scheduler, average = torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.optim.swa_utils.AveragedModel(model)
     trainer, history, noise, table = Trainer(model), [], torch.zeros(4), np.zeros(4)
     generator = torch.Generator()
-    unsaved = Unsaved([model], [model, optimizer], versions_of)
-    assert unsaved.changed() == unsaved.new() == ""
+    before = OwnValues([model], [model, optimizer])
+    assert changed_since(before, model, optimizer) == set()
     optimizer.step()
     CHANGES[name](locals())
-    found = unsaved.changed()
-    if name == "trainer.meter.values":
-        assert found == name
-    assert (found == "") == (name == "")
-    assert unsaved.new() == ""
+    assert changed_since(before, model, optimizer) == ({name} if name else set())
     assert (trainer, history, noise, table, generator, scheduler, average) is not None
 
 
@@ -69,19 +69,19 @@ def test_what_a_loop_over_parts_of_an_optimizer_or_a_model_leaves_in_its_variabl
         optimizer.step()
     [group], [weight, bias] = optimizer.param_groups, model.parameters()
     mean, state, momentum = model.running_mean, optimizer.state, optimizer.state[weight]["momentum_buffer"]
-    unsaved = Unsaved([model], [model, optimizer], versions_of)
+    before = OwnValues([model], [model, optimizer])
     group["lr"] = 0.05
     model(torch.randn(3, 2)).square().sum().backward()
     optimizer.step()
-    assert unsaved.changed() == unsaved.new() == ""
+    assert changed_since(before, model, optimizer) == set()
     assert (bias, mean, state, momentum) is not None
 
 
 def test_an_object_with_a_state_that_was_not_there_is_new() -> None:
     model = nn.Linear(2, 2)
-    unsaved = Unsaved([model], [model], versions_of)
+    before = OwnValues([model], [model])
     loss_of = nn.CrossEntropyLoss()
-    assert unsaved.new() == ""
+    assert OwnValues([model], [model]).new_since(before) == ""
     best = torch.optim.swa_utils.AveragedModel(model)
-    assert unsaved.new() == "best"
+    assert OwnValues([model], [model]).new_since(before) == "best"
     assert (loss_of, best) is not None

@@ -28,11 +28,11 @@ from lockstep.process_group.default_group import num_exchanges
 from lockstep.run.outlive.others import Others
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
-from lockstep.run.run_state import NoRescue, RunState
-from lockstep.run.saving.changes import Small, versions
+from lockstep.run.run_state import NoRescue, Progress, RunState
+from lockstep.run.saving.changes import Small, bits_of, versions
 from lockstep.run.saving.load_plan import made
 from lockstep.run.saving.state import counters, optimizers_of, write_alone
-from lockstep.run.watch.carried import carried_variables, left_variables
+from lockstep.run.watch.carried import carried_variables, left_variables, may_write_uncounted
 from lockstep.run.watch.own_values import OwnChanges, OwnValues
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
@@ -74,6 +74,8 @@ class Rescue(NoRescue):
     def __init__(self, run: RunState, transport: OutlivingTransport, folder: RunFolder, left: Path | None) -> None:
         self._run, self._transport, self._left = run, transport, left
         self._moment: Moment | None = None
+        self._written: Callable[[Progress], list[Any]] = versions
+        """What changes with every write of the script to what a state holds."""
         self._small, self._versions = Small.of(run.progress), versions(run.progress)
         self._tallies, self._evaluation = 0, ""
         self._others = Others(folder, transport.rank, transport.world_size)
@@ -119,6 +121,7 @@ class Rescue(NoRescue):
             return
         if self._carried is None:
             self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
+            self._written = bits_of if may_write_uncounted() else versions
         if self._own.steps is None:
             self._own.enter_steps(self._own_values())
         self._enter(Part.STEP)
@@ -177,17 +180,17 @@ class Rescue(NoRescue):
 
     def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
         streams = self._run.machinery.streams
-        self._small, self._versions = Small.of(self._run.progress), versions(self._run.progress)
+        self._small, self._versions = Small.of(self._run.progress), self._written(self._run.progress)
         self._tallies, self._evaluation = self._run.progress.tallies.changes, self._run.progress.evaluation
         told = counters(self._run, inside, with_tallies=keeps_streams)
         snapshot = streams.snapshot() if keeps_streams else None
-        return Moment(told, snapshot, self._small.states, self._small.values, streams.seen)
+        return Moment(told, snapshot, self._small.states, self._small.values, self._run.progress.modes(), streams.seen)
 
     def _change(self) -> str:
         """What the script has changed since the moment that a replacement would change once more."""
         if self._moment is None:
             return ""
-        if versions(self._run.progress) != self._versions:
+        if self._written(self._run.progress) != self._versions:
             return CHANGED
         if "tallies" not in self._moment.counters and self._run.progress.tallies.changes != self._tallies:
             return UNHEARD

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.run.position.modes import Modes
+
 
 @dataclass
 class Moment:
@@ -19,5 +21,7 @@ class Moment:
     """Those of schedulers and of the run's own objects, by label."""
     values: Mapping[str, Any]
     """`run.state`."""
+    modes: Modes
+    """What had been switched another way since the run's beginning."""
     seen: int
     """`Streams.seen`, there or where the next step has begun."""

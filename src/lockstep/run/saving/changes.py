@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.state import optimizers_of, schedulers_of
+from lockstep.strategy.bit_sums import bit_sums, packed
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,18 @@ def versions(progress: Progress) -> list[Any]:
     return found
 
 
-def versions_of(thing: Any) -> list[Any]:
-    """What changes with every write to one object with a `state_dict`, or to a container of tensors."""
-    state_of = getattr(thing, "state_dict", None)
-    return list(_versions(state_of() if callable(state_of) else thing))
+def bits_of(progress: Progress) -> list[Any]:
+    """What changes with the bits of the same, however they are written: `p.data.mul_(2)` is a write that nobody counts."""
+    found: list[Any] = [tensor for model in progress.models for tensor in (*model.parameters(), *model.buffers())]
+    for _, optimizer in optimizers_of(progress):
+        for state in optimizer.state.values():
+            found.extend(_values(state))
+    for thing in progress.tracked.values():
+        found.extend(_values(thing.state_dict()))
+    dense = [
+        one.detach() for one in found if isinstance(one, Tensor) and one.layout is torch.strided and not one.is_meta
+    ]
+    return [*bit_sums(packed(dense)), *(one for one in found if not isinstance(one, Tensor))]
 
 
 def unsaved_versions(progress: Progress) -> list[Any]:
@@ -90,15 +100,19 @@ def _version(tensor: Tensor) -> int:
 
 
 def _versions(value: Any) -> Iterator[Any]:
-    if isinstance(value, Tensor):
-        yield value.data_ptr(), _version(value)
-    elif isinstance(value, Mapping):
+    for one in _values(value):
+        yield (one.data_ptr(), _version(one)) if isinstance(one, Tensor) else one
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """The tensors and plain values in containers."""
+    if isinstance(value, Mapping):
         for one in value.values():
-            yield from _versions(one)
+            yield from _values(one)
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _versions(one)
-    elif isinstance(value, (int, float, str, bool)) or value is None:
+            yield from _values(one)
+    elif isinstance(value, (Tensor, int, float, str, bool)) or value is None:
         yield value
 
 

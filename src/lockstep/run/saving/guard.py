@@ -8,14 +8,15 @@ every doubt is an objection.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from lockstep.run.loop.training import counter_of_steps
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.automatic import own_order
-from lockstep.run.saving.changes import unsaved_versions, versions_of
+from lockstep.run.saving.changes import unsaved_versions
 from lockstep.run.watch.carried import carried_variables
-from lockstep.run.watch.unsaved import Unsaved
+from lockstep.run.watch.own_values import OwnChanges, OwnValues
 
 CARRIED = "the script carries {} from step to step, which no state holds; keep it in run.state"
 CHANGED = "the script changes {}, which no state holds; run.state or run.track would"
@@ -37,42 +38,41 @@ class Guard:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._at_first: Unsaved | None = None
-        """What the script held before its first epoch or step."""
-        self._at_steps: Unsaved | None = None
-        """What it held when the current loop over steps began, if that was looked at."""
+        self._own = OwnChanges()
+        self._is_short = False
+        """Whether the current epoch followed on the last look too soon to look once more."""
+        self._now: OwnValues | None = None
+        """What it holds where a snapshot is due."""
         self._buffers: list[Any] = []
         self._looked_at_s = self._look_s = 0.0
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
-        self._look_first()
+        self._is_short = self._look_s > SHARE * (time.monotonic() - self._looked_at_s)
+        if not self._is_short:
+            self._look(self._own.enter_body)
 
     def enter_steps(self) -> None:
         """The first step of an epoch is next."""
-        self._look_first()
+        if not self._is_short:
+            self._look(self._own.enter_steps)
+
+    def _look(self, at: Callable[[OwnValues], None]) -> None:
+        if self._own.first is None:
+            self._buffers = unsaved_versions(self._progress)
         began_s = time.monotonic()
-        self._at_steps = None
-        if self._look_s <= SHARE * (began_s - self._looked_at_s):
-            self._at_steps = self._unsaved()
-            self._looked_at_s = time.monotonic()
-            self._look_s = self._looked_at_s - began_s
-
-    def _look_first(self) -> None:
-        if self._at_first is None:
-            self._at_first, self._buffers = self._unsaved(), unsaved_versions(self._progress)
-
-    def _unsaved(self) -> Unsaved:
-        return Unsaved(self._progress.models, self._progress.known, versions_of)
+        at(OwnValues(self._progress.models, self._progress.known))
+        self._looked_at_s = time.monotonic()
+        self._look_s = 2 * (self._looked_at_s - began_s)
 
     def never(self) -> str:
         """Why no snapshot of this script would be right any more; empty when one may be."""
+        self._now = OwnValues(self._progress.models, self._progress.known)
         if problem := own_order(self._progress):
             return problem
         if unsaved_versions(self._progress) != self._buffers:
             return BUFFERS
-        name = self._at_first.changed() if self._at_first is not None else ""
-        return CHANGED.format(name) if name else ""
+        return ""
 
     def not_inside(self) -> str:
         """Why none can be taken between the steps of this epoch."""
@@ -80,10 +80,9 @@ class Guard:
             return carried
         if counter := counter_of_steps(self._progress):
             return COUNTED.format(counter)
-        if self._at_steps is None:
-            return SHORT
-        name = self._at_steps.changed() or self._at_steps.new()
-        return CHANGED.format(name) if name else ""
+        if self._is_short or self._own.steps is None or self._now is None:
+            return self._changed_since_the_first() or SHORT
+        return _changed(self._own.changed(self._now) or self._now.new_since(self._own.steps))
 
     def not_between(self) -> str:
         """Why none can be taken at the end of this body."""
@@ -92,10 +91,20 @@ class Guard:
         models = self._progress.models
         if any(parameter.grad is not None for model in models for parameter in model.parameters()):
             return GRADIENTS
-        name = self._at_first.new() if self._at_first is not None else ""
-        return CHANGED.format(name) if name else ""
+        return self._changed_since_the_first()
+
+    def _changed_since_the_first(self) -> str:
+        """What is another now than before the first epoch."""
+        first, now = self._own.first, self._now
+        if first is None or now is None:
+            return SHORT
+        return _changed(now.name_changed_since(first) or now.new_since(first))
 
     def _carried(self) -> str:
         """Of the loops around the caller: at the end of a body, what an epoch makes anew is not carried."""
         found = carried_variables(self._progress.holds)
         return CARRIED.format(", ".join(found[:3])) if found else ""
+
+
+def _changed(name: str) -> str:
+    return CHANGED.format(name) if name else ""

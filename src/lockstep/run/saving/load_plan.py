@@ -7,12 +7,12 @@ run has; what does not fit in kind or shape is refused by its path while the mod
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -32,11 +32,13 @@ from lockstep.regular_file import read_regular
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.kept_values import restore
 from lockstep.run.position.ledger import Ledger
+from lockstep.run.position.modes import Modes
 from lockstep.run.run_state import RunState
-from lockstep.run.saving.changes import Small, versions
+from lockstep.run.saving.changes import Small, bits_of
 from lockstep.run.saving.saved_streams import wrong_streams
 from lockstep.run.saving.state import (
     BODY_STREAMS,
+    MODES,
     STREAM,
     TRACKED,
     VALUE,
@@ -48,7 +50,7 @@ from lockstep.run.saving.state import (
 )
 from lockstep.strategy.optimizer_kinds import KNOWN, UpdatesBy
 
-OWN = ("the run", "random numbers", BODY_STREAMS, STREAM)
+OWN = ("the run", "random numbers", BODY_STREAMS, STREAM, MODES)
 
 UNCHANGED = "Use a state that has not been changed since run.save_state wrote it."
 
@@ -107,6 +109,7 @@ class LoadPlan:
             self._add_tracked(name, thing)
         for name, thing in objects.items():
             self._add_object(name, thing)
+        self._modes = checked_modes(self._decode(self._documents.get(MODES, {})), run.progress.models)
         self._values = self._kept_values()
         self.extra = self._extra()
 
@@ -130,12 +133,13 @@ class LoadPlan:
     def load_models(self) -> None:
         """Write the weights, which fit, and go on with the counters and random streams."""
         self._load_models_and_gradients()
+        self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
         self._restore_counters(self._counters)
         self._run.machinery.streams.restore(self._body_streams or self._streams, self._run.machinery.ledger.step)
         self._run.progress.later_streams = self._streams if self._counters.get("inside") else None
         self._run.progress.load_again = self._again if self._counters.get("inside") else None
-        self._loaded = versions(self._run.progress), Small.of(self._run.progress)
+        self._loaded = bits_of(self._run.progress), Small.of(self._run.progress)
 
     def _load_models_and_gradients(self) -> None:
         for step in self._models:
@@ -146,9 +150,10 @@ class LoadPlan:
     def _again(self) -> None:
         """Where the steps go on: undo what the epoch's body has changed, for it had changed that before the state too."""
         loaded, small = self._loaded
-        if versions(self._run.progress) != loaded or not small.is_like(Small.of(self._run.progress)):
+        if bits_of(self._run.progress) != loaded or not small.is_like(Small.of(self._run.progress)):
             self.load_all_but_models()
             self._load_models_and_gradients()
+        self._run.progress.switch(self._modes)
         restore(self._run.progress.values, self._values)
 
     def _file(self, name: str) -> Path:
@@ -157,7 +162,8 @@ class LoadPlan:
         return self.place / name
 
     def _check_own(self) -> None:
-        if problem := wrong_counters(self._counters) or wrong_streams(self._streams) or self._wrong_inside():
+        inside = wrong_inside(self._counters.get("inside"), self._body_streams, GRADIENTS in self._manifest.files)
+        if problem := wrong_counters(self._counters) or wrong_streams(self._streams) or inside:
             raise UsageError(f"{problem}.", UNCHANGED)
         if len(self.loaders) != len(self._run.progress.loaders):
             raise UsageError(
@@ -165,14 +171,6 @@ class LoadPlan:
                 "Prepare the same loaders.",
             )
         self._run.progress.epochs.check(self._counters["epochs"])
-
-    def _wrong_inside(self) -> str:
-        inside = self._counters.get("inside")
-        if bool(inside) != (GRADIENTS in self._manifest.files):
-            return "its place inside an epoch and its gradients do not belong together"
-        if self._body_streams is not None:
-            return wrong_streams(self._body_streams)
-        return "it has no random numbers of the epoch's beginning" if inside and inside["loop"] else ""
 
     def _document(self, label: str) -> Any:
         if label not in self._documents:
@@ -314,6 +312,27 @@ class LoadPlan:
 def _say_place(epochs: int, ledger: Ledger, *, inside: bool) -> None:
     finished = f"after {epochs} epoch{'s' * (epochs != 1)}, step {ledger.step}"
     say(f"the run goes on {f'in epoch {ledger.epoch}, after step {ledger.step}' if inside else finished}")
+
+
+def wrong_inside(inside: Any, body_streams: Any, has_gradients: bool) -> str:
+    """What does not belong together of a place inside an epoch; empty when all does."""
+    if bool(inside) != has_gradients:
+        return "its place inside an epoch and its gradients do not belong together"
+    if body_streams is not None:
+        return wrong_streams(body_streams)
+    return "it has no random numbers of the epoch's beginning" if inside and inside["loop"] else ""
+
+
+def checked_modes(told: Any, models: Sequence[nn.Module]) -> Modes:
+    """What the script had switched when the state was saved.
+
+    Raises:
+        UsageError: when lockstep does not write that for these models.
+    """
+    found = Modes.read(told, models)
+    if found is None:
+        raise UsageError("its modes of modules and parameters are not those of these models.", UNCHANGED)
+    return found
 
 
 def saved_stream(told: Any) -> SavedStream | None:

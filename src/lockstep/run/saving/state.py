@@ -40,6 +40,7 @@ from lockstep.transport.together import Together
 
 BODY_STREAMS = "random numbers of the epoch"
 STREAM = "place of the data set"
+MODES = "modes"
 SAVE = "run.save_state"
 TRACKED, VALUE = "tracked ", "run.state."
 """What labels of tracked objects and of values begin with."""
@@ -148,6 +149,8 @@ def collect(
         contents.documents[label_of(name)] = {"object": stateful, "value": contents.documents[label_of(name)]}
     _add_kept(contents, run, at)
     _add_place(contents, run, dict(told), is_now=at is None)
+    if switched := (at.modes if at is not None else run.progress.modes()).told():
+        contents.add(MODES, switched, OTHER_TENSORS, of_main=True)
     streams = (at.streams if at is not None else run.progress.later_streams) or run.machinery.streams.snapshot()
     contents.add("random numbers", streams, OTHER_TENSORS, of_main=True)
     if told["inside"] is not None and run.progress.epochs.in_body:

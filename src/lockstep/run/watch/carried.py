@@ -8,21 +8,23 @@ of what a new rank gets.
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from inspect import CO_GENERATOR
 from pathlib import Path
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from lockstep.run.watch.holdings import script_frames
+from lockstep.run.watch.flow import Flow, Readers, accumulated, names_in, writes_uncounted
+from lockstep.run.watch.holdings import modules_of_the_script, script_frames
 
-FILLS = {"append", "extend", "insert", "add", "update", "setdefault", "appendleft", "pop", "popleft", "remove", "clear"}
-"""Methods that change a container."""
-CONTAINERS = (list, dict, set, deque, np.ndarray, Tensor)
+CONTAINERS = (list, dict, set, deque, bytearray, np.ndarray, Tensor)
+_CODE = (FunctionType, BuiltinFunctionType, type, ModuleType)
 
 
 def carried_variables(belongs: Callable[[Any], bool]) -> list[str]:
@@ -33,9 +35,11 @@ def carried_variables(belongs: Callable[[Any], bool]) -> list[str]:
     """
     found: dict[str, None] = {}
     for frame in script_frames():
-        variables = {**frame.f_globals, **frame.f_locals}
-        for loop in _loops(frame.f_code.co_filename, frame.f_lineno):
-            found.update(dict.fromkeys(_carried(loop, variables, belongs)))
+        variables, file = {**vars(builtins), **frame.f_globals, **frame.f_locals}, frame.f_code.co_filename
+        if loops := list(_loops(file, frame.f_lineno)):
+            readers = _readers(file, frame.f_code)
+            for loop in loops:
+                found.update(dict.fromkeys(_carried(loop, variables, belongs, readers)))
     return list(found)
 
 
@@ -49,20 +53,56 @@ def left_variables() -> list[str]:
         file, code = frame.f_code.co_filename, frame.f_code
         loops = [loop for loop in _loops(file, frame.f_lineno) if isinstance(loop, ast.For)]
         if loops:
-            found.update(dict.fromkeys(_left_by(loops[-1], _scope(file, code))))
+            found.update(dict.fromkeys(_left_by(loops[-1], _scope(file, code), _readers(file, code))))
             if not code.co_flags & CO_GENERATOR:  # else its caller has the loop
                 break
     return list(found)
 
 
-def _left_by(loop: ast.For, scope: list[ast.stmt]) -> Iterator[str]:
-    inside = {*_names(loop.target), *(name for node in loop.body for name in _names(node, ast.Store))}
-    end = loop.end_lineno or loop.lineno
-    for node in _in_order(scope):
-        if isinstance(node, ast.Name) and node.lineno > end and node.id in inside:
-            if isinstance(node.ctx, ast.Load):
-                yield node.id
-            inside.discard(node.id)
+def accumulated_names() -> set[str]:
+    """Attributes and variables that the script, or a module beside it, makes from what they were: `self.n += 1`."""
+    return set().union(*map(_accumulated_in, _files()))
+
+
+def may_write_uncounted() -> bool:
+    """Whether their source has writes to tensors that torch's counters do not tell of."""
+    return any(writes_uncounted(_tree(file)) for file in _files())
+
+
+def _files() -> set[str]:
+    files = {frame.f_code.co_filename for frame in script_frames()}
+    return files | {str(module.__file__) for module in modules_of_the_script()}
+
+
+@functools.lru_cache(256)
+def _accumulated_in(file: str) -> frozenset[str]:
+    return frozenset(accumulated(_tree(file)))
+
+
+def _left_by(loop: ast.For, scope: list[ast.stmt], readers: Readers) -> Iterator[str]:
+    inside = {*names_in(loop.target), *(name for node in loop.body for name in names_in(node, ast.Store))}
+    flow = Flow(readers, lambda _: True)
+    flow.run(_behind(scope, loop) or [], frozenset())
+    yield from (name for name in flow.read if name in inside)
+
+
+def _behind(statements: list[ast.stmt], loop: ast.stmt) -> list[ast.stmt] | None:
+    """The statements that follow on a loop that has come to its end, up to the end of the function or file."""
+    for number, statement in enumerate(statements):
+        rest = statements[number + 1 :]
+        if statement is loop:
+            return [*getattr(loop, "orelse", []), *rest]
+        for field in ("body", "orelse", "handlers", "cases", "finalbody"):
+            for block in _blocks(getattr(statement, field, [])):
+                if (found := _behind(block, loop)) is not None:
+                    last = getattr(statement, "finalbody", []) if field != "finalbody" else []
+                    return [*found, *last, *rest]
+    return None
+
+
+def _blocks(field: list[Any]) -> list[list[ast.stmt]]:
+    """The lists of statements of a part of a statement: one, or one of each handler or case."""
+    return [one.body for one in field] if field and not isinstance(field[0], ast.stmt) else [field]
 
 
 def _scope(file: str, code: CodeType) -> list[ast.stmt]:
@@ -76,7 +116,14 @@ def _scope(file: str, code: CodeType) -> list[ast.stmt]:
     return tree.body
 
 
+@functools.lru_cache(64)
+def _readers(file: str, code: CodeType) -> Readers:
+    return Readers(_scope(file, code))
+
+
+@functools.lru_cache(256)
 def _tree(file: str) -> ast.Module:
+    """The source as it is when it is read first: somebody may edit it while the script runs."""
     try:
         return ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -90,63 +137,13 @@ def _loops(file: str, line: int) -> Iterator[ast.For | ast.While]:
             yield node
 
 
-def _carried(loop: ast.For | ast.While, variables: Mapping[str, Any], belongs: Callable[[Any], bool]) -> Iterator[str]:
-    assigned = set(_names(loop.target)) if isinstance(loop, ast.For) else set()
-    read: dict[str, None] = {}
-    stored: set[str] = set()
-    for node in _in_order(loop.body):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in assigned:
-            yield node.target.id
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in assigned:
-            read[node.id] = None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            assigned.add(node.id)
-            stored.add(node.id)
-        elif isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
-            if (thing := _root(node)) is not None and thing not in assigned and not belongs(variables.get(thing)):
-                yield ast.unparse(node)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:
-            name = _root(node.func)
-            if name is not None and name not in assigned and isinstance(variables.get(name), CONTAINERS):
-                yield name
-    yield from (name for name in read if name in stored and not callable(variables.get(name)))
-
-
-def _in_order(nodes: list[ast.stmt]) -> Iterator[ast.AST]:
-    """All nodes in the order in which they are evaluated, roughly: what is assigned comes after what it is made of."""
-    for node in nodes:
-        yield from _visit(node)
-
-
-def _visit(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-        return
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For)):
-        first = node.iter if isinstance(node, ast.For) else node.value
-        if first is not None:
-            yield from _visit(first)
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            yield from _visit(target)
-        for statement in node.body + node.orelse if isinstance(node, ast.For) else []:
-            yield from _visit(statement)
-        return
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-        for generator in node.generators:
-            yield from _visit(generator)
-        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        for element in elements:
-            yield from _visit(element)
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _visit(child)
-
-
-def _names(target: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> Iterator[str]:
-    return (node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, context))
-
-
-def _root(node: ast.AST) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+def _carried(
+    loop: ast.For | ast.While, variables: Mapping[str, Any], belongs: Callable[[Any], bool], readers: Readers
+) -> Iterator[str]:
+    flow = Flow(readers, lambda name: not isinstance(variables.get(name), _CODE))
+    flow.turn(loop)
+    for text, name in flow.written.items():
+        if (name and not belongs(variables.get(name))) or text.startswith("globals()"):
+            yield text
+    yield from (name for name in flow.filled if isinstance(variables.get(name), CONTAINERS))
+    yield from (name for name in flow.read if name in flow.stored and not isinstance(variables.get(name), _CODE))

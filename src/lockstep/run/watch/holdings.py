@@ -87,7 +87,7 @@ def _named(
     found: Sequence[tuple[str, Any]], models: Sequence[nn.Module], known: Sequence[Any]
 ) -> Iterator[tuple[str, Any]]:
     """What is neither `known` nor a part of a prepared model, each with a name of its own."""
-    skipped = parts_of(models, known)
+    skipped = {id(one) for one in parts_of(models, known)}
     names: dict[str, int] = {}
     for name, thing in found:
         if id(thing) not in skipped:
@@ -115,14 +115,34 @@ def script_frames() -> Iterator[FrameType]:
 
 
 def script_variables() -> Iterator[tuple[str, Any]]:
-    """Name and value of each variable in these frames and in their modules, but for names with an underscore in front."""
+    """Name and value of each variable in these frames and in their modules, but for Python's own (`__name__`)."""
     for frame in script_frames():
         for variables in (frame.f_locals, frame.f_globals):
-            yield from ((name, thing) for name, thing in list(variables.items()) if not name.startswith("_"))
+            yield from ((name, thing) for name, thing in list(variables.items()) if not name.startswith("__"))
 
 
-def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> set[int]:
-    """Identities of what every state holds, as a script's variables name it: models, optimizers, and what they are made of.
+def modules_of_the_script() -> Iterator[ModuleType]:
+    """Modules beside the script, but for those of its frames above the caller."""
+    running = {id(frame.f_globals) for frame in script_frames()}
+    for name in sys.modules.keys() - _FOREIGN:
+        module = sys.modules[name]
+        if name == "__main__" or not _is_beside_the_script(module):
+            _FOREIGN.add(name)
+        elif id(vars(module)) not in running:
+            yield module
+
+
+_FOREIGN: set[str] = set()
+"""Names of modules that are not; there are thousands."""
+
+
+def _is_beside_the_script(module: Any) -> bool:
+    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+    return isinstance(file, str) and file.startswith("/") and is_the_users(file)  # torch.ops has no such name
+
+
+def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> list[Any]:
+    """What every state holds, as a script's variables name it: models, optimizers, and what they are made of.
 
     `for group in optimizer.param_groups: group["lr"] = ...` leaves a group in a variable.
     """
@@ -138,7 +158,7 @@ def parts_of(models: Sequence[nn.Module], known: Sequence[Any]) -> set[int]:
         ]
         found += [optimizer.state, *optimizer.state.values()]
         found += [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
-    return {id(one) for one in found}
+    return found
 
 
 def is_a_frame_of_the_script(frame: FrameType) -> bool:
@@ -178,14 +198,15 @@ def _walk(name: str, thing: Any, weights: _Weights, seen: set[int], depth: int) 
     if id(thing) in seen or isinstance(thing, (type, ModuleType, Tensor, str, int, float)):
         return
     seen.add(id(thing))
-    if weights.mirror(thing) or _has_state(thing):
+    if weights.mirror(thing) or has_state(thing):
         yield name, thing
     if depth > 0:
         for label, member in _members(name, thing):
             yield from _walk(label, member, weights, seen, depth - 1)
 
 
-def _has_state(thing: Any) -> bool:
+def has_state(thing: Any) -> bool:
+    """Whether it is an object that returns its state, and not one of ours."""
     return not type(thing).__module__.startswith("lockstep.") and callable(getattr(type(thing), "state_dict", None))
 
 

@@ -210,6 +210,11 @@ class ParameterArena:
         """
         return self._is_rebuilt() or self._layout != self._current_layout()
 
+    @property
+    def trained(self) -> str:
+        """Which parameters need a gradient, as far as this rank has followed the script: `1` or `0` for each."""
+        return "".join("01"[bool(flag)] for flag in self._layout[-1])
+
     def only_froze(self) -> bool:
         """Whether nothing but `requires_grad` changed; then the current flags are taken as known."""
         now = self._current_layout()

@@ -126,15 +126,13 @@ class Replica(Strategy):
         self.laid.refuse_strangers(optimizer)
 
     def left(self) -> Any:
-        return self._frozen
+        return self.laid.arena.trained
 
     def take_over(self, left: Any) -> None:
-        if left != self._frozen:
+        if left != self.laid.arena.trained:
             raise WorldError("The other ranks have frozen or unfrozen parameters since the start of the script.")
-
-    @property
-    def _frozen(self) -> str:
-        return "".join("01"[parameter.requires_grad] for parameter in self.laid.arena.parameters)
+        if self.laid.arena.has_changed() or self.laid.bank.has_changed():
+            raise WorldError("The script has moved or replaced parameters or buffers, which the others know already.")
 
     def close(self) -> None:
         self.laid.stop_watching()

@@ -84,10 +84,12 @@ def run_folder() -> str:
     folder = RunFolder(Path("NAME"))
     rows = []
     for name, member in vars(RunFolder).items():
-        if name.startswith("_") or name in {"path", "folders", "of_one_start"}:
+        if name.startswith("_") or name == "path":
             continue
         numbers = [0] * (len(inspect.signature(member).parameters) - 1) if inspect.isfunction(member) else None
         place = getattr(folder, name) if numbers is None else getattr(folder, name)(*numbers)
+        if not isinstance(place, Path):
+            continue
         function = member if numbers is not None else member.fget
         rows.append(
             f"| `{PurePosixPath(place).relative_to('NAME')}` | {_cell(_text(inspect.getdoc(function) or ''))} |"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lockstep.diagnosis.stack import Stack
 
-ENOUGH = 5
+ENOUGH = 8
 """Samples before anything is said about movement."""
 MOST_LINES_OF_A_LOOP = 2
 BUSY = 0.1
@@ -33,6 +33,8 @@ class Sample:
     """Read and written since they began."""
     stack: Stack | None
     """The rank's; None when it cannot be read."""
+    workers: tuple[Stack, ...] = ()
+    """Those of its loader workers, if it waits for samples."""
 
 
 @dataclass(frozen=True)

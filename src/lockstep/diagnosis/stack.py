@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py")
+LOADER, FETCH = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/fetch.py"
 BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 
 
@@ -80,6 +81,20 @@ def is_in_backward(frames: Sequence[Frame]) -> bool:
     """Whether it is in the backward pass, where DDP exchanges without a Python frame."""
     file, function = BACKWARD
     return bool(frames) and frames[0].file.endswith(file) and frames[0].function == function
+
+
+def waits_for_samples(frames: Sequence[Frame]) -> bool:
+    """Whether a rank waits for its loader workers."""
+    return any(frame.file.endswith(LOADER) and frame.function.endswith("_get_data") for frame in frames)
+
+
+def line_in_worker(workers: Sequence[Stack], script: str) -> Frame | None:
+    """Where a loader worker is that fetches; None when all wait for work, or none has a line of the script."""
+    for worker in workers:
+        fetches = any(frame.file.endswith(FETCH) for frame in worker.main)
+        if fetches and (line := worker.in_script(script)) is not None:
+            return replace(line, function=f"{line.function}, in loader worker {worker.process}")
+    return None
 
 
 def read_dump(text: str, process: int) -> Stack:

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing, judge, sentence
 from lockstep.runs.places import Run, read_json, read_lines
 from lockstep.runs.view import View, Viewer
-from lockstep.sight.scenes import Scenes
+from lockstep.sight.scenes import FIRST_S, Scenes
 
 EVERY_S = 0.25
 
@@ -84,23 +84,21 @@ def _abandoned(view: View) -> str:
 
 def _stalls(viewer: Viewer, view: View) -> tuple[str, ...]:
     """Who holds others up now; looks at suspects for as long as it takes to tell."""
-    scenes_of = Scenes(viewer.run.title, viewer.journals)
-    end = time.monotonic() + SHORTEST_S + LOOK_S
+    scenes_of, began = Scenes(viewer.run.title, viewer.journals), time.monotonic()
     try:
         while True:
-            scenes = scenes_of.look(view.pids)
+            scenes, looked_s = scenes_of.look(view.pids), time.monotonic() - began
             judgements = judge(scenes)
             plain = {scene.rank for scene in scenes if scene.doing is None}
             scenes_of.aim(plain.union(*(judgement.suspects for judgement in judgements)), view.pids)
-            is_open = any(judgement.standing is Standing.SUSPECTED for judgement in judgements) or not scenes
-            if not is_open or time.monotonic() > end or view.is_over:
+            told = [one for one in judgements if one.standing is not Standing.SUSPECTED]
+            somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes)
+            patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
+            if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
                 return tuple(
                     f"{one.standing} {sentence(one, scenes, {rank: scenes_of.line_of(rank) for rank in one.suspects})}"
-                    for one in judgements
-                    if one.standing is not Standing.SUSPECTED
+                    for one in told
                 )
-            if not scenes and time.monotonic() > end - SHORTEST_S:
-                return ()
             time.sleep(EVERY_S)
             view = viewer.look()
     finally:

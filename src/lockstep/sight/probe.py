@@ -8,12 +8,14 @@ from collections import deque
 from contextlib import suppress
 
 from lockstep.diagnosis.movement import Sample
-from lockstep.diagnosis.stack import Stack, read_dump
+from lockstep.diagnosis.stack import Frame, Stack, line_in_worker, read_dump, waits_for_samples
+from lockstep.machine.leftovers import descendants
 from lockstep.machine.process_state import file_bytes, process_state, processor_s_below
 from lockstep.machine.stack_dump import dump
 
-EVERY_S = 0.5
-KEPT = 8
+EVERY_S = 0.2
+"""Between two samples; one takes 20 ms of processor time."""
+KEPT = 24
 
 
 class Probe:
@@ -21,10 +23,11 @@ class Probe:
 
     Args:
         pid: the rank's process.
+        every_s: the time between two samples.
     """
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, every_s: float = EVERY_S) -> None:
+        self.pid, self._every_s = pid, every_s
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._over = threading.Event()
         threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
@@ -32,12 +35,17 @@ class Probe:
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The newest, oldest first."""
-        return tuple(self._samples)
+        return tuple(self._samples.copy())
 
     @property
     def stack(self) -> Stack | None:
         """The newest stack that could be read."""
         return next((sample.stack for sample in reversed(self.samples) if sample.stack is not None), None)
+
+    def line(self, script: str) -> Frame | None:
+        """Where the rank is in the script, or where a loader worker is that it waits for; None if nobody could see it."""
+        workers = self.samples[-1].workers if self.samples else ()
+        return line_in_worker(workers, script) or (self.stack.in_script(script) if self.stack is not None else None)
 
     def stop(self) -> None:
         """Take no more samples; does not wait."""
@@ -48,18 +56,22 @@ class Probe:
             state = process_state(self.pid)
             if state is None:
                 return
+            stack = _stack_of(self.pid)
+            workers = stack is not None and waits_for_samples(stack.main)
             self._samples.append(
                 Sample(
-                    time.monotonic(),
-                    state.processor_s,
-                    processor_s_below(self.pid),
-                    file_bytes(self.pid),
-                    self._stack(),
+                    at_s=time.monotonic(),
+                    processor_s=state.processor_s,
+                    others_s=processor_s_below(self.pid),
+                    file_bytes=file_bytes(self.pid),
+                    stack=stack,
+                    workers=tuple(filter(None, map(_stack_of, descendants(self.pid)))) if workers else (),
                 )
             )
-            self._over.wait(EVERY_S)
+            self._over.wait(self._every_s)
 
-    def _stack(self) -> Stack | None:
-        with suppress(ValueError):
-            return read_dump(dump(self.pid), self.pid)
-        return None
+
+def _stack_of(pid: int) -> Stack | None:
+    with suppress(ValueError):
+        return read_dump(dump(pid), pid)
+    return None

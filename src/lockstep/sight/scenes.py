@@ -15,7 +15,7 @@ from lockstep.journal.record import Record
 from lockstep.journal.ring import JournalReader
 from lockstep.journal.waiting import Waiting
 from lockstep.machine.process_state import process_state
-from lockstep.sight.probe import Probe
+from lockstep.sight.probe import EVERY_S, Probe
 
 RECORDS = 24
 """How many of each rank's newest records are looked at."""
@@ -100,13 +100,12 @@ class Scenes:
             if rank not in ranks or probe.pid != pids.get(rank):
                 self._probes.pop(rank).stop()
         for rank in set(ranks) & pids.keys() - self._probes.keys():
-            self._probes[rank] = Probe(pids[rank])
+            self._probes[rank] = Probe(pids[rank], EVERY_S * max(1.0, len(ranks) / 2))
 
     def line_of(self, rank: int) -> Frame | None:
         """Where a rank is in the script, as a probe saw it last; None if none could."""
         probe = self._probes.get(rank)
-        stack = probe.stack if probe is not None else None
-        return stack.in_script(self.script) if stack is not None else None
+        return probe.line(self.script) if probe is not None else None
 
     def end(self) -> None:
         """Look at nobody any more."""

@@ -175,3 +175,53 @@ def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
         r"all_reduce.*script.py:17\); rank 2 for them",
         sentence,
     ), sentence
+
+
+SLOW_SAMPLE = """
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import lockstep
+
+run = lockstep.init(seed=1, lanes=2)
+
+
+class Pictures(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index == 33 and not Path("once").exists():
+            Path("once").touch()
+            time.sleep(600)
+        return torch.full((4,), float(index)), torch.zeros(1)
+
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), 8, num_workers=1))
+for epoch in run.epochs(1):
+    for step in run.steps(loader):
+        for x, y in step:
+            run.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+if run.is_main:
+    print("weights", model.weight.flatten().tolist())
+"""
+
+
+@pytest.mark.thorough
+def test_a_loader_worker_that_sleeps_is_named_with_its_line_and_its_rank_replaced(tmp_path):
+    done = run_script(tmp_path, SLOW_SAMPLE, "-n", "2", "--on-stall", "replace")
+    assert done.code == 0, done.err
+    (sentence,) = said(done, "stalled")
+    assert re.search(
+        r"rank \d is at script.py:20 in Pictures.__getitem__, in loader worker \d+ \(waiting for samples", sentence
+    )
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "once").touch()
+    assert done.out == run_script(tmp_path / "again", SLOW_SAMPLE, "-n", "1").out

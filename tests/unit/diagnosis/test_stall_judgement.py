@@ -35,7 +35,7 @@ def standings(*scenes, stall_after_s=None):
     return [judgement.standing for judgement in judge(scenes, stall_after_s)]
 
 
-STILL, MOVING = samples(41, 41, 41, 41, 41), samples(41, 42, 43, 44, 45, cores=1.0)
+STILL, MOVING = samples(*[41] * 8), samples(*range(41, 49), cores=1.0)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_the_limit_fits_what_the_rank_does(waited_s, usual_s, expected):
     [
         (STILL, Standing.STALLED),  # sleeps, or waits for a lock
         (MOVING, Standing.SLOW),
-        (samples(*[41] * 5, cores=1.0), Standing.STALLED),  # native code that never comes back
-        (samples(41, 42, 41, 42, 41, cores=1.0), Standing.STALLED),  # a loop without an end
-        (samples(*[41] * 5, others=0.9), Standing.SLOW),  # a compiler, a loader worker
-        (samples(*[41] * 5, bytes_per_s=50e6), Standing.SLOW),  # a state is written
+        (samples(*[41] * 8, cores=1.0), Standing.STALLED),  # native code that never comes back
+        (samples(*[41, 42] * 4, cores=1.0), Standing.STALLED),  # a loop without an end
+        (samples(*[41] * 8, others=0.9), Standing.SLOW),  # a compiler, a loader worker
+        (samples(*[41] * 8, bytes_per_s=50e6), Standing.SLOW),  # a state is written
         (samples(41, 41), Standing.SUSPECTED),  # looked at too short
     ],
 )

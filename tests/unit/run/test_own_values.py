@@ -69,6 +69,7 @@ def rates():
         rate *= 0.9
 close, part, draw = closed(), functools.partial(append, []), np.random.default_rng(1).random
 numbers, iterator, cycle, generator = itertools.count(), iter([1, 2, 3, 4, 5, 6]), itertools.cycle("ab"), rates()
+places, parts = iter(range(9)), itertools.islice(range(9), 5)
 values, _values, queue, tally = [], [], collections.deque(), collections.Counter()
 zeros, table, large = torch.zeros(3), np.zeros(3), np.zeros(1 << 21)
 args, space, slots, trainer = argparse.Namespace(lr=1.0), types.SimpleNamespace(n=0), Slots(), Trainer()
@@ -125,6 +126,8 @@ def found(tmp_path: Path, step: str, body: str = "pass") -> list[str]:
         ("append(_values, step)", "_values"),
         ("append(queue, step)", "queue"),
         ("tally.update([step])", "tally"),
+        ("next(places)", "places"),
+        ("next(parts)", "parts"),
         ("zeros.add_(1)", "zeros"),
         ("zeros.data.add_(1)", "zeros"),
         ("zeros.numpy()[0] += 1", "zeros"),

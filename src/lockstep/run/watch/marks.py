@@ -98,7 +98,7 @@ class Marks:
     def of(self, value: Any, depth: int = MAX_DEPTH) -> Hashable:
         """Equal for equal values; None for what is not plain."""
         self._items -= 1
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray)):
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray, range, slice)):
             return type(value).__name__, repr(value)
         return next((way(value, depth) for kinds, way in self._ways if isinstance(value, kinds)), None)
 

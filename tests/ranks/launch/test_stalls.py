@@ -144,23 +144,16 @@ if sys.argv[2] == "crossed":
 """
 
 
-def test_in_a_plain_script_over_lockstep_the_missing_rank_is_named(tmp_path):
-    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("lockstep", "sleep"))
+@pytest.mark.parametrize(
+    ("backend", "operation"), [("lockstep", r"all_reduce\(sum\) of 4 float32"), ("gloo", "all_reduce")]
+)
+def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operation):
+    """Over Gloo only the stacks tell."""
+    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=(backend, "sleep"))
     assert done.code == 1, done.err
     (sentence,) = said(done, "stalled")
     assert re.match(
-        r"\d+ s: rank 2 has not reached all_reduce\(sum\) of 4 float32 \(script.py:11\); ranks 0, 1 wait for it; "
-        r"rank 2 is at script.py:10 and uses no processor time",
-        sentence,
-    ), sentence
-
-
-def test_over_gloo_the_stacks_tell_who_is_missing(tmp_path):
-    done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("gloo", "sleep"))
-    assert done.code == 1, done.err
-    (sentence,) = said(done, "stalled")
-    assert re.match(
-        r"\d+ s: rank 2 has not reached all_reduce \(script.py:11\); ranks 0, 1 wait for it; "
+        rf"\d+ s: rank 2 has not reached {operation} \(script.py:11\); ranks 0, 1 wait for it; "
         r"rank 2 is at script.py:10 and uses no processor time",
         sentence,
     ), sentence

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 import click
 
 from lockstep.cli.screen import screen
-from lockstep.handover.run_folder import RUNS
+from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.diagnosis import Diagnosis
 from lockstep.runs.diagnosis import diagnose as look
 from lockstep.runs.places import Run, run_at
@@ -32,7 +31,7 @@ Exit code: 0; 1 when the run failed, was left without an end, or is stuck;
 @click.argument("run", required=False)
 def diagnose(run: str | None, as_json: bool) -> None:
     """Say what went wrong in RUN, or does now: who was first, what each rank did last."""
-    found = run_at(run, Path(os.environ.get("LOCKSTEP_RUNS") or RUNS))
+    found = run_at(run, runs_folder(os.environ))
     told = look(found)
     if as_json:
         click.echo(json.dumps({"run": str(found.folder.path), **told.as_json()}))
@@ -44,7 +43,7 @@ def diagnose(run: str | None, as_json: bool) -> None:
 def _show(run: Run, told: Diagnosis) -> None:
     console = screen()
     for label, text in [
-        ("run", f"{run.folder.path}  ({run.title}, {run.ranks} rank{'s' * (run.ranks != 1)})"),
+        ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
         *(("waited", text) for text in told.stalls),

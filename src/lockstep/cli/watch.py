@@ -6,13 +6,12 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 
 import click
 from rich.live import Live
 
 from lockstep.cli.screen import screen
-from lockstep.handover.run_folder import RUNS
+from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.places import run_at
 from lockstep.runs.table import table_of
 from lockstep.runs.view import Viewer
@@ -34,17 +33,15 @@ HEADER_ROWS = 4
 @click.argument("run", required=False)
 def watch(run: str | None, once: bool, as_json: bool) -> None:
     """Show what every rank of RUN is doing, until the run has ended."""
-    found = run_at(run, Path(os.environ.get("LOCKSTEP_RUNS") or RUNS))
+    found = run_at(run, runs_folder(os.environ))
     viewer, console = Viewer(found), screen()
     if as_json:
         click.echo(json.dumps({"run": str(found.folder.path), "ranks": [vars(row) for row in viewer.look().rows]}))
         return
-    title = f"{found.folder.path}  ({found.title}, {found.ranks} rank{'s' * (found.ranks != 1)})"
+    console.print(found.text, soft_wrap=True, markup=False)
     if once or not console.is_terminal:
-        console.print(title, soft_wrap=True)
         show_table(table_of(viewer.look()), console)
         return
-    console.print(title, soft_wrap=True)
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:

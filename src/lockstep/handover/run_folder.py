@@ -6,10 +6,15 @@ makes the folder with mode 0700.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from lockstep.regular_file import read_regular
 
 RUNS = "lockstep-runs"
 """The folder of all run folders, unless another one is named."""
@@ -17,6 +22,8 @@ COPY = "lockstep-copy-"
 """How a private folder with a copy of a state at a URL begins: in the run folder, or among temporary files."""
 RUNS_VARIABLE = "LOCKSTEP_RUNS"
 """The variable that names another one, for `lockstep.init` and all commands; --log-dir beats it."""
+MOST_BYTES = 64 << 20
+"""How much of a file with one JSON object is read."""
 STATES = "states"
 """In the folder of a run that saves by itself: the states of all its starts."""
 
@@ -131,6 +138,14 @@ class RunFolder:
     def folders(self) -> list[Path]:
         """All folders, parents first."""
         return [self.path, *(self.path / name for name in ("journal", "logs", "failures", "evidence"))]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a run's folder, which may be half written or hostile; empty when there is none."""
+    with suppress(OSError, ValueError, RecursionError):
+        told = json.loads(read_regular(path, most_bytes=MOST_BYTES))
+        return told if isinstance(told, dict) else {}
+    return {}
 
 
 def write_private(path: Path, text: str) -> None:

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing, judge, sentence
-from lockstep.runs.places import Run, read_json, read_lines
+from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
+from lockstep.handover.run_folder import read_json
+from lockstep.runs.places import Run, read_lines
 from lockstep.runs.view import View, Viewer
 from lockstep.sight.scenes import FIRST_S, Scenes
 
@@ -87,18 +88,12 @@ def _stalls(viewer: Viewer, view: View) -> tuple[str, ...]:
     scenes_of, began = Scenes(viewer.run.title, viewer.journals), time.monotonic()
     try:
         while True:
-            scenes, looked_s = scenes_of.look(view.pids), time.monotonic() - began
-            judgements = judge(scenes)
-            plain = {scene.rank for scene in scenes if scene.doing is None}
-            scenes_of.aim(plain.union(*(judgement.suspects for judgement in judgements)), view.pids)
+            (scenes, judgements), looked_s = scenes_of.judge(view.pids), time.monotonic() - began
             told = [one for one in judgements if one.standing is not Standing.SUSPECTED]
             somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes)
             patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
-                return tuple(
-                    f"{one.standing} {sentence(one, scenes, {rank: scenes_of.line_of(rank) for rank in one.suspects})}"
-                    for one in told
-                )
+                return tuple(f"{one.standing} {scenes_of.sentence(one, scenes)}" for one in told)
             time.sleep(EVERY_S)
             view = viewer.look()
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder, read_json
 from lockstep.regular_file import read_regular
 from lockstep.visible import visible
 
@@ -26,6 +26,11 @@ class Run:
     """The script, module or function."""
     ranks: int
 
+    @property
+    def text(self) -> str:
+        """`lockstep-runs/exp1  (train.py, 4 ranks)`."""
+        return f"{self.folder.path}  ({self.title}, {self.ranks} rank{'s' * (self.ranks != 1)})"
+
 
 def run_at(word: str | None, runs: Path) -> Run:
     """The run that `word` names: a path, or what is below `runs`; None: the newest one there.
@@ -35,13 +40,10 @@ def run_at(word: str | None, runs: Path) -> Run:
     """
     path = _newest(runs) if word is None else _place(word, runs)
     folder = RunFolder(path)
-    try:
-        plan = json.loads(read_regular(folder.plan))
-        ranks, title = int(plan["ranks"]), plan["script"] or plan["module"] or plan["function"]
-    except (OSError, ValueError, TypeError, KeyError):
-        raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE) from None
-    if not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
-        raise UsageError(f"{visible(str(folder.plan))} is damaged.", GIVE_ONE)
+    plan = read_json(folder.plan)
+    ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
+    if not isinstance(ranks, int) or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
+        raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
     return Run(folder, title, ranks)
 
 
@@ -71,20 +73,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none, or something else."""
-    with suppress(OSError, ValueError):
-        told = json.loads(read_regular(path))
-        return told if isinstance(told, dict) else {}
-    return {}
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file with one in each line; half a line at the end is left out."""
     found = []
     with suppress(OSError):
         for line in read_regular(path).decode(errors="replace").splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 told = json.loads(line)
                 if isinstance(told, dict):
                     found.append(told)

@@ -41,7 +41,7 @@ class Row:
     state: State
     step: int
     doing: str
-    """`forward and backward of step 3`, `waits for rank 3 in ...`."""
+    """`forward and backward of step 3`, `in the exchange of gradients of step 6 (train.py:34)`."""
     lasts_s: float
     place: str
     """`train.py:31`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from lockstep.diagnosis.idle import LONG_S, Idleness, wait_of
 from lockstep.diagnosis.pace import Pace
 from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.diagnosis.stack import Frame
+from lockstep.diagnosis.stalls import Judgement, judge, sentence
 from lockstep.journal.record import Record
 from lockstep.journal.ring import JournalReader
 from lockstep.journal.waiting import Waiting
@@ -58,6 +59,25 @@ class Scenes:
         return [
             self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals
         ]
+
+    def judge(
+        self, pids: Mapping[int, int], stall_after_s: float | None = None
+    ) -> tuple[list[RankScene], list[Judgement]]:
+        """Look, judge the ranks for which others wait, and look more closely at those from now on.
+
+        Args:
+            pids: the processes of the ranks that have not ended.
+            stall_after_s: how long a rank may be waited for, if a person said so.
+        """
+        scenes = self.look(pids)
+        judgements = judge(scenes, stall_after_s)
+        plain = {scene.rank for scene in scenes if scene.doing is None}
+        self.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)
+        return scenes, judgements
+
+    def sentence(self, judgement: Judgement, scenes: Sequence[RankScene]) -> str:
+        """What to say about ranks that are slow or stalled."""
+        return sentence(judgement, scenes, {rank: self.line_of(rank) for rank in judgement.suspects})
 
     def _learn(self, rank: int) -> Record | None:
         """Learn from a rank's newest records; return the last one."""

@@ -75,6 +75,14 @@ def list_for_plan(folder):
     folder.plan.write_text("[1]")
 
 
+def deep_json(folder):
+    folder.plan.write_text("[" * 100_000)
+
+
+def endless_ranks(folder):
+    folder.plan.write_text('{"script": "a.py", "ranks": 1e999}')
+
+
 def too_many_ranks(folder):
     folder.plan.write_text(json.dumps({"script": "a.py", "module": None, "function": None, "ranks": 10**9}))
 
@@ -105,7 +113,7 @@ def empty_journal(folder):
 @pytest.mark.parametrize(
     "spoil",
     [
-        *(no_plan, no_json, list_for_plan, too_many_ranks, fifo_for_plan),
+        *(no_plan, no_json, list_for_plan, deep_json, endless_ranks, too_many_ranks, fifo_for_plan),
         *(fifo_for_journal, other_version, half_a_journal, empty_journal),
     ],
 )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from lockstep.diagnosis.spent import Spent, Summary, summary
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder, read_json
 from lockstep.journal.gauges import Gauges
 from lockstep.journal.record import Phase, Record
 from lockstep.journal.ring import JournalReader
@@ -19,7 +16,6 @@ from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.progress import Progress, Snapshot
 from lockstep.launch.screen.report import lanes_line, numerics_line, still_alone_line
 from lockstep.launch.supervise.stragglers import Stragglers
-from lockstep.regular_file import read_regular
 
 UPDATE_S = 0.25
 """Time between two looks, and two versions of the progress line on a terminal."""
@@ -138,15 +134,15 @@ class Observer:
 
     def decided(self) -> Mapping[str, Any]:
         """What rank 0 decided; empty before that."""
-        return _read_json(self._folder.decided)
+        return read_json(self._folder.decided)
 
     def no_snapshots(self) -> str:
         """Why the ranks keep no state in memory; empty while they do, or may yet."""
-        return str(_read_json(self._folder.snapshots).get("why", ""))
+        return str(read_json(self._folder.snapshots).get("why", ""))
 
     def result(self) -> Mapping[str, Any]:
         """What rank 0 left at the end; empty when it left nothing."""
-        return _read_json(self._folder.result)
+        return read_json(self._folder.result)
 
     @property
     def uses_lockstep(self) -> bool:
@@ -158,10 +154,3 @@ class Observer:
     def met(self) -> bool:
         """Whether the ranks met through the run folder."""
         return self._folder.decided.exists() or any(self._folder.path.glob("store-*"))
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    with suppress(OSError, ValueError):
-        data = json.loads(read_regular(path))
-        return data if isinstance(data, dict) else {}
-    return {}

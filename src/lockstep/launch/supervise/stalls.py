@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.diagnosis.scene import RankScene
-from lockstep.diagnosis.stalls import Judgement, Standing, judge, sentence
+from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.launch.folder import add_line
-from lockstep.launch.request import OnStall, Recovery
+from lockstep.launch.request import LaunchRequest, OnStall, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.sight.scenes import Scenes
@@ -32,7 +32,7 @@ class Stalls:
         scenes: what is seen of the ranks.
         record: the file where each line is kept.
         saying: where they go.
-        recovery: what was asked for.
+        request: the run.
         kill: ends a rank as anybody else might do, so that it is replaced like any rank that is lost.
         stop: ends all ranks because of this failure of one.
     """
@@ -40,7 +40,7 @@ class Stalls:
     scenes: Scenes
     record: Path
     saying: Saying
-    recovery: Recovery
+    request: LaunchRequest
     kill: Callable[[int], None]
     stop: Callable[[Failure], None]
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
@@ -53,15 +53,12 @@ class Stalls:
             pids: the processes of the ranks that have not ended.
         """
         if len(self.scenes.journals) == 1 or (
-            self.saying.terminal is None and self.recovery.on_stall is OnStall.REPORT
+            self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT
         ):
             return
-        scenes = self.scenes.look(pids)
-        judgements = judge(scenes, self.recovery.stall_after_s)
+        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s)
         if not judgements:
             self._say_went_on()
-        plain = {scene.rank for scene in scenes if scene.doing is None}
-        self.scenes.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)
         for judgement in judgements:
             if self._say(judgement, scenes) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
@@ -69,7 +66,7 @@ class Stalls:
     def _act(self, judgement: Judgement, scenes: list[RankScene]) -> None:
         """Do what was asked for. Of a circle one rank is enough, and all are to blame alike: the last one."""
         ranks = sorted(judgement.suspects)[-1:] if judgement.holdup.is_circle else sorted(judgement.suspects)
-        match self.recovery.on_stall:
+        match self.request.recovery.on_stall:
             case OnStall.REPLACE:
                 for rank in ranks:
                     self.kill(rank)
@@ -81,7 +78,7 @@ class Stalls:
     def _failure(self, rank: int, judgement: Judgement, scenes: list[RankScene]) -> Failure:
         line = self.scenes.line_of(rank)
         file, number = (line.file, line.line) if line is not None else ("", 0)
-        said = sentence(judgement, scenes, {rank: line})
+        said = self.scenes.sentence(judgement, scenes)
         return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, time.monotonic_ns())
 
     def _say(self, judgement: Judgement, scenes: list[RankScene]) -> bool:
@@ -93,18 +90,19 @@ class Stalls:
         if before_s is not None and judgement.holdup.waited_s < 2 * before_s:
             return False
         self._said[key] = judgement.holdup.waited_s
-        said = sentence(judgement, scenes, {rank: self.scenes.line_of(rank) for rank in judgement.suspects})
-        self.saying.line(Line(judgement.standing.value, said))
+        said = self.scenes.sentence(judgement, scenes)
+        if judgement.standing is Standing.STALLED or self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(Line(judgement.standing.value, said))
         told = {"time": time.time(), "standing": judgement.standing, "ranks": sorted(judgement.suspects), "said": said}
         add_line(self.record, told)
         return before_s is None
 
     def _say_went_on(self) -> None:
         """Say that those who were waited for went on, if somebody was."""
-        if self._said:
+        if self._said and self.request.verbosity is not Verbosity.QUIET:
             _, ranks = max(self._said, key=lambda key: self._said[key])
             self.saying.line(Line("went on", f"{ranks_text(ranks)}, after more than {max(self._said.values()):.0f} s"))
-            self._said.clear()
+        self._said.clear()
 
     def end(self) -> None:
         """Look at nobody any more."""

@@ -107,7 +107,7 @@ class Supervisor:
         self._interruption = Interruption(self.request, self.folder, self.saying)
         scenes = Scenes(str(self.request.script or ""), self.observer.journals)
         self._stalls = Stalls(
-            scenes, self.folder.stalls, self.saying, self.request.recovery, self._orders.kill, self._stop_stalled
+            scenes, self.folder.stalls, self.saying, self.request, self._orders.kill, self._stop_stalled
         )
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)

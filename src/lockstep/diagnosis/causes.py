@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.diagnosis.movement import ENOUGH, PAGES_PER_S, Sample
+from lockstep.diagnosis.movement import ENOUGH, MOST_LINES_OF_A_LOOP, PAGES_PER_S, Sample
 from lockstep.diagnosis.stack import Stack, waits_for_samples
 from lockstep.machine.blocked import Blocked
 from lockstep.machine.held_back import HeldBack
@@ -38,6 +38,8 @@ class Why(StrEnum):
     WORKER = "loader worker"
     NATIVE = "native code"
     """One call holds the interpreter's lock and does not come back."""
+    LOOP = "loop"
+    """It is always in the same one or two lines."""
     THROTTLED = "throttled"
     MEMORY = "memory"
     CROWDED = "crowded"
@@ -69,7 +71,7 @@ def cause(samples: Sequence[Sample]) -> Cause | None:
     first, last = samples[0], samples[-1]
     found = _asleep([sample.blocked for sample in samples], last.stack)
     if found is not None and found.why in {Why.SLEEPS, Why.THREAD} and stays_in_one_line(samples):
-        return _native(samples)
+        return _loop(samples)
     if found is not None and last.stack is not None and waits_for_samples(last.stack.main):
         within = _asleep([sample.worker for sample in samples], None)
         who = "its loader worker"
@@ -84,7 +86,7 @@ def cause(samples: Sequence[Sample]) -> Cause | None:
     if first.held_back is not None and last.held_back is not None:
         kept = kept_from_running(first.held_back, last.held_back, last.at_s - first.at_s)
     if kept is None or kept.why is Why.CROWDED:
-        return _native(samples) or kept
+        return _loop(samples) or kept
     return kept
 
 
@@ -166,22 +168,26 @@ def _on_thread(stack: Stack | None) -> Cause:
 
 
 def stays_in_one_line(samples: Sequence[Sample]) -> bool:
-    """Whether a rank has been in one line for some samples, always with the interpreter's lock in hand."""
-    stacks = [sample.stack for sample in samples if sample.stack is not None]
-    return (
-        len(stacks) >= ENOUGH
-        and len({stack.main for stack in stacks}) == 1
-        and all(stack.threads and stack.threads[0].holds_gil for stack in stacks)
-    )
+    """Whether a rank has been in one line for some samples, with the interpreter's lock in hand."""
+    return _lines_with_lock(samples) == 1
 
 
-def _native(samples: Sequence[Sample]) -> Cause | None:
-    """A function that does not come back."""
-    if not stays_in_one_line(samples):
+def _lines_with_lock(samples: Sequence[Sample]) -> int:
+    """At how many places a rank has been for some samples, with the interpreter's lock in hand; 0 if without, or too few."""
+    stacks = [sample.stack for sample in samples if sample.stack is not None and sample.stack.threads]
+    with_lock = sum(stack.threads[0].holds_gil for stack in stacks)
+    return len({stack.main for stack in stacks}) if len(stacks) >= ENOUGH and with_lock >= MOST * len(stacks) else 0
+
+
+def _loop(samples: Sequence[Sample]) -> Cause | None:
+    """A function that does not come back, or a loop without an end."""
+    places = _lines_with_lock(samples)
+    if not 0 < places <= MOST_LINES_OF_A_LOOP:
         return None
     native = next((sample.native for sample in reversed(samples) if sample.native.strip("?")), "")
-    inside = f"native code ({native})" if native else "one line"
-    return Cause(Why.NATIVE, f"stays in {inside} and holds the interpreter's lock")
+    if native and places == 1:
+        return Cause(Why.NATIVE, f"stays in native code ({native}) and holds the interpreter's lock")
+    return Cause(Why.LOOP, f"stays in {'one line' if places == 1 else 'two lines'} and holds the interpreter's lock")
 
 
 def kept_from_running(before: HeldBack, now: HeldBack, seconds: float) -> Cause | None:

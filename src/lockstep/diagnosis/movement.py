@@ -2,7 +2,8 @@
 
 Nobody can know whether a loop will end. What can be seen is whether the rank uses the processor at changing lines, whether
 processes that it started do, and whether it reads or writes files. Work does one of these. What waits for something, holds
-a lock, or is stopped does none; a loop that never ends uses the processor, but mostly at the same one or two lines. What
+a lock, or is stopped does none; a loop that never ends uses the processor, but mostly at the same one or two lines, with
+the interpreter's lock in hand: native code that computes for long, a matrix product, gives it back meanwhile. What
 is kept from running by others, a quota of its control group for instance, need not use as much.
 """
 
@@ -77,8 +78,26 @@ def movement(samples: Sequence[Sample]) -> Movement | None:
     busy = BUSY * (1 - held)
     is_starved = held >= STARVED and cores < TOLD_S / seconds
     pages = _pages_per_s(samples) >= PAGES_PER_S
-    moves = (cores >= busy and (changes or is_starved)) or others >= busy or reads or pages
+    moves = (
+        (cores >= busy and (changes or is_starved or _computes_in_native_code(samples)))
+        or others >= busy
+        or reads
+        or pages
+    )
     return Movement(cores + others, moves)
+
+
+def _computes_in_native_code(samples: Sequence[Sample]) -> bool:
+    """Whether it runs without the interpreter's lock in most samples: native code that computes gives it back meanwhile."""
+    running = [sample for sample in samples if sample.stack is not None and sample.stack.threads]
+    without = sum(
+        sample.stack is not None
+        and sample.stack.knows_gil
+        and not sample.stack.threads[0].holds_gil
+        and not (sample.blocked is not None and sample.blocked.is_asleep)
+        for sample in running
+    )
+    return without > len(running) / 2
 
 
 def held_back_share(samples: Sequence[Sample]) -> float:

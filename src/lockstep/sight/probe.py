@@ -136,7 +136,7 @@ class Probe:
     def _asked(self, pid: int) -> Stack | None:
         lines = ask(pid, self._answers) if self._answers is not None else []
         frames = tuple(Frame(line.function, line.file, line.number) for line in lines)
-        return Stack(pid, (Thread(pid, "", holds_gil=False, frames=frames),)) if frames else None
+        return Stack(pid, (Thread(pid, "", holds_gil=False, frames=frames),), knows_gil=False) if frames else None
 
 
 def _read_stack(pid: int) -> Stack | None:

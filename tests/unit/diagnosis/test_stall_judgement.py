@@ -21,7 +21,7 @@ def works(rank, *, lasts_s=60.0, usual_s=None, life=Life.RUNS, samples=(), phase
 
 def stack(*lines):
     return Stack(
-        7, (Thread(7, "MainThread", True, tuple(Frame("load", "/home/me/dataset.py", line) for line in lines)),)
+        7, (Thread(7, "MainThread", False, tuple(Frame("load", "/home/me/dataset.py", line) for line in lines)),)
     )
 
 

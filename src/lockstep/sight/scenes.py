@@ -73,7 +73,7 @@ class Scenes:
         """
         scenes = self.look(pids)
         judgements = judge(scenes, stall_after_s)
-        plain = {scene.rank for scene in scenes if scene.doing is None}
+        plain = {scene.rank for scene in scenes if scene.doing is None and self.journals[scene.rank].waiting() is None}
         self.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)
         return scenes, judgements
 

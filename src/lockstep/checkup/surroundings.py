@@ -146,14 +146,14 @@ def stacks_row(refused: str) -> Row:
         refused: why stacks cannot be read; empty when they can.
     """
     if not refused:
-        return ok("stacks of ranks", "py-spy reads them, whatever a rank does")
+        return ok("rank stacks", "py-spy reads them, whatever a rank does")
     fix = (
         "pip install py-spy"
         if "not installed" in refused
         else "In a container: docker run --cap-add=SYS_PTRACE. Elsewhere: sysctl kernel.yama.ptrace_scope=1, or less."
     )
     text = f"{refused}: a rank that others wait for is asked by a signal, and a stopped one cannot answer"
-    return note("stacks of ranks", text, fix)
+    return note("rank stacks", text, fix)
 
 
 def private_files_row(report: ViewReport) -> Row:

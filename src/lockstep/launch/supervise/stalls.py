@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockstep.diagnosis.causes import cause
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
@@ -93,7 +94,9 @@ class Stalls:
         said = self.scenes.sentence(judgement, scenes)
         if judgement.standing is Standing.STALLED or self.request.verbosity is not Verbosity.QUIET:
             self.saying.line(Line(judgement.standing.value, said))
-        told = {"time": time.time(), "standing": judgement.standing, "ranks": sorted(judgement.suspects), "said": said}
+        ranks = sorted(judgement.suspects)
+        why = {rank: found.why for rank in ranks if (found := cause(scenes[rank].samples)) is not None}
+        told = {"time": time.time(), "standing": judgement.standing, "ranks": ranks, "why": why, "said": said}
         add_line(self.record, told)
         return before_s is None
 

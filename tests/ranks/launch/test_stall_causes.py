@@ -1,6 +1,5 @@
 """Why a rank does not come for which others wait: the sentence says so, also where its memory may not be read."""
 
-import json
 import os
 import re
 import sys
@@ -76,7 +75,7 @@ CAUSES = {
 
 def stalled(done):
     """The one sentence about the rank that is missing."""
-    (sentence,) = re.findall(r"^stalled +(.*)$", done.err, re.MULTILINE)
+    (sentence,) = re.findall(r"^FAILED +stalled (.*)$", done.err, re.MULTILINE)
     assert "rank 1 has not reached all_reduce" in sentence
     return sentence
 
@@ -88,8 +87,6 @@ def test_the_sentence_says_why_a_rank_does_not_come(tmp_path, how):
     done = run_script(tmp_path, PLAIN, "-n", "2", "--on-stall", "stop", args=(how,))
     assert done.code == 1, done.err
     assert re.search(CAUSES[how], stalled(done)), done.err
-    (told,) = map(json.loads, (done.folder / "stalls.jsonl").read_text().splitlines())
-    assert list(told["why"]) == ["1"]
 
 
 def start_without_py_spy(place: Path, *options: str):

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from lockstep.diagnosis.causes import Cause, kept_from_running
 from lockstep.diagnosis.spent import LEAST_STEPS, Spent, Straggler, straggler
+from lockstep.findings.straggler import FINDING as STRAGGLER
 from lockstep.journal.gauges import Gauges
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.machine.held_back import HeldBack, held_back
@@ -27,10 +29,12 @@ class Stragglers:
 
     Args:
         saying: where lines go.
+        cases: where they are kept.
         pid_of: the process of a rank; 0 before it began.
     """
 
     saying: Saying
+    cases: Cases
     pid_of: Callable[[int], int]
     _base: Sequence[Gauges] = ()
     _found: tuple[int, str] | None = None
@@ -63,7 +67,9 @@ class Stragglers:
             return
         self._said.add((slow.rank, slow.part))
         why = self._cause(slow)
-        self.saying.line(Line("slow", f"{slow.text}{f'; {why.sentence}' if why is not None else ''}"))
+        said = f"{slow.text}{f'; {why.sentence}' if why is not None else ''}"
+        self.saying.line(Line("slow", said))
+        self.cases.add(STRAGGLER, said, [slow.rank])
 
     def _look_at(self, slow: Straggler) -> dict[int, HeldBack]:
         pid = self.pid_of(slow.rank)

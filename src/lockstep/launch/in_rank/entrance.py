@@ -41,6 +41,7 @@ from lockstep.launch.in_rank.script_main import Program, module_program, script_
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
 from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.machine.processes import die_with_parent
+from lockstep.machine.socket_folder import share_socket_folder
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
@@ -68,6 +69,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     if order.said:
         hide([said.encode("latin-1") for said in order.said])
     atexit.register(do_last)
+    share_socket_folder()
     _line_buffered_streams()
     start_equal_streams()
     _guard(order, news, port)

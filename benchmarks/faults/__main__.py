@@ -12,6 +12,7 @@ every run under lockstep that went on ended with the bits of an undisturbed one.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--side", choices=SIDES, help="only this one")
     parser.add_argument("--ranks", type=int, help="only on this many")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there too")
+    parser.add_argument("--read", type=Path, metavar="FILE", nargs="+", help="run nothing: the table of such files")
     options = parser.parse_args()
     rows = [
         row for row in ROWS if not options.words or any(word.lower() in row.title.lower() for word in options.words)
@@ -41,14 +43,14 @@ def main() -> int:
     if not rows:
         parser.error(f"no title has any of these words. There are: {'; '.join(row.title for row in ROWS)}.")
     outcomes: list[Outcome] = []
-    for side in [SIDES[options.side]] if options.side else [LOCKSTEP, TORCHRUN]:
+    for file in options.read or ():
+        outcomes += [Outcome(**told) for told in json.loads(file.read_text())]
+    for side in [] if options.read else [SIDES[options.side]] if options.side else [LOCKSTEP, TORCHRUN]:
         for ranks in RANKS[side] if options.ranks is None else (options.ranks,):
             outcomes += _run(rows, side, ranks)
     if options.json:
         options.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
-    for side in {outcome.side: None for outcome in outcomes}:
-        print(f"\n{side}, load {os.getloadavg()[2]:.1f}\n")
-        print(table([outcome for outcome in outcomes if outcome.side == side]))
+    print(f"\n{dt.datetime.now(dt.UTC):%Y-%m-%d}, load {os.getloadavg()[2]:.1f}\n\n{table(outcomes, LOCKSTEP)}")
     print("\n".join(["", *(f"not tried: {what}: {why}" for what, why in NOT_HERE.items())]))
     print("\n".join(f"{goal}: {where}" for goal, where in ELSEWHERE.items()))
     return 1 if any(_is_bad(outcome) for outcome in outcomes) else 0

@@ -28,6 +28,8 @@ MARK = "FAULTS_TRIAL"
 PATIENCE_S = {LOCKSTEP: 60.0, TORCHRUN: 40.0}
 """After a fault, until the run is ended from here."""
 START_S = 60.0
+CACHE = "torchinductor_"
+"""How torch calls a folder that it means to keep."""
 TO_END_S = 5.0
 
 
@@ -160,7 +162,7 @@ class Trial:
         self._seen.update(left)
         numbers = {str(pid) for pid in self._seen}
         memory = [each.name for each in Path("/dev/shm").iterdir() if numbers & set(re.split(r"\D+", each.name))]
-        temporary = [each.name for each in (self.place / "temporary").iterdir()]
+        temporary = [each.name for each in (self.place / "temporary").iterdir() if not each.name.startswith(CACHE)]
         return tuple(_counted("process", left) + _counted("/dev/shm file", memory) + _counted("temp file", temporary))
 
     def _remove(self) -> None:
@@ -210,7 +212,7 @@ def _whole_lines(file: Path) -> str:
 
 def _counted(what: str, found: Iterable[object]) -> list[str]:
     number = len(list(found))
-    plural = f"{what.removesuffix('s')}{'es' if what.endswith('s') else 's'}" if what != "process" else "processes"
+    plural = "processes" if what == "process" else f"{what}s"
     return [f"{number} {what if number == 1 else plural}"] if number else []
 
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +62,10 @@ class Trial:
             process = self._start()
             try:
                 ended_s, fired_s = self._watch(process)
-                code = process.poll()
+                code, lines = process.poll(), tuple(self._lines)  # what it says when it is ended from here does not count
                 self._end(process)
                 left = self._left()
-                return self._outcome(fired_s, ended_s, code, left), self._notes()
+                return self._outcome(fired_s, lines, code if ended_s is not None else None, left), self._notes()
             finally:
                 self._remove()
 
@@ -179,8 +179,8 @@ class Trial:
 
     # What came of it
 
-    def _outcome(self, fired_s: float, ended_s: float | None, code: int | None, left: tuple[str, ...]) -> Outcome:
-        notes, lines = self._notes(), list(self._lines)
+    def _outcome(self, fired_s: float, lines: Sequence[Said], code: int | None, left: tuple[str, ...]) -> Outcome:
+        notes = self._notes()
         said = first_said(lines, fired_s) if self.quiet is not None else None
         happened = self.quiet is None or not self.row.fault or bool(faults.fired(self.place / "fired"))
         again_s = notes.next_step_s(fired_s, STEP)
@@ -199,7 +199,7 @@ class Trial:
             lost_steps=notes.computed_again if through else None,
             samples_once=notes.each_once if through else None,
             same_bits=notes.bits == self.quiet.bits if through and self.quiet is not None else None,
-            exit_code=code if ended_s is not None else None,
+            exit_code=code,
             left=left,
             trouble="" if happened else "the fault did not happen",
         )

@@ -38,7 +38,7 @@ class Observer:
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._progress, self._stragglers = Progress(), Stragglers(losses.saying)
+        self._progress, self._stragglers = Progress(), Stragglers(losses.saying, losses.cases)
         self._gauges: tuple[Gauges, ...] = ()
         self._strategy = ""
         self.has_said_decided = has_said_decided

@@ -62,7 +62,10 @@ class Trial:
             process = self._start()
             try:
                 ended_s, fired_s = self._watch(process)
-                code, lines = process.poll(), tuple(self._lines)  # what it says when it is ended from here does not count
+                code, lines = (
+                    process.poll(),
+                    tuple(self._lines),
+                )  # what it says when it is ended from here does not count
                 self._end(process)
                 left = self._left()
                 return self._outcome(fired_s, lines, code if ended_s is not None else None, left), self._notes()

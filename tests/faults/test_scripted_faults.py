@@ -142,6 +142,14 @@ def test_a_killed_rank_and_its_loader_worker_leave_no_socket(tmp_path):
     assert list(temporary.glob("pymp-*")) == []
 
 
+@pytest.mark.ranks
+def test_the_line_where_a_rank_left_too_early_is_named(tmp_path):
+    plan = "leave rank=1 step=5"
+    done = run_script(tmp_path, WITH_A_WORKER, "-n", "2", env=faults.variables(plan, tmp_path / "fired"))
+    faults.assert_fired(plan, tmp_path / "fired")
+    assert (done.code, "rank 1 is at 'the end of the script' (script.py:13)" in done.err) == (2, True), done.err
+
+
 TRAIN = """
 import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

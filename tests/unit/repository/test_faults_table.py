@@ -16,7 +16,10 @@ from lockstep.testing.faults import Fault  # noqa: E402
 
 HALF = NUM_SAMPLES // 2
 FIRST, SECOND = " ".join(map(str, range(HALF))), " ".join(map(str, range(HALF, NUM_SAMPLES)))
-QUIET = {0: f"1.0 50 samples 1 {FIRST}\n1.5 50 step 1\n1.6 50 bits abc\n", 1: f"1.0 51 samples 1 {SECOND}\n1.5 51 step 1\n"}
+QUIET = {
+    0: f"1.0 50 samples 1 {FIRST}\n1.5 50 step 1\n1.6 50 bits abc\n",
+    1: f"1.0 51 samples 1 {SECOND}\n1.5 51 step 1\n",
+}
 
 
 def test_notes_tell_steps_samples_and_bits():

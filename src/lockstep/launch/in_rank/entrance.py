@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.handover.at_the_end import do_last
+from lockstep.handover.at_the_end import do_last, left_at
 from lockstep.handover.environment import decode, encode_place
 from lockstep.handover.hidden_output import give_up, hide, show
 from lockstep.handover.late_settings import remember
@@ -123,6 +123,7 @@ def _run_script(order: RankTask, news: int, log: int) -> int:
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
         place = user_line(ending, Path(order.script).absolute())
+        left_at.append(place)
         News(order.rank, Event.LEAVING, code, place=place, time_ns=time.monotonic_ns()).tell(news)
         return code
     except KeyboardInterrupt as error:  # reported only when it did not come from the person at the launcher

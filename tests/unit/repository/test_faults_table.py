@@ -68,11 +68,13 @@ def test_a_row_has_both_sides_and_says_what_is_wrong():
     theirs = Outcome("stopped", "F2", "theirs", 2, "", None, False, False, None, None, None, None, None, ("1 process",))
     (row,) = table([ours, four, theirs], "ours").splitlines()[2:]
     assert row == (
-        "| stopped | F2 | stalled 5 s | rank, line | 5.1 s / 5.3 s | 5.5 s | 0 | each once, same / NOT each once, same "
-        "| nothing | nothing |  |  | still there after 40 s | 1 process |"
+        "| stopped | F2 | stalled 5 s | rank, line | 5.1 s / 5.3 s "
+        "| goes on after 5.5 s / goes on after 5.5 s; samples NOT each once "
+        "| nothing |  |  | still waits after 40 s; leaves 1 process |"
     )
     assert "the fault did not happen" in line(replace(ours, trouble="the fault did not happen"))
     assert "OTHER BITS" in line(replace(ours, same_bits=False))
+    assert "7 steps computed again" in line(replace(ours, lost_steps=7))
 
 
 def test_every_fault_of_the_catalogue_can_be_read():

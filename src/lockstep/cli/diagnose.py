@@ -8,6 +8,9 @@ import sys
 
 import click
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from lockstep.cli.screen import screen
 from lockstep.findings.catalogue import FINDINGS
@@ -50,7 +53,7 @@ def _show(run: Run, told: Diagnosis) -> None:
         ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
-        *(("found", f"{case.finding}: {case.said}") for case in told.cases),
+        *(("found", f"{case.finding}: {case.said}") for case in told.cases if case.said not in told.block),
     ]:
         console.print(f"{label:<10}{visible_lines(text)}", soft_wrap=True, markup=False)
     if told.block:
@@ -64,6 +67,8 @@ def _show(run: Run, told: Diagnosis) -> None:
 def _explain(finding: Finding, console: Console) -> None:
     """What is known about a finding."""
     console.print(f"\n{finding.name}: {finding.title}", style="bold", markup=False, highlight=False)
-    steps = [f"{number}. {step}" for number, step in enumerate(finding.what_to_do, 1)]
-    for text in (f"Why: {finding.why}", *steps):
-        console.print(f"  {text.replace('`', '')}", markup=False, highlight=False)
+    console.print(Padding(Text(finding.why.replace("`", "")), (0, 0, 0, 2)))
+    for number, step in enumerate(finding.what_to_do, 1):
+        line = Table.grid(padding=(0, 1))
+        line.add_row(f"  {number}.", Text(step.replace("`", "")))
+        console.print(line)

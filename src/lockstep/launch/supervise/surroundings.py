@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from lockstep.machine.cores import one_core_of
 from lockstep.machine.ending_signals import signal_name
 from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure, shortage
 from lockstep.machine.process_state import resident_bytes
+
+EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,18 @@ class Surroundings:
     _pressure: MemoryPressure = field(default_factory=read_memory_pressure)
     _held: dict[int, int] = field(default_factory=dict)
     """The memory of each rank in bytes, when it was looked at last."""
+    _next_s: float = 0.0
     _has_said_core: bool = False
 
     def look(self, pids: Mapping[int, int]) -> None:
-        """Look at the ranks; some microseconds each.
+        """Look at the ranks, twice a second at most.
 
         Args:
             pids: the processes of the ranks that have not ended.
         """
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + EVERY_S
         self._held.update({rank: held for rank, pid in pids.items() if (held := resident_bytes(pid))})
         if not self._has_said_core and len(pids) > 1:
             self._look_at_cores(pids)

@@ -9,7 +9,7 @@ SAMPLE = "sample=?"
 """In a fault: a sample that rank 1 uses in that step."""
 RANK_1 = f"rank=1 step={STEP}"
 REPLACE = ("--on-stall", "replace")
-SMALL_DISK = "mkdir -p lockstep-runs && mount -t tmpfs -o size=6m none lockstep-runs"
+SMALL_DISK = "mkdir -p lockstep-runs && mount -t tmpfs -o size=100m none lockstep-runs"
 OWN_NETWORK = "ip link set lo up"
 
 

@@ -11,7 +11,7 @@ HEAD = (
     + "|---" * 10
     + "|"
 )
-LONGEST = 110
+LONGEST = 200
 
 
 def line(outcome: Outcome) -> str:
@@ -69,7 +69,10 @@ def _then(outcome: Outcome) -> str:
 
 
 def _short(text: str) -> str:
+    """The first clause and the last one, which say who and where."""
     text = " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    clauses = text.split("; ")
+    text = text if len(clauses) < 3 else f"{clauses[0]}; …; {clauses[-1]}"
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 

@@ -194,7 +194,7 @@ class Trial:
             goal=self.row.goal,
             side=self.side,
             ranks=self.ranks,
-            said=said.text.strip() if said is not None else "",
+            said=said.text.replace(f"{self.place}/", "").strip() if said is not None else "",
             said_after_s=said.at_s - fired_s if said is not None else None,
             names_rank=rank,
             names_line=line,

@@ -69,7 +69,7 @@ ROWS = (
     _stalls("loader worker stopped", "stop-worker", "F15"),
     _stalls("loader worker takes a lock twice", "deadlock", "F15", SAMPLE),
     Row("a sample raises", "F15", f"raise {SAMPLE}"),
-    Row("slow: 0.05 s more in each step", "F17", f"slow {RANK_1}"),
+    Row("slow: 0.2 s more in each step", "F17", f"slow {RANK_1} seconds=0.2"),
     Row("5 % of a core (control group)", "", f"throttle {RANK_1}", REPLACE),
     Row("loopback interface down", "", f"lo-down {RANK_1}", unshare="net", before=OWN_NETWORK),
     Row("plain DDP script: stopped", "F2", f"stop {RANK_1}", ("--on-stall", "stop"), is_plain=True),

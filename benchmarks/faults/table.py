@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from benchmarks.faults.outcome import Outcome
@@ -69,7 +70,8 @@ def _then(outcome: Outcome) -> str:
 
 
 def _short(text: str) -> str:
-    """The first clause and the last one, which say who and where."""
+    """The first clause and the last one, which say who and where; without a logger's time and place."""
+    text = re.sub(r"^[EWI]\d{4} \S+ \d+ \S+\] ", "", text)
     text = " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
     clauses = text.split("; ")
     text = text if len(clauses) < 3 else f"{clauses[0]}; …; {clauses[-1]}"

@@ -15,6 +15,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,9 @@ def main() -> int:
     ]
     if not rows:
         parser.error(f"no title has any of these words. There are: {'; '.join(row.title for row in ROWS)}.")
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that a trial removes what it has started
     outcomes: list[Outcome] = []
     for file in options.read or ():
         outcomes += [Outcome(**told) for told in json.loads(file.read_text())]

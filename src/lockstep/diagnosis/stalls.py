@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lockstep.diagnosis.causes import cause
 from lockstep.diagnosis.culprits import Holdup, holdups
 from lockstep.diagnosis.movement import Movement, movement
 from lockstep.diagnosis.scene import Life, RankScene
@@ -143,7 +144,8 @@ def _where(scene: RankScene, line: Frame | None) -> str:
         parts.append(f"({phase_text(doing.phase, doing.step)}, for {doing.lasts_s:.0f} s)")
     if moved := movement(scene.samples):
         parts.append(_used(moved))
-    return " ".join(parts)
+    why = cause(scene.samples) if scene.life is Life.RUNS else None
+    return " ".join(parts) + (f": {why.sentence}" if why is not None else "")
 
 
 def _used(moved: Movement) -> str:

@@ -52,8 +52,12 @@ class Scenes:
         waits = {rank: self.journals[rank].waiting() for rank in pids}
         lasts = {rank: self._learn(rank) for rank in pids}
         noted_s = max((_since_s(wait, now_ns) for wait in waits.values() if wait is not None), default=0.0)
-        idle_s = self._idle_s(pids, now_ns) if not any(lasts.values()) and not noted_s else {}
-        if noted_s < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S:
+        is_plain = len(pids) > 1 and not any(lasts.values()) and not noted_s
+        idle_s = self._idle_s(pids, now_ns) if is_plain else {}
+        still_s = min(
+            ((now_ns - last.time_ns) / 1e9 if last is not None else 0.0 for last in lasts.values()), default=0.0
+        )
+        if max(noted_s, still_s) < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S:
             self.aim((), pids)
             return []
         if idle_s:

@@ -133,3 +133,29 @@ def test_without_a_stack_the_journals_last_line_is_told():
         "rank 1 is stopped by a signal (SIGCONT lets it go on), it was at train.py:31 "
         "(forward and backward of step 730, for 9 s)"
     )
+
+
+@pytest.mark.parametrize(
+    ("scenes", "expected"),
+    [
+        ([works(0, lasts_s=14.0, samples=STILL)], [Standing.SUSPECTED]),
+        ([works(0, lasts_s=16.0, samples=STILL)], [Standing.STALLED]),
+        ([works(0, lasts_s=16.0, samples=MOVING)], []),  # nobody waits for its work
+        ([works(0, lasts_s=16.0, usual_s=10.0, samples=STILL)], []),
+        ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.SCRIPT)], []),  # it may wait for a person
+        ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.EVALUATE)], []),
+        ([works(0, samples=STILL), works(1, samples=STILL, phase=Phase.DATA)], [Standing.STALLED]),
+        ([works(0, samples=STILL), works(1, samples=STILL, phase=Phase.EVALUATE)], []),
+        ([works(0, samples=STILL), works(1, lasts_s=1.0)], []),
+    ],
+)
+def test_ranks_for_which_nobody_waits_are_stalled_if_all_stand_still_in_a_step(scenes, expected):
+    assert standings(*scenes) == expected
+
+
+def test_a_standstill_is_told_without_anybody_who_waits():
+    scenes = [works(0, samples=STILL), works(1, samples=MOVING)]
+    (judgement,) = judge(scenes)
+    assert judgement.suspects == {0}
+    said = sentence(judgement, scenes, {0: Frame("load", "/home/me/dataset.py", 41)})
+    assert said.startswith("60 s: rank 0 does not move, in the middle of a step; rank 0 is at dataset.py:41 in load")

@@ -6,6 +6,7 @@ makes the folder with mode 0700.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -146,6 +147,19 @@ def read_json(path: Path) -> dict[str, Any]:
         told = json.loads(read_regular(path, most_bytes=MOST_BYTES))
         return told if isinstance(told, dict) else {}
     return {}
+
+
+def make_base(path: Path) -> None:
+    """Make a folder for run folders, and those above it, where they are missing; nobody else may write there.
+
+    Raises:
+        OSError: when one cannot be made.
+    """
+    for folder in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder, read_json
+from lockstep.handover.run_folder import MOST_BYTES, RunFolder, read_json
 from lockstep.regular_file import read_regular
 from lockstep.visible import visible
 
@@ -42,7 +42,7 @@ def run_at(word: str | None, runs: Path) -> Run:
     folder = RunFolder(path)
     plan = read_json(folder.plan)
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
-    if not isinstance(ranks, int) or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
+    if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
         raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
     return Run(folder, title, ranks)
 
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file with one in each line; half a line at the end is left out."""
     found = []
     with suppress(OSError):
-        for line in read_regular(path).decode(errors="replace").splitlines():
+        for line in read_regular(path, most_bytes=MOST_BYTES).decode(errors="replace").splitlines():
             with suppress(ValueError, RecursionError):
                 told = json.loads(line)
                 if isinstance(told, dict):

@@ -4,16 +4,20 @@ That is processes, found by their ancestry or their marker, the shared memory th
 no time to remove, and the sockets through which processes of torch.multiprocessing hand each other tensors.
 
 Only this run's own are touched: descendants of its nursery, processes that carry its marker, files whose name holds the
-number of such a process, and sockets that such a process has open; and the memory of groups that nothing uses any more.
+number of such a process, and sockets that such a process has open; and memory of groups and sockets that nobody uses any
+more.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
 import signal
+import socket
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -200,3 +204,33 @@ def remove_sockets(folders: Iterable[Path]) -> None:
             for file in folder.glob("listener-*"):
                 file.unlink(missing_ok=True)
             folder.rmdir()
+
+
+def remove_dead_sockets(folder: Path | None = None, proc: Path = PROC) -> None:
+    """Remove this user's folders of multiprocessing whose sockets nobody has open, in whatever namespace.
+
+    A process that was killed before anybody looked at it leaves one. A folder without a socket is just being made.
+
+    Args:
+        folder: that of temporary files; None: this process's.
+        proc: where the kernel lists sockets.
+    """
+    with suppress(OSError):
+        bound = (proc / "net" / "unix").read_bytes()
+        for path in (folder or Path(tempfile.gettempdir())).iterdir():
+            if _SOCKET_FOLDER.fullmatch(path.name):
+                with suppress(OSError):
+                    if path.lstat().st_uid == os.geteuid() and _are_dead(list(path.iterdir()), bound):
+                        remove_sockets([path])
+
+
+def _are_dead(files: list[Path], bound: bytes) -> bool:
+    """Whether these are sockets, and a connection to each is refused; one that is listed here is not disturbed."""
+    for file in files:
+        if not file.is_socket() or os.fsencode(file) in bound:
+            return False
+        with socket.socket(socket.AF_UNIX) as end:
+            end.setblocking(False)
+            if end.connect_ex(os.fsencode(file)) != errno.ECONNREFUSED:
+                return False
+    return bool(files)

@@ -22,6 +22,7 @@ from lockstep.machine.leftovers import (
     kill,
     marked,
     orphaned_shared_memory,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_sockets,
     remove_unlocked_snapshots,
@@ -169,3 +170,22 @@ def test_folders_of_sockets_are_found_by_the_process_that_has_them_open_and_remo
         assert not found & set(folders[1:])
     remove_sockets({folders[0], tmp_path / "pymp-gone"})
     assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: Path) -> None:
+    names = ("pymp-dead", "pymp-alive", "pymp-empty", "pymp-file", "pymp-elsewhere", "other")
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "pymp-file" / "listener-1").touch()
+    with contextlib.ExitStack() as ends:
+        for name in ("pymp-dead", "pymp-alive", "pymp-elsewhere", "other"):
+            end = ends.enter_context(socket.socket(socket.AF_UNIX))
+            end.bind(str(tmp_path / name / "listener-1"))
+            end.listen()
+            if name in {"pymp-dead", "other"}:
+                end.close()
+        (tmp_path / "proc" / "net").mkdir(parents=True)
+        (tmp_path / "proc" / "net" / "unix").write_text(f"... {tmp_path}/pymp-alive/listener-1\n")  # the last is of another namespace
+        remove_dead_sockets(tmp_path, tmp_path / "proc")
+        remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"pymp-dead"})

@@ -22,6 +22,7 @@ from lockstep.machine.leftovers import (
     MARKER,
     kill,
     marked,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_sockets,
     remove_unmarked_group_files,
@@ -151,6 +152,7 @@ class NurseryHandle:
         remove_shared_memory(ended)
         remove_unmarked_group_files()
         remove_sockets(sockets)
+        remove_dead_sockets()
 
     def __enter__(self) -> Self:
         return self

@@ -48,6 +48,7 @@ from lockstep.machine.leftovers import (
     cleans_up,
     descendants,
     kill,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_sockets,
     remove_unlocked_snapshots,
@@ -233,6 +234,7 @@ class Nursery:
         remove_unmarked_group_files()
         remove_unlocked_snapshots()
         remove_sockets(self._sockets)
+        remove_dead_sockets()
         self._looked = False
         self._known.clear()
         self._sockets.clear()

@@ -1,9 +1,8 @@
-"""`kill -9` of any two processes of a run, in every order: no process, shared memory, file or mount of it is left."""
+"""`kill -9` of any two processes of a run, in every order: no process, shared memory, socket or mount of it is left."""
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -74,8 +73,10 @@ def roles(run: Running) -> dict[str, int]:
 
 def left_behind(run: Running, temporary: Path) -> list[str]:
     """What is in shared memory under the number of one of its processes, and among its temporary files."""
-    memory = [path for path in Path("/dev/shm").iterdir() if set(path.name.replace("-", "_").split("_")) & run_numbers(run)]
-    files = [path for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]  # torch's own cache
+    memory = [
+        path for path in Path("/dev/shm").iterdir() if set(path.name.replace("-", "_").split("_")) & run_numbers(run)
+    ]
+    files = [*temporary.glob("lockstep*"), *temporary.glob("pymp-*")]  # torch has caches and folders of its own
     return sorted(str(path) for path in (*memory, *files))
 
 
@@ -85,6 +86,10 @@ def run_numbers(run: Running) -> set[str]:
 
 def are_there(run: Running, wanted: Iterable[str]) -> Callable[[], bool]:
     return lambda: set(wanted) <= roles(run).keys()
+
+
+def ends_the_run(script: str, order: tuple[str, ...]) -> bool:
+    return bool({"launcher", "nursery", "rank"} & set(order)) or (script is PLAIN and "worker" in order)
 
 
 @pytest.mark.parametrize(("script", "options", "order"), ORDERS)
@@ -101,6 +106,10 @@ def test_nothing_is_left(tmp_path: Path, script: str, options: tuple[str, ...], 
         for role in order:
             if processes[role] in run.processes() or role == order[0]:
                 kill(processes[role])
+        if not ends_the_run(
+            script, order
+        ):  # a store that nobody asks any more, a worker whose samples are fetched again
+            run.process.terminate()
         code = run.finish().code
         until(lambda: run.processes() == [], "the end of all processes")
     finally:
@@ -112,4 +121,3 @@ def test_nothing_is_left(tmp_path: Path, script: str, options: tuple[str, ...], 
         run_script(tmp_path, "", "-n", "1", "--fresh", env=variables)
     assert left_behind(run, temporary) == []
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert not os.path.exists(tmp_path / "core")

@@ -56,7 +56,9 @@ def check_module(module: str) -> None:
     if not is_module_here(module):
         raise UsageError(f"There is no module {module} here.", "Check the name, or the working directory.")
     if _is_missing(module):
-        raise UsageError(f"There is no module {module} that can be run.", "Check the name; a package needs __main__.py.")
+        raise UsageError(
+            f"There is no module {module} that can be run.", "Check the name; a package needs __main__.py."
+        )
     file = module_file(module)
     if file is not None:
         check_python(file)

@@ -80,6 +80,15 @@ def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
     return found
 
 
+def have_ended(processes: Iterable[int], proc: Path = PROC) -> bool:
+    """Whether none of these has anything open any more: each is a zombie, or not there."""
+    for process in processes:
+        with suppress(OSError, ValueError):
+            if _state_and_parent(_stat(f"{proc}/{process}/stat"))[0] not in {b"Z", b"X"}:
+                return False
+    return True
+
+
 def orphaned_processes(proc: Path = PROC) -> list[int]:
     """Processes of runs whose launcher is gone; the marker in their environment begins with the launcher's number."""
     wanted, found = f"{MARKER}=".encode(), []

@@ -121,7 +121,10 @@ def test_an_option_beats_threads_of_the_environment_that_cannot_be() -> None:
 
 def test_more_threads_than_any_processor_has(command: Command) -> None:
     refused = command("run", "-n", "1", "--threads", "100000000", "x.py")
-    assert (refused.code, refused.sentence.partition(". ")[0]) == (2, "--threads must be at most 1024, but is 100000000")
+    assert (refused.code, refused.sentence.partition(". ")[0]) == (
+        2,
+        "--threads must be at most 1024, but is 100000000",
+    )
 
 
 def package(place: Path) -> None:
@@ -196,7 +199,9 @@ def test_a_module_that_cannot_run_is_told_before_ranks_start(command: Command, m
 @pytest.mark.parametrize("name", ["whole.part", "timeit", "x", "book", "elsewhere.found"])
 def test_what_can_run_is_let_through(command: Command, name: str) -> None:
     package(command.place)
-    (command.place / "book.py").write_bytes(b"\xef\xbb\xbf# -*- coding: utf-8 -*-\nx = '\\d'  # Python warns about that\n")
+    (command.place / "book.py").write_bytes(
+        b"\xef\xbb\xbf# -*- coding: utf-8 -*-\nx = '\\d'  # Python warns about that\n"
+    )
     (command.place / "elsewhere").mkdir()
     (command.place / "elsewhere" / "__init__.py").write_text("__path__.append('/somewhere/else')")
     check_program(name, is_module=True, command="run")
@@ -237,4 +242,6 @@ def test_a_run_folder_of_another_run_stays_as_it_is(command: Command) -> None:
     (command.place / "lockstep-runs" / "mine").mkdir(parents=True)
     (command.place / "lockstep-runs" / "mine" / "plan.json").write_text("{}")
     assert "A run named mine already exists" in command("run", "-n", "1", "--name", "mine", "x.py").sentence
-    assert "is the run folder of one start" in command("run", "--name", "mine", "--save-every", "epoch", "x.py").sentence
+    assert (
+        "is the run folder of one start" in command("run", "--name", "mine", "--save-every", "epoch", "x.py").sentence
+    )

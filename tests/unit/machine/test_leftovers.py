@@ -19,6 +19,7 @@ from lockstep.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
     descendants,
+    have_ended,
     kill,
     marked,
     orphaned_shared_memory,
@@ -46,6 +47,13 @@ def test_descendants_are_all_below_and_nobody_else(tmp_path: Path) -> None:
     write_process(tmp_path, 70, 10, state="Z")
     (tmp_path / "meminfo").touch()
     assert sorted(descendants(10, tmp_path)) == [20, 21, 30, 40, 60]
+
+
+def test_a_process_has_ended_when_it_is_a_zombie_or_gone(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1)
+    write_process(tmp_path, 20, 1, state="Z")
+    assert have_ended([20, 30], tmp_path)
+    assert not have_ended([20, 10], tmp_path)
 
 
 def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
@@ -185,7 +193,9 @@ def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: 
             if name in {"pymp-dead", "other"}:
                 end.close()
         (tmp_path / "proc" / "net").mkdir(parents=True)
-        (tmp_path / "proc" / "net" / "unix").write_text(f"... {tmp_path}/pymp-alive/listener-1\n")  # the last is of another namespace
+        (tmp_path / "proc" / "net" / "unix").write_text(
+            f"... {tmp_path}/pymp-alive/listener-1\n"
+        )  # the last is of another namespace
         remove_dead_sockets(tmp_path, tmp_path / "proc")
         remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"pymp-dead"})

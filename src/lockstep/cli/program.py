@@ -53,7 +53,7 @@ def check_here() -> None:
     except OSError as error:
         raise UsageError(
             f"The folder in which this command was started cannot be used: {error.strerror}.",
-            "It may have been removed: change to one that exists.",
+            "Change to one that exists: it may have been removed.",
         ) from None
 
 

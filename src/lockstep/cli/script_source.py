@@ -37,7 +37,7 @@ def check_python(path: Path) -> None:
             warnings.simplefilter("ignore")  # Python says them when it runs the script
             compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise UsageError(f"{name} is not Python: {_what(error)}.", "Correct it; no rank was started.") from None
+        raise UsageError(f"{name} is not Python: {_what(error)}.", "Check that line; no rank was started.") from None
     except (ValueError, RecursionError, MemoryError):  # the ranks may have more room
         return
 

@@ -81,7 +81,7 @@ class Viewer:
         except OSError as error:
             what = f"{Path(error.filename).name}: {error.strerror}" if error.filename else str(error)
             raise UsageError(
-                f"The journals in {run.folder.path} cannot be read: {what}.", "Parts of the run folder are gone."
+                f"The journals in {run.folder.path} cannot be read: {what}.", "Check the folder: parts of it are gone."
             ) from None
         except ValueError as error:
             raise UsageError(

@@ -147,7 +147,7 @@ WRONG_SCRIPTS: dict[str, tuple[bytes | Prepare, str]] = {
     "packed.zip": (archive, "packed.zip is not Python source: it has zero bytes."),
     "zero.py": (b"print(1)\n\0\n", "zero.py is not Python source: it has zero bytes."),
     "text.txt": (b"this is a letter\n", "text.txt is not Python: line 1: invalid syntax: this is a letter."),
-    "wrong.py": (b"import torch\ndef f(:\n    pass\n", "wrong.py is not Python: line 2: invalid syntax: def f(:. Correct it; no rank was started."),
+    "wrong.py": (b"import torch\ndef f(:\n    pass\n", "wrong.py is not Python: line 2: invalid syntax: def f(:. Check that line; no rank was started."),
     "indent.py": (b"def f():\nreturn 1\n", "indent.py is not Python: line 2: expected an indented block"),
     "tabs.py": (b"if 1:\n\tx = 1\n        y = 2\n", "tabs.py is not Python: line 3: inconsistent use of tabs"),
     "open.py": (b"x = (1,\n", "open.py is not Python: line 1: '(' was never closed"),
@@ -218,7 +218,7 @@ def test_a_folder_that_was_removed_is_named(command: Command) -> None:
         assert refused.code == 2
         assert refused.sentence == (
             "The folder in which this command was started cannot be used: No such file or directory. "
-            "It may have been removed: change to one that exists."
+            "Change to one that exists: it may have been removed."
         )
 
 

@@ -25,6 +25,8 @@ from pathlib import Path
 MARKER = "LOCKSTEP_NURSERY"
 """Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
 PROC = Path("/proc")
+_FLAGS, _IS_ENDING = 6, 0x4
+"""Which field of /proc/PID/stat, counted from the state, has the kernel's flags of a process; PF_EXITING."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
@@ -87,6 +89,17 @@ def have_ended(processes: Iterable[int], proc: Path = PROC) -> bool:
             if _state_and_parent(_stat(f"{proc}/{process}/stat"))[0] not in {b"Z", b"X"}:
                 return False
     return True
+
+
+def ending(proc: Path = PROC) -> set[int]:
+    """All processes that are just ending: they show no environment any more, but may still have files and sockets open."""
+    found = set()
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                if int(_stat(f"{folder}/stat").rpartition(b")")[2].split()[_FLAGS]) & _IS_ENDING:
+                    found.add(int(folder.name))
+    return found
 
 
 def orphaned_processes(proc: Path = PROC) -> list[int]:

@@ -19,6 +19,7 @@ from lockstep.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
     descendants,
+    ending,
     have_ended,
     kill,
     marked,
@@ -54,6 +55,15 @@ def test_a_process_has_ended_when_it_is_a_zombie_or_gone(tmp_path: Path) -> None
     write_process(tmp_path, 20, 1, state="Z")
     assert have_ended([20, 30], tmp_path)
     assert not have_ended([20, 10], tmp_path)
+
+
+def test_a_process_that_is_ending_is_seen_by_the_kernels_flag(tmp_path: Path) -> None:
+    for pid, flags in ((10, 0x400), (20, 0x404), (30, 0x40C)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) R 1 1 1 0 -1 {flags} 0 0")
+    (tmp_path / "40").mkdir()
+    assert ending(tmp_path) == {20, 30}
+    assert os.getpid() not in ending()
 
 
 def test_a_real_process_is_found_by_its_marker_and_killed() -> None:

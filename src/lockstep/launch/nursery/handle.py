@@ -20,6 +20,7 @@ from lockstep.launch.nursery.rank_variables import nursery_variables
 from lockstep.launch.signals import CaughtSignals
 from lockstep.machine.leftovers import (
     MARKER,
+    ending,
     have_ended,
     kill,
     marked,
@@ -154,6 +155,7 @@ class NurseryHandle:
             sockets |= socket_folders(left)
             kill(left)
             select.select([], [], [], 0.002)
+        ended |= ending()
         while not have_ended(ended) and time.monotonic() < until:
             select.select([], [], [], 0.002)
         remove_shared_memory(ended)

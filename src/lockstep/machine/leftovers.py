@@ -27,6 +27,8 @@ MARKER = "LOCKSTEP_NURSERY"
 PROC = Path("/proc")
 _FLAGS, _IS_ENDING = 6, 0x4
 """Which field of /proc/PID/stat, counted from the state, has the kernel's flags of a process; PF_EXITING."""
+_THREADS = 15
+"""Which field, counted behind the parent, has the number of its threads."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
@@ -45,8 +47,8 @@ def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
     for name in os.listdir(proc):  # noqa: PTH208 - a quarter of pathlib's time, while many ranks want the cores too
         if name.isdigit():
             with suppress(OSError, ValueError):
-                state, parent = _state_and_parent(_stat(f"{proc}/{name}/stat"))
-                if state != b"Z":
+                gone, parent = _end_and_parent(_stat(f"{proc}/{name}/stat"))
+                if not gone:
                     children.setdefault(parent, []).append(int(name))
     found, queue = [], [ancestor]
     while queue:
@@ -64,10 +66,14 @@ def _stat(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
-    """Parse the text of /proc/PID/stat; the name in brackets may itself hold spaces and brackets."""
-    state, parent, _ = stat.rpartition(b")")[2].split(None, 2)
-    return state, int(parent)
+def _end_and_parent(stat: bytes) -> tuple[bool, int]:
+    """Parse the text of /proc/PID/stat: whether the process has nothing open any more, and its parent.
+
+    The name in brackets may itself hold spaces and brackets. A zombie with other threads has ended only in part.
+    """
+    state, parent, *others = stat.rpartition(b")")[2].split()
+    has_threads = len(others) > _THREADS and int(others[_THREADS]) > 1
+    return state in {b"Z", b"X"} and not has_threads, int(parent)
 
 
 def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
@@ -86,7 +92,7 @@ def have_ended(processes: Iterable[int], proc: Path = PROC) -> bool:
     """Whether none of these has anything open any more: each is a zombie, or not there."""
     for process in processes:
         with suppress(OSError, ValueError):
-            if _state_and_parent(_stat(f"{proc}/{process}/stat"))[0] not in {b"Z", b"X"}:
+            if not _end_and_parent(_stat(f"{proc}/{process}/stat"))[0]:
                 return False
     return True
 

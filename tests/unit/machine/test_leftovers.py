@@ -55,6 +55,13 @@ def test_a_process_has_ended_when_it_is_a_zombie_or_gone(tmp_path: Path) -> None
     write_process(tmp_path, 20, 1, state="Z")
     assert have_ended([20, 30], tmp_path)
     assert not have_ended([20, 10], tmp_path)
+    (tmp_path / "40").mkdir()
+    (tmp_path / "40" / "stat").write_text(
+        f"40 (a) Z 1 {' '.join(['0'] * 15)} 2 0 0"
+    )  # another thread has files open yet
+    assert not have_ended([20, 40], tmp_path)
+    (tmp_path / "40" / "stat").write_text(f"40 (a) Z 1 {' '.join(['0'] * 15)} 1 0 0")
+    assert have_ended([20, 40], tmp_path)
 
 
 def test_a_process_that_is_ending_is_seen_by_the_kernels_flag(tmp_path: Path) -> None:

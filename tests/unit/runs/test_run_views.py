@@ -163,7 +163,8 @@ def evil_texts(folder):
     folder.plan.write_text(json.dumps(plan))
     folder.outcome.write_text(json.dumps({"exit_code": EVIL, "duration_s": EVIL, "signal": EVIL, "block": EVIL}))
     folder.restarts.write_text(f"{json.dumps({'lost': EVIL})}\n[1]\n{{")
-    folder.stalls.write_text(json.dumps({"standing": EVIL, "said": EVIL}) + "\n")
+    found = {"finding": EVIL, "said": EVIL, "ranks": [0], "time": 1.0}
+    folder.findings.write_text(json.dumps(found) + "\n" + json.dumps(found | {"finding": "segfault"}) + "\n")
     JournalWriter(folder.journal(0)).write(Phase.EXCHANGE, EVIL, 7, 1, f"/home/{EVIL}.py", 31)
     WaitingNote(folder.journal(1))._write(Waiting(1, frozenset({0, 900}), EVIL))
 
@@ -171,22 +172,31 @@ def evil_texts(folder):
 def wrong_kinds(folder):
     folder.outcome.write_text(json.dumps({"exit_code": None, "duration_s": [], "signal": {}, "block": [1]}))
     folder.restarts.write_text('{"lost": [1]}\n')
-    folder.stalls.write_text('{"said": {}}\n')
+    wrong = (
+        {"said": {}},
+        {"finding": [1]},
+        {"ranks": 3},
+        {"ranks": [{}]},
+        {"time": "x"},
+        {"finding": "segfault", "said": None},
+    )
+    wrong += ({"finding": "segfault", "said": "x", "ranks": [], "time": 10**400},)
+    folder.findings.write_text("".join(f"{json.dumps(each)}\n" for each in wrong))
     folder.failure(0).write_text('{"kind": "script", "rank": []}')
 
 
 def deep_texts(folder):
-    for path in (folder.outcome, folder.restarts, folder.stalls, folder.failure(0)):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
         path.write_text("[" * 200_000)
 
 
 def fifos(folder):
-    for path in (folder.outcome, folder.restarts, folder.stalls, folder.failure(0)):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
         os.mkfifo(path)
 
 
 def endless_texts(folder):
-    for path in (folder.outcome, folder.restarts, folder.stalls, folder.failure(0)):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
         with path.open("wb") as file:
             file.truncate(1 << 40)
 

@@ -36,20 +36,17 @@ SCRIPT = """
 
 
 def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
+    """Its rights; none for what is gone by now, because the run goes on."""
+    try:
+        return stat.S_IMODE(path.lstat().st_mode)
+    except FileNotFoundError:
+        return 0
 
 
 def open_to_others(folder: Path) -> list[str]:
     """What other users could read, write or enter in this folder, if they may enter it."""
-    found = []
-    for path in (folder, *folder.rglob("*")):
-        try:
-            mode = mode_of(path)
-        except FileNotFoundError:  # the run goes on
-            continue
-        if mode & 0o077:
-            found.append(f"{path.relative_to(folder)} {mode:o}")
-    return found
+    modes = {path: mode_of(path) for path in (folder, *folder.rglob("*"))}
+    return [f"{path.relative_to(folder)} {mode:o}" for path, mode in modes.items() if mode & 0o077]
 
 
 def unix_names(processes: list[int]) -> set[str]:

@@ -70,6 +70,7 @@ IMPERATIVES = frozenset(
         "See",
         "Send",
         "Set",
+        "Unset",
         "Start",
         "Take",
         "Train",

@@ -6,6 +6,7 @@ import io
 import pickle
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -59,6 +60,18 @@ def test_a_table_shows_it_so() -> None:
     console.print(Text("c\x9bd\x1b]0;e"), soft_wrap=True)
     assert r"a\x1b[2Jb" in console.file.getvalue()
     assert console.file.getvalue().endswith(r"c\x9bd\x1b]0;e" "\n")  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "abc"])
+def test_a_table_keeps_its_texts_where_there_are_no_columns(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    console = screen()
+    console.file = io.StringIO()
+    table = Table()
+    table.add_column()
+    table.add_row("something to read")
+    console.print(table)
+    assert "something to read" in console.file.getvalue()
 
 
 def test_lines_that_are_broken_stay_whole() -> None:

@@ -30,7 +30,7 @@ def _default(machine: Machine) -> Row:
     try:
         sized = size(Wish(), machine)
     except UsageError as error:
-        return problem("ranks", str(error), "Set them: lockstep run -n 1 --device cpu.")
+        return problem("ranks", error.problem, error.fix)
     ranks = f"{sized.ranks} rank{'s' if sized.ranks != 1 else ''} on {sized.device}"
     threads = f"{sized.threads} thread{'s' if sized.threads != 1 else ''} each"
     text = f"`lockstep run` would start {ranks}, {threads}"

@@ -22,7 +22,7 @@ from lockstep.runs.diagnosis import diagnose as look
 from lockstep.runs.places import Run, run_at
 from lockstep.runs.table import table_of
 from lockstep.tables import show_table
-from lockstep.visible import visible_lines
+from lockstep.visible import hung
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.
@@ -55,9 +55,9 @@ def _show(run: Run, told: Diagnosis) -> None:
         *(("lost", text) for text in told.losses),
         *(("found", f"{case.finding}: {case.said}") for case in told.cases if case.said not in told.block),
     ]:
-        console.print(f"{label:<10}{visible_lines(text)}", soft_wrap=True, markup=False)
+        console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)
     if told.block:
-        console.print(f"\n{visible_lines(told.block)}", soft_wrap=True, markup=False)
+        console.print(f"\n{hung(told.block)}", soft_wrap=True, markup=False)
     console.print()
     show_table(table_of(told.view), console)
     for finding in (FINDINGS[name] for name in names_of(told.cases) if name in FINDINGS):

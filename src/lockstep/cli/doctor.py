@@ -10,6 +10,7 @@ import click
 
 from lockstep.checkup.examination import examine
 from lockstep.checkup.table import show
+from lockstep.cli.program import check_here
 from lockstep.cli.screen import screen
 from lockstep.cli.version import version
 
@@ -25,6 +26,7 @@ Exit code: 0; 1 when there is a problem."""
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def doctor(as_json: bool) -> None:
     """Check this machine: versions, driver, devices, cores, backends, limits, leftovers."""
+    check_here()
     report = examine(os.environ, version())
     if as_json:
         click.echo(json.dumps(report.as_json()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lockstep.cli.script_source import check_module, check_python, is_module_here
 from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import Machine, Wish, size
@@ -21,10 +21,11 @@ from lockstep.visible import visible
 
 
 def check_program(script: str, is_module: bool, command: str) -> None:
-    """Raise `UsageError` when there is no such script or module; `command` is named in the fix."""
+    """Raise `UsageError` when there is no such script or module, or it is not Python; `command` is named in the fix."""
+    check_here()
     try:
         if is_module:
-            _check_module(script)
+            check_module(script)
         else:
             _check_script(script, command)
     except OSError as error:  # a name that no file can have, a folder without permission
@@ -38,26 +39,22 @@ def _check_script(script: str, command: str) -> None:
     if kind:
         raise UsageError(f"{name} is {kind}, not a script that every rank can read.", "Write it to a file.")
     if not path.is_file():
-        fix = f"Put -m before a module: lockstep {command} -m {name}." if _is_module(script) else "Check the path."
+        fix = f"Put -m before a module: lockstep {command} -m {name}." if is_module_here(script) else "Check the path."
         raise UsageError(f"There is no script {name}.", fix)
     if not os.access(path, os.R_OK):
         raise UsageError(f"The script {name} cannot be read.", "Check its permissions.")
+    check_python(path)
 
 
-def _check_module(module: str) -> None:
-    if module.endswith(".py") and Path(module).is_file():
-        raise UsageError(f"{module} is a script, but -m takes a module.", "Give one of them: leave out -m.")
-    if not _is_module(module):
-        raise UsageError(f"There is no module {module} here.", "Check the name, or the working directory.")
-
-
-def _is_module(name: str) -> bool:
-    """Whether its top level can be found; its packages are not imported here."""
-    top = name.partition(".")[0]
-    if not top.isidentifier():
-        return False
-    here = Path(top)
-    return here.is_dir() or here.with_suffix(".py").is_file() or importlib.util.find_spec(top) is not None
+def check_here() -> None:
+    """Raise `UsageError` where the working directory has been removed: torch cannot be loaded there."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"The folder in which this command was started cannot be used: {error.strerror}.",
+            "Change to one that exists: it may have been removed.",
+        ) from None
 
 
 def machine_for(device: str) -> Machine:

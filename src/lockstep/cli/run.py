@@ -374,7 +374,8 @@ def grace_from(seconds: float) -> float:
 def _size(own: dict[str, Any], form: Form) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
-    ranks = own["ranks"] or own["nproc_per_node"] or os.environ.get(variable("--nproc-per-node")) or "auto"
+    given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
+    ranks = given if given is not None else os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
     return size(wish, machine_for(own["device"]))
 

@@ -11,6 +11,9 @@ from rich.segment import Segment
 
 from lockstep.visible import visible_lines
 
+LEAST_COLUMNS = 40
+"""In fewer a table would lose its texts; the terminal breaks the lines instead. COLUMNS=0 means none at all."""
+
 
 def screen() -> Console:
     """A console for standard output. rich passes control characters through, so they are made visible first.
@@ -18,6 +21,7 @@ def screen() -> Console:
     A newline is where rich broke a line. Callers remove the newlines of a name from elsewhere first (`visible`).
     """
     console = Console(highlight=False)
+    console.width = max(console.width, LEAST_COLUMNS)
     console.push_render_hook(_Visible())
     return console
 

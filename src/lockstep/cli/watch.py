@@ -16,6 +16,7 @@ from lockstep.runs.places import run_at
 from lockstep.runs.table import table_of
 from lockstep.runs.view import Viewer
 from lockstep.tables import show_table
+from lockstep.visible import visible
 
 EPILOG = """\b
 RUN is a run's name or folder; without it: the newest run below lockstep-runs.
@@ -38,7 +39,7 @@ def watch(run: str | None, once: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"run": str(found.folder.path), "ranks": [vars(row) for row in viewer.look().rows]}))
         return
-    console.print(found.text, soft_wrap=True, markup=False)
+    console.print(visible(found.text), soft_wrap=True, markup=False)
     if once or not console.is_terminal:
         show_table(table_of(viewer.look()), console)
         return

@@ -13,6 +13,9 @@ from typing import Any
 
 from lockstep.handover.run_folder import add_line, read_lines
 
+_LATEST = 1e18
+"""No time is later; a longer number is none that a float can hold."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -50,5 +53,5 @@ def _decoded(told: dict[str, Any]) -> Case | None:
         finding,
         said,
         tuple(rank for rank in ranks if isinstance(rank, int)),
-        float(at) if isinstance(at, int | float) else 0.0,
+        float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
     )

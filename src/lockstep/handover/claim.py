@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import STATES, RunFolder
+from lockstep.handover.run_folder import STATES, RunFolder, make_base
 from lockstep.visible import visible
 
 MOST_BYTES = 200
@@ -36,7 +36,8 @@ def claim(place: Path) -> None:
         UsageError: when another start of the run is under way, or the folder is something else.
     """
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_base(place.parent)
+        place.mkdir(mode=0o700, exist_ok=True)
         if RunFolder(place).plan.exists():
             raise UsageError(
                 f"{place} is the run folder of one start, without states of its own.",

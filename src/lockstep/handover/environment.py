@@ -136,8 +136,11 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
     """What this rank inherited; None when another launcher started it, or none did."""
     if PLACE not in variables:
         return None
-    told = json.loads(variables[PLACE])
-    return MeetingPlace(*(InheritedFile(**told[name]) for name in ("table", "port", "news")))
+    try:
+        told = json.loads(variables[PLACE])
+        return MeetingPlace(*(InheritedFile(**told[name]) for name in ("table", "port", "news")))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise _not_ours(PLACE) from None
 
 
 def decode(variables: Mapping[str, str]) -> RankEnvironment:
@@ -147,9 +150,16 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
         UsageError: when a launcher started several tasks but RANK and WORLD_SIZE do not say which one this is, or when
             they contradict each other. A launched script never trains alone in silence.
     """
-    settings = None
-    if OWN in variables:
-        own = json.loads(variables[OWN])
+    settings = _settings(variables[OWN]) if OWN in variables else None
+    position = _position(variables)
+    if settings is None and position == Position():
+        _refuse_foreign_launchers(variables)
+    return RankEnvironment(position, settings)
+
+
+def _settings(text: str) -> RankSettings:
+    try:
+        own = json.loads(text)
         parsed = {
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
@@ -159,11 +169,13 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
             "generation": Generation(**own["generation"]) if own.get("generation") else None,
         }
-        settings = RankSettings(**{**own, **parsed})
-    position = _position(variables)
-    if settings is None and position == Position():
-        _refuse_foreign_launchers(variables)
-    return RankEnvironment(position, settings)
+        return RankSettings(**{**own, **parsed})
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise _not_ours(OWN) from None
+
+
+def _not_ours(name: str) -> UsageError:
+    return UsageError(f"{name} is not what `lockstep run` of this version sets for its ranks.", "Unset it.")
 
 
 def _position(variables: Mapping[str, str]) -> Position:
@@ -177,14 +189,39 @@ def _position(variables: Mapping[str, str]) -> Position:
                 "Set both, unset both, or start with `lockstep run -n N SCRIPT`.",
             )
     rank, world_size = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
+    if world_size < 1:
+        raise UsageError(f"WORLD_SIZE must be at least 1, but is {world_size}.", "Set it to one, or unset it.")
     if not 0 <= rank < world_size:
         raise UsageError(
             f"RANK={rank} does not fit WORLD_SIZE={world_size}: ranks count from 0 to {world_size - 1}.",
             f"Set both, unset both, or start with `lockstep run -n {world_size} SCRIPT`.",
         )
     local_world_size = _number(variables, "LOCAL_WORLD_SIZE", world_size)
-    local_rank = _number(variables, "LOCAL_RANK", rank % max(local_world_size, 1))
+    if not 1 <= local_world_size <= world_size:
+        raise UsageError(
+            f"LOCAL_WORLD_SIZE={local_world_size} does not fit WORLD_SIZE={world_size}.", "Set both, or unset both."
+        )
+    local_rank = _number(variables, "LOCAL_RANK", rank % local_world_size)
+    most = local_world_size if "LOCAL_WORLD_SIZE" in variables else max(local_world_size, local_rank + 1)
+    if not 0 <= local_rank < most:
+        raise UsageError(
+            f"LOCAL_RANK={local_rank} does not fit {local_world_size} rank{'s' * (local_world_size != 1)} on this "
+            "node.",
+            f"Set it to a number from 0 to {local_world_size - 1}, or unset it.",
+        )
     return Position(rank, local_rank, world_size, local_world_size)
+
+
+def check_address(variables: Mapping[str, str]) -> None:
+    """Raise `UsageError` where another launcher does not say at which address its ranks meet."""
+    if not variables.get("MASTER_ADDR"):
+        raise UsageError(
+            "RANK and WORLD_SIZE are set but MASTER_ADDR is not, so the ranks do not know where to meet.",
+            "Set MASTER_ADDR and MASTER_PORT, unset all four, or start with `lockstep run -n N SCRIPT`.",
+        )
+    port = _number(variables, "MASTER_PORT")
+    if not 0 <= port < 1 << 16:
+        raise UsageError(f"MASTER_PORT must be a port from 0 to 65535, but is {port}.", "Set it to a free one.")
 
 
 def _number(variables: Mapping[str, str], name: str, default: int | None = None) -> int:

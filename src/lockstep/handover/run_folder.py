@@ -6,6 +6,7 @@ makes the folder with mode 0700.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -152,6 +153,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return {}
 
 
+def make_base(path: Path) -> None:
+    """Make a folder for run folders, and those above it, where they are missing; nobody else may write there.
+
+    Raises:
+        OSError: when one cannot be made.
+    """
+    for folder in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 def write_private(path: Path, text: str) -> None:
     """Write atomically, with mode 0600: a reader sees the whole text or the one before.
 
@@ -178,7 +192,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file with one in each line; half a line at the end is left out."""
     found = []
     with suppress(OSError):
-        for line in read_regular(path).decode(errors="replace").splitlines():
+        for line in read_regular(path, most_bytes=MOST_BYTES).decode(errors="replace").splitlines():
             with suppress(ValueError, RecursionError):
                 told = json.loads(line)
                 if isinstance(told, dict):

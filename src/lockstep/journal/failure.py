@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
-from lockstep.handover.run_folder import write_private
-from lockstep.regular_file import read_regular
+from lockstep.handover.run_folder import read_json, write_private
 from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
@@ -165,9 +164,7 @@ def write_failure(path: Path, failure: Failure) -> bool:
 
 def read_failure(path: Path) -> Failure | None:
     """The record, or None when the rank wrote none (a signal killed it, the disk was full)."""
-    with contextlib.suppress(OSError, ValueError):
-        return decode_failure(json.loads(read_regular(path)))
-    return None
+    return decode_failure(read_json(path))
 
 
 def decode_failure(told: Any) -> Failure | None:

@@ -15,7 +15,7 @@ from typing import Any
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.claim import check_name
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import STATES, RunFolder
+from lockstep.handover.run_folder import STATES, RunFolder, make_base
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
 
@@ -35,7 +35,7 @@ def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) 
     if name is not None:
         check_name(name)
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        make_base(base)
         for path in [base / name] if name is not None else _names(base, title, now):
             with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
@@ -64,7 +64,7 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
     """Make the folder of the run with its journals and plan; mode 0700, files 0600.
 
     Raises:
-        WorldError: when it cannot be made.
+        UsageError: when it cannot be made; nothing of it is left.
     """
     folder = RunFolder(request.run_folder)
     try:
@@ -77,7 +77,10 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         shutil.rmtree(request.run_folder, ignore_errors=True)  # it was empty, or was not there
-        raise WorldError(f"The run folder {request.run_folder} cannot be created: {error.strerror}.") from None
+        raise UsageError(
+            f"The run folder {request.run_folder} cannot be created: {error.strerror}.",
+            "Make room there, or choose another --log-dir.",
+        ) from None
     return folder
 
 

@@ -54,8 +54,8 @@ def launch(
         signals: lets another thread stop the run; None: only this process's own signals do.
 
     Raises:
-        UsageError: when the nursery was started for other threads.
-        WorldError: when torch cannot be imported, the folder cannot be made, or the nursery is killed.
+        UsageError: when the nursery was started for other threads, or the run folder cannot be made.
+        WorldError: when torch cannot be imported, or the nursery is killed.
     """
     began_ns = time.monotonic_ns()
     _open_standard_streams()
@@ -66,9 +66,9 @@ def launch(
             "Start a nursery for each number of threads.",
         )
     saying = Saying(terminal)
+    make_run_folder(request)
     if request.verbosity is not Verbosity.QUIET:
         saying.line(ranks_line(request))
-    make_run_folder(request)
     if nursery is not None:
         return _launch(request, saying, nursery, (began_ns, signals or CaughtSignals()))
     with NurseryHandle(request.threads, modules_for(request)) as own:

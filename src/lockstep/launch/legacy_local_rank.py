@@ -62,14 +62,14 @@ def _subparser(node: ast.AST) -> list[str]:
 
 def source_of(script: str, is_module: bool) -> str | None:
     """The text of a script, or of a module or package with `__main__`; None when it cannot be read. Imports nothing."""
-    path = _module_file(script) if is_module else Path(script)
+    path = module_file(script) if is_module else Path(script)
     try:
         return read_regular(path).decode(errors="replace") if path is not None else None
     except OSError:
         return None
 
 
-def _module_file(module: str) -> Path | None:
+def module_file(module: str) -> Path | None:
     """Find it by path, from the working directory or an installed top-level package."""
     top, *rest = module.split(".")
     roots = [Path(top)]

@@ -6,6 +6,7 @@ compute). torchrun's default is one rank; here the machine is used unless the us
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
@@ -13,8 +14,10 @@ from lockstep.launch.request import Device
 from lockstep.machine.cores import Cores, threads_per_rank
 
 MAX_AUTO_CPU_RANKS = 4
-MOST_RANKS = 1024
-"""On one node. Nobody has this many devices; more is a typo that would fill the disk with logs."""
+MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64
+"""On one node. More is a typo that would fill its memory, and the disk with logs."""
+MOST_THREADS = 1024
+"""Per rank. More is a typo too: the system refuses them only when the script computes."""
 OWN_FILES, FILES_PER_RANK = 16, 4
 """Files that the command has open, and that it has open for each rank while starting it."""
 
@@ -70,6 +73,8 @@ def size(wish: Wish, machine: Machine) -> Size:
     """
     _check_at_least_one("--lanes", wish.lanes)
     _check_at_least_one("--threads", wish.threads)
+    if wish.threads is not None:
+        _check_threads("--threads", wish.threads)
     device = _device(wish, machine)
     ranks, why_ranks = _ranks(wish, machine, device)
     if device == "cuda" and ranks > machine.gpus:
@@ -98,8 +103,11 @@ def _crowded(ranks: int, threads: int, machine: Machine) -> str:
 
 
 def _check_room(ranks: int, machine: Machine) -> None:
-    if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks are too many: one node takes at most {MOST_RANKS}.", "Start with -n auto.")
+    cores = machine.cores.count
+    most = MOST_RANKS if machine.gpus else min(MOST_RANKS, MOST_RANKS_PER_CORE * cores)
+    if ranks > most:
+        where = f"{cores} core{'s take' if cores != 1 else ' takes'}" if most < MOST_RANKS else "one node takes"
+        raise UsageError(f"{ranks} ranks are too many: {where} at most {most}.", "Start with -n auto.")
     files = OWN_FILES + ranks * FILES_PER_RANK
     if 0 <= machine.open_files < files:
         raise UsageError(
@@ -112,6 +120,13 @@ def _check_room(ranks: int, machine: Machine) -> None:
 def _check_at_least_one(option: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise UsageError(f"{option} must be at least 1, but is {value}.", "Leave it out to let lockstep choose.")
+
+
+def _check_threads(option: str, threads: int) -> None:
+    if threads > MOST_THREADS:
+        raise UsageError(
+            f"{option} must be at most {MOST_THREADS}, but is {threads}.", "Leave it out to let lockstep choose."
+        )
 
 
 def _device(wish: Wish, machine: Machine) -> Device:
@@ -142,10 +157,9 @@ def _ranks(wish: Wish, machine: Machine, device: Device) -> tuple[int, str]:
 
 
 def _number(text: str) -> int:
-    try:
-        ranks = int(text)
-    except ValueError:
-        raise UsageError(f"-n must be a number of ranks or `auto`, but is {text!r}.", "Start with -n 2.") from None
+    if re.fullmatch("-?[0-9]{1,30}", text) is None:
+        raise UsageError(f"-n must be a number of ranks or `auto`, but is {text!r}.", "Start with -n 2.")
+    ranks = int(text)
     if ranks < 1:
         raise UsageError(f"-n must be at least 1, but is {ranks}.", "Start with -n 1, or -n auto.")
     return ranks
@@ -156,9 +170,20 @@ def _threads(wish: Wish, machine: Machine, ranks: int) -> tuple[int, str]:
     cores = f"{count} core{'s' if count != 1 else ''} by {machine.cores.why}"
     if wish.threads is not None:
         return wish.threads, f"{cores}, threads by --threads"
-    if machine.omp_threads is not None and machine.omp_threads.isdigit() and int(machine.omp_threads) > 0:
-        return int(machine.omp_threads), f"{cores}, threads by OMP_NUM_THREADS"
+    if machine.omp_threads:
+        return _omp_threads(machine.omp_threads), f"{cores}, threads by OMP_NUM_THREADS"
     return threads_per_rank(count, ranks), cores
+
+
+def _omp_threads(text: str) -> int:
+    """The first number of OMP_NUM_THREADS, which may have one for each level of nesting."""
+    first = text.partition(",")[0].strip()
+    if re.fullmatch("[0-9]{1,30}", first) is None or not int(first):
+        raise UsageError(
+            f"OMP_NUM_THREADS must be a number of threads, but is {text!r}.", "Unset it, or give --threads."
+        )
+    _check_threads("OMP_NUM_THREADS", int(first))
+    return int(first)
 
 
 def _gpus(count: int) -> str:

@@ -4,16 +4,19 @@ That is processes, found by their ancestry or their marker, and the shared memor
 no time to remove.
 
 Only this run's own are touched: descendants of its nursery, processes that carry its marker, and files whose name holds the
-number of such a process; and the memory of groups that nothing uses any more.
+number of such a process; and memory of groups and sockets that nobody uses any more.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
 import signal
+import socket
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +24,14 @@ from pathlib import Path
 MARKER = "LOCKSTEP_NURSERY"
 """Every process of a run carries it in /proc/PID/environ, so that leftovers can be found when the nursery is gone."""
 PROC = Path("/proc")
+_FLAGS, _IS_ENDING = 6, 0x4
+"""Which field of /proc/PID/stat, counted from the state, has the kernel's flags of a process; PF_EXITING."""
+_THREADS = 15
+"""Which field, counted behind the parent, has the number of its threads."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
+_SOCKET_FOLDER = re.compile(r"pymp-\w+$")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
 """Snapshots of a run (`lockstep.handover.snapshots`)."""
@@ -37,8 +45,8 @@ def descendants(ancestor: int, proc: Path = PROC) -> list[int]:
     for name in os.listdir(proc):  # noqa: PTH208 - a quarter of pathlib's time, while many ranks want the cores too
         if name.isdigit():
             with suppress(OSError, ValueError):
-                state, parent = _state_and_parent(_stat(f"{proc}/{name}/stat"))
-                if state != b"Z":
+                gone, parent = _end_and_parent(_stat(f"{proc}/{name}/stat"))
+                if not gone:
                     children.setdefault(parent, []).append(int(name))
     found, queue = [], [ancestor]
     while queue:
@@ -56,10 +64,14 @@ def _stat(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _state_and_parent(stat: bytes) -> tuple[bytes, int]:
-    """Parse the text of /proc/PID/stat; the name in brackets may itself hold spaces and brackets."""
-    state, parent, _ = stat.rpartition(b")")[2].split(None, 2)
-    return state, int(parent)
+def _end_and_parent(stat: bytes) -> tuple[bool, int]:
+    """Parse the text of /proc/PID/stat: whether the process has nothing open any more, and its parent.
+
+    The name in brackets may itself hold spaces and brackets. A zombie with other threads has ended only in part.
+    """
+    state, parent, *others = stat.rpartition(b")")[2].split()
+    has_threads = len(others) > _THREADS and int(others[_THREADS]) > 1
+    return state in {b"Z", b"X"} and not has_threads, int(parent)
 
 
 def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
@@ -71,6 +83,26 @@ def marked(variable: str, value: str, proc: Path = PROC) -> list[int]:
             with suppress(OSError):
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
+    return found
+
+
+def have_ended(processes: Iterable[int], proc: Path = PROC) -> bool:
+    """Whether none of these has anything open any more: each is a zombie, or not there."""
+    for process in processes:
+        with suppress(OSError, ValueError):
+            if not _end_and_parent(_stat(f"{proc}/{process}/stat"))[0]:
+                return False
+    return True
+
+
+def ending(proc: Path = PROC) -> set[int]:
+    """All processes that are just ending: they show no environment any more, but may still have files and sockets open."""
+    found = set()
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                if int(_stat(f"{folder}/stat").rpartition(b")")[2].split()[_FLAGS]) & _IS_ENDING:
+                    found.add(int(folder.name))
     return found
 
 
@@ -172,3 +204,36 @@ def remove_unlocked_snapshots(folder: Path = SHARED_MEMORY) -> None:
     with suppress(OSError):
         for path in unlocked_snapshots(folder):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_dead_sockets(folder: Path | None = None, proc: Path = PROC) -> None:
+    """Remove this user's folders of multiprocessing whose sockets nobody has open, in whatever namespace.
+
+    Processes that were killed together with launcher and nursery leave one. A folder without a socket is just being made; one
+    that ranks share (`socket_folder`) is locked while one of them lives.
+
+    Args:
+        folder: that of temporary files; None: this process's.
+        proc: where the kernel lists sockets.
+    """
+    with suppress(OSError):
+        bound = (proc / "net" / "unix").read_bytes()
+        for path in (folder or Path(tempfile.gettempdir())).iterdir():
+            if _SOCKET_FOLDER.fullmatch(path.name):
+                with suppress(OSError):
+                    if _are_dead(files := list(path.iterdir()), bound) and _is_unlocked(path):
+                        for file in files:
+                            file.unlink(missing_ok=True)
+                        path.rmdir()
+
+
+def _are_dead(files: list[Path], bound: bytes) -> bool:
+    """Whether these are sockets, and a connection to each is refused; one that is listed here is not disturbed."""
+    for file in files:
+        if not file.is_socket() or os.fsencode(file) in bound:
+            return False
+        with socket.socket(socket.AF_UNIX) as end:
+            end.setblocking(False)
+            if end.connect_ex(os.fsencode(file)) != errno.ECONNREFUSED:
+                return False
+    return bool(files)

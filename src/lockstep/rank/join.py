@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch i
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.handover.environment import Position, RankEnvironment
+from lockstep.handover.environment import Position, RankEnvironment, check_address
 from lockstep.handover.run_folder import RunFolder
 from lockstep.node import native
 from lockstep.node.shared_store import inherited_store
@@ -82,6 +83,8 @@ def _may_share_memory(position: Position, device: torch.device, *, exact: bool) 
 def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
     """Make the default group, for what the script and its libraries exchange themselves."""
     position = environment.position
+    if environment.settings is None:
+        check_address(os.environ)
     if _may_share_memory(position, device, exact=exact) and _make_own_group(environment):
         return
     try:

@@ -39,7 +39,7 @@ def run_at(word: str | None, runs: Path) -> Run:
     folder = RunFolder(path)
     plan = read_json(folder.plan)
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
-    if not isinstance(ranks, int) or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
+    if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
         raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
     return Run(folder, title, ranks)
 

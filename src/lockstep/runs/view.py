@@ -78,7 +78,12 @@ class Viewer:
         self.run = run
         try:
             self.journals = {rank: JournalReader(run.folder.journal(rank)) for rank in range(run.ranks)}
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            what = f"{Path(error.filename).name}: {error.strerror}" if error.filename else str(error)
+            raise UsageError(
+                f"The journals in {run.folder.path} cannot be read: {what}.", "Check the folder: parts of it are gone."
+            ) from None
+        except ValueError as error:
             raise UsageError(
                 f"The journals in {run.folder.path} cannot be read: {error}.",
                 "Use the version of lockstep that made them.",
@@ -125,4 +130,5 @@ class Viewer:
 
 
 def _s(nanoseconds: int) -> float:
-    return nanoseconds / 1e9
+    """Seconds; a moment in the future is a damaged one, or of another start of the machine."""
+    return max(nanoseconds, 0) / 1e9

@@ -54,7 +54,7 @@ def test_the_help_shows_every_command_and_an_example(tmp_path: Path) -> None:
         (("run", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "-m", "x" * 300), f"{'x' * 300} cannot be read: File name too long. Check the path."),
         (("run", "e\x1b[2J\nx.py"), r"There is no script e\x1b[2J"),
-        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be created in x.py: File exists."),
+        (("run", "--log-dir", "x.py", "x.py"), "No run folder can be created in x.py: Not a directory."),
         (("run", "-m", "no_such_module"), "There is no module no_such_module here."),
         (("run", "-n", "0", "x.py"), "-n must be at least 1, but is 0. Start with -n 1, or -n auto."),
         (("run", "-n", "many", "x.py"), "-n must be a number of ranks or `auto`, but is 'many'."),

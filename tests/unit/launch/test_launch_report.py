@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.gauges import Gauges
@@ -193,7 +193,7 @@ def test_a_name_that_has_states_can_be_gone_on_with(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_run_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "plan", tmp_path / "missing" / "plan.json")  # the last thing that is made
-    with pytest.raises(WorldError, match="cannot be created: No such file or directory"):
+    with pytest.raises(UsageError, match=r"cannot be created: No such file or directory\. Make room there"):
         make_run_folder(replace(REQUEST, run_folder=tmp_path / "runs" / "a"))
     assert list((tmp_path / "runs").iterdir()) == []
 

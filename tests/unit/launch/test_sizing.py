@@ -100,7 +100,10 @@ def test_more_ranks_than_a_node_can_have_are_refused_before_anything_is_made():
     with pytest.raises(
         UsageError, match=r"100000 ranks are too many: one node takes at most 1024\. Start with -n auto\."
     ):
-        size(Wish("100000"), LAPTOP)
+        size(Wish("100000"), Machine(Cores(96, "affinity"), gpus=0))
+    with pytest.raises(UsageError, match=r"1000 ranks are too many: 12 cores take at most 768\. Start with -n auto\."):
+        size(Wish("1000"), LAPTOP)
+    assert size(Wish("768"), LAPTOP).ranks == 768
 
 
 def test_ranks_that_need_more_open_files_than_there_may_be_are_refused_with_the_way_out():
@@ -110,4 +113,4 @@ def test_ranks_that_need_more_open_files_than_there_may_be_are_refused_with_the_
     ):
         size(Wish("2"), machine)
     assert size(Wish("2"), Machine(Cores(2, "affinity"), 0, open_files=24)).ranks == 2
-    assert size(Wish("300"), Machine(Cores(2, "affinity"), 0, open_files=-1)).ranks == 300
+    assert size(Wish("128"), Machine(Cores(2, "affinity"), 0, open_files=-1)).ranks == 128

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +19,12 @@ from lockstep.machine.leftovers import (
     SHARED_MEMORY,
     cleans_up,
     descendants,
+    ending,
+    have_ended,
     kill,
     marked,
     orphaned_shared_memory,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_unlocked_snapshots,
     remove_unmarked_group_files,
@@ -41,6 +46,29 @@ def test_descendants_are_all_below_and_nobody_else(tmp_path: Path) -> None:
     write_process(tmp_path, 70, 10, state="Z")
     (tmp_path / "meminfo").touch()
     assert sorted(descendants(10, tmp_path)) == [20, 21, 30, 40, 60]
+
+
+def test_a_process_has_ended_when_it_is_a_zombie_or_gone(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1)
+    write_process(tmp_path, 20, 1, state="Z")
+    assert have_ended([20, 30], tmp_path)
+    assert not have_ended([20, 10], tmp_path)
+    (tmp_path / "40").mkdir()
+    (tmp_path / "40" / "stat").write_text(
+        f"40 (a) Z 1 {' '.join(['0'] * 15)} 2 0 0"
+    )  # another thread has files open yet
+    assert not have_ended([20, 40], tmp_path)
+    (tmp_path / "40" / "stat").write_text(f"40 (a) Z 1 {' '.join(['0'] * 15)} 1 0 0")
+    assert have_ended([20, 40], tmp_path)
+
+
+def test_a_process_that_is_ending_is_seen_by_the_kernels_flag(tmp_path: Path) -> None:
+    for pid, flags in ((10, 0x400), (20, 0x404), (30, 0x40C)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) R 1 1 1 0 -1 {flags} 0 0")
+    (tmp_path / "40").mkdir()
+    assert ending(tmp_path) == {20, 30}
+    assert os.getpid() not in ending()
 
 
 def test_a_real_process_is_found_by_its_marker_and_killed() -> None:
@@ -150,3 +178,27 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
             continue
         raise AssertionError("the end was not noticed")
     ours.close()
+
+
+def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: Path) -> None:
+    names = ("pymp-dead", "pymp-alive", "pymp-empty", "pymp-file", "pymp-elsewhere", "pymp-locked", "other")
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "pymp-file" / "listener-1").touch()
+    with contextlib.ExitStack() as ends:
+        for name in ("pymp-dead", "pymp-alive", "pymp-elsewhere", "pymp-locked", "other"):
+            end = ends.enter_context(socket.socket(socket.AF_UNIX))
+            end.bind(str(tmp_path / name / "listener-1"))
+            end.listen()
+            if name in {"pymp-dead", "pymp-locked", "other"}:
+                end.close()
+        lock = os.open(tmp_path / "pymp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
+        ends.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        (tmp_path / "proc" / "net").mkdir(parents=True)
+        (tmp_path / "proc" / "net" / "unix").write_text(
+            f"... {tmp_path}/pymp-alive/listener-1\n"
+        )  # the last is of another namespace
+        remove_dead_sockets(tmp_path, tmp_path / "proc")
+        remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"pymp-dead"})

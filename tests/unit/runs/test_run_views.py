@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import struct
 import time
 
 import pytest
@@ -13,6 +15,8 @@ from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter, make_ring
+from lockstep.journal.waiting import Waiting
+from lockstep.journal.waiting_note import WaitingNote
 from lockstep.runs.places import run_at
 from lockstep.runs.table import chosen, duration_text
 from lockstep.runs.view import Row, State, View, Viewer
@@ -87,6 +91,27 @@ def too_many_ranks(folder):
     folder.plan.write_text(json.dumps({"script": "a.py", "module": None, "function": None, "ranks": 10**9}))
 
 
+def truth_for_ranks(folder):
+    folder.plan.write_text('{"script": "a.py", "ranks": true}')
+
+
+def long_number(folder):
+    folder.plan.write_text('{"script": "a.py", "ranks": ' + "9" * 5000 + "}")
+
+
+def bytes_for_plan(folder):
+    folder.plan.write_bytes(b"\xff\xfe\0" * 1000)
+
+
+def no_journal(folder):
+    folder.journal(1).unlink()
+
+
+def folder_for_journal(folder):
+    folder.journal(0).unlink()
+    folder.journal(0).mkdir()
+
+
 def fifo_for_plan(folder):
     folder.plan.unlink()
     os.mkfifo(folder.plan)
@@ -114,6 +139,7 @@ def empty_journal(folder):
     "spoil",
     [
         *(no_plan, no_json, list_for_plan, deep_json, endless_ranks, too_many_ranks, fifo_for_plan),
+        *(truth_for_ranks, long_number, bytes_for_plan, no_journal, folder_for_journal),
         *(fifo_for_journal, other_version, half_a_journal, empty_journal),
     ],
 )
@@ -127,6 +153,78 @@ def test_what_is_no_run_is_one_sentence_with_a_fix(tmp_path, spoil, command):
     assert done.exception.problem.endswith(".")
     assert done.exception.fix.endswith(".")
     assert time.monotonic() - began < 5
+
+
+EVIL = "\x1b[2J\x9b31m\u202eevil\nstate     ended well\r\x07"
+
+
+def evil_texts(folder):
+    plan = {"script": EVIL, "module": None, "function": None, "ranks": 2}
+    folder.plan.write_text(json.dumps(plan))
+    folder.outcome.write_text(json.dumps({"exit_code": EVIL, "duration_s": EVIL, "signal": EVIL, "block": EVIL}))
+    folder.restarts.write_text(f"{json.dumps({'lost': EVIL})}\n[1]\n{{")
+    found = {"finding": EVIL, "said": EVIL, "ranks": [0], "time": 1.0}
+    folder.findings.write_text(json.dumps(found) + "\n" + json.dumps(found | {"finding": "segfault"}) + "\n")
+    JournalWriter(folder.journal(0)).write(Phase.EXCHANGE, EVIL, 7, 1, f"/home/{EVIL}.py", 31)
+    WaitingNote(folder.journal(1))._write(Waiting(1, frozenset({0, 900}), EVIL))
+
+
+def wrong_kinds(folder):
+    folder.outcome.write_text(json.dumps({"exit_code": None, "duration_s": [], "signal": {}, "block": [1]}))
+    folder.restarts.write_text('{"lost": [1]}\n')
+    wrong = (
+        {"said": {}},
+        {"finding": [1]},
+        {"ranks": 3},
+        {"ranks": [{}]},
+        {"time": "x"},
+        {"finding": "segfault", "said": None},
+    )
+    wrong += ({"finding": "segfault", "said": "x", "ranks": [], "time": 10**400},)
+    folder.findings.write_text("".join(f"{json.dumps(each)}\n" for each in wrong))
+    folder.failure(0).write_text('{"kind": "script", "rank": []}')
+
+
+def deep_texts(folder):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
+        path.write_text("[" * 200_000)
+
+
+def fifos(folder):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
+        os.mkfifo(path)
+
+
+def endless_texts(folder):
+    for path in (folder.outcome, folder.restarts, folder.findings, folder.failure(0)):
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+
+
+def endless_journal(folder):
+    with folder.journal(0).open("r+b") as file:
+        file.truncate(1 << 36)
+
+
+def future(folder):
+    with folder.journal(0).open("r+b") as file:
+        file.seek(4096)
+        file.write(struct.pack("<Q", (1 << 64) - 1))
+
+
+@pytest.mark.parametrize("spoil", [evil_texts, wrong_kinds, deep_texts, fifos, endless_texts, endless_journal, future])
+@pytest.mark.parametrize("command", [watch, diagnose])
+def test_a_hostile_run_folder_acts_neither_on_the_terminal_nor_on_memory(tmp_path, spoil, command):
+    folder = made(tmp_path / "run")
+    spoil(folder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for options in ((), ("--json",)):
+        done = CliRunner().invoke(command, [*options, str(folder.path)])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        assert not set(done.output) & set("\x1b\x9b\u202e\r\x07")
+        assert "\nstate     ended well" not in done.output
+        assert "-" not in done.output.partition("doing")[2] or spoil is not future, "no time before now"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB: under 1 GiB"
 
 
 def test_random_bytes_in_a_journal_are_no_error(tmp_path):

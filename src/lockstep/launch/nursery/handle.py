@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,11 @@ from lockstep.launch.nursery.rank_variables import nursery_variables
 from lockstep.launch.signals import CaughtSignals
 from lockstep.machine.leftovers import (
     MARKER,
+    ending,
+    have_ended,
     kill,
     marked,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_unmarked_group_files,
 )
@@ -137,17 +140,25 @@ class NurseryHandle:
         """End the nursery at once; its ranks end with it, and `bury` ends what they leave."""
         kill([self.process])
 
-    def bury(self) -> None:
-        """Kill what carries the marker of a dead nursery, since nobody else will."""
-        ended: set[int] = {self.process}
+    def bury(self, ranks: Iterable[int] = ()) -> None:
+        """Kill what carries the marker of a dead nursery, and remove what it leaves, since nobody else will.
+
+        Args:
+            ranks: their processes, which the kernel ends with the nursery; a process that ends shows no marker any more.
+        """
+        ended: set[int] = {self.process, *ranks}
         until = time.monotonic() + END_S
         while (left := marked(MARKER, self.marker)) and time.monotonic() < until:
             ended.update(left)
             kill(left)
             select.select([], [], [], 0.002)
+        ended |= ending()
+        while not have_ended(ended) and time.monotonic() < until:
+            select.select([], [], [], 0.002)
         remove_shared_memory(ended)
         remove_unmarked_group_files()
         remove_socket_folder(self.marker)
+        remove_dead_sockets()
 
     def __enter__(self) -> Self:
         return self

@@ -49,6 +49,7 @@ from lockstep.machine.leftovers import (
     cleans_up,
     descendants,
     kill,
+    remove_dead_sockets,
     remove_shared_memory,
     remove_unlocked_snapshots,
     remove_unmarked_group_files,
@@ -228,6 +229,7 @@ class Nursery:
         remove_unmarked_group_files()
         remove_unlocked_snapshots()
         remove_socket_folder(os.environ.get(MARKER, ""))
+        remove_dead_sockets()
         self._looked = False
         self._known.clear()
         return len(killed)

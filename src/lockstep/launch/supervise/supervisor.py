@@ -273,7 +273,7 @@ class Supervisor:
     def _nursery_lost(self) -> None:
         self._selector.unregister(self.nursery.channel)
         self._lost = True
-        self.nursery.bury()
+        self.nursery.bury(self._ranks.running_pids.values())
         self._ranks.vanished(128 + signal.SIGKILL, signal.SIGKILL, time.monotonic_ns())
         if not (self._interruption.by or self._orders.gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
@@ -300,7 +300,7 @@ class Supervisor:
             if not (self._swept or self._lost):
                 self._lost = True
                 self.nursery.kill()
-                self.nursery.bury()
+                self.nursery.bury(self._ranks.running_pids.values())
         self._watch(lambda: self._streams.drained, time.monotonic() + DRAIN_S)
         if self.saying.terminal is not None:
             self.saying.terminal.progress(None)

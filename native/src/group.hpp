@@ -13,6 +13,7 @@
 #include "memory.hpp"
 #include "messages.hpp"
 #include "operation.hpp"
+#include "peer_process.hpp"
 #include "wait_note.hpp"
 
 namespace lockstep {
@@ -119,7 +120,6 @@ class Group {
   void watch(std::size_t peer);
   void wait_until_joined(std::size_t peer, Clock::time_point deadline);
   bool has_ended(std::size_t peer) const;
-  void close_pidfds();
   void check_process() const;
   void check_usable() const;
   std::shared_ptr<Operation> begin_now(Request request);
@@ -210,7 +210,7 @@ class Group {
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::vector<int> pidfds_;
+  std::vector<std::shared_ptr<PeerProcess>> processes_;  // null: not watched this way
   std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member
 
   std::mutex mutex_;

@@ -9,7 +9,7 @@ stalled:        do what --on-stall says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,17 +46,18 @@ class Stalls:
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
     """How long the wait was when it was said last."""
 
-    def look(self, pids: Mapping[int, int]) -> None:
+    def look(self, pids: Mapping[int, int], starting: Collection[int]) -> None:
         """Look at the ranks; say and do what there is to say and do.
 
         Args:
             pids: the processes of the ranks that have not ended.
+            starting: replacements that have time to start.
         """
         if len(self.scenes.journals) == 1 or (
             self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT
         ):
             return
-        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s)
+        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s, starting)
         if not judgements:
             self._say_went_on()
         for judgement in judgements:

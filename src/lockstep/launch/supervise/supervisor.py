@@ -148,7 +148,7 @@ class Supervisor:
             if now >= look_at:
                 self.observer.look(now)
                 if self._may_replace():
-                    self._stalls.look(self._ranks.running_pids)
+                    self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))

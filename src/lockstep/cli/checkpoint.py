@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import COPY, runs_folder
 from lockstep.handover.url import is_of_one_process, is_url, shown
+from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.states.description import describe
 from lockstep.states.examination import examine
 from lockstep.states.places import Found, all_states, states_at
@@ -201,8 +201,8 @@ def _states_at(word: str) -> list[Found]:
     if is_of_one_process(word):
         raise UsageError(f"{shown(word)} lives in the process that wrote it, not here.", "Name a path or another URL.")
     _end_tidily()
-    room = click.get_current_context().with_resource(TemporaryDirectory(prefix=COPY))
-    return states_at_url(word, Path(room))
+    room = click.get_current_context().with_resource(TemporaryFolder(COPY))
+    return states_at_url(word, room)
 
 
 def _end_tidily() -> None:

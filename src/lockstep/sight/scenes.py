@@ -57,7 +57,9 @@ class Scenes:
             return []
         if idle_s:
             self.aim(pids, pids)
-        seen = (self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals)
+        seen = (
+            self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals
+        )
         return [replace(scene, is_starting=scene.rank in starting) for scene in seen]
 
     def judge(

@@ -43,7 +43,14 @@ for epoch in run.epochs(2):
 
 def test_a_replacement_that_is_still_starting_is_waited_for_by_name_and_left_alone(tmp_path):
     run = start(
-        tmp_path, "-n", "2", "--on-stall", "replace", "--stall-after", str(STALL_AFTER_S), write_script(tmp_path, SCRIPT)
+        tmp_path,
+        "-n",
+        "2",
+        "--on-stall",
+        "replace",
+        "--stall-after",
+        str(STALL_AFTER_S),
+        write_script(tmp_path, SCRIPT),
     )
     try:
         until((tmp_path / "died").exists, "the death")

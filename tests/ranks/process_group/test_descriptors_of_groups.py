@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import lockstep.torch_backend  # noqa: F401 - which names it
 from lockstep.testing.ranks import Started, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -29,12 +30,12 @@ def processes_watched():
 def held(folder):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("lockstep", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-    before = processes_watched(), len(os.listdir("/proc/self/fd"))
+    before = processes_watched(), len(list(Path("/proc/self/fd").iterdir()))
     groups = [dist.new_group() for _ in range(NUM_GROUPS)]
     for group in groups:
         dist.all_reduce(total := torch.ones(1), group=group)
         assert total.item() == size
-    return before, (processes_watched(), len(os.listdir("/proc/self/fd")))
+    return before, (processes_watched(), len(list(Path("/proc/self/fd").iterdir())))
 
 
 def test_a_rank_has_one_descriptor_for_each_other_rank_whatever_the_number_of_groups(tmp_path):

@@ -145,7 +145,7 @@ Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read
 @click.argument("other", metavar="STATE")
 def diff(one: str, other: str, as_json: bool) -> None:
     """Compare two states by their bits: models, optimizers, gradients, streams, counters."""
-    left, right = one_state(one), one_state(other)
+    left, right = _trusted(one), _trusted(other)
     compare = _with_torch("lockstep.checkpoint.comparison").compare
     found = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
     if as_json:
@@ -175,7 +175,7 @@ def export(state: str, file: str, model: str | None, force: bool, as_json: bool)
     if is_url(file):
         problem = f"FILE must be a path, but is {shown(file)}."
         raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
-    found = one_state(state)
+    found = _trusted(state)
     export_to = _with_torch("lockstep.checkpoint.export").export
     done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))
     if as_json:
@@ -193,6 +193,13 @@ def one_state(word: str) -> Found:
         UsageError: when there is none.
     """
     return fill(newest(_at_least_one(word)))
+
+
+def _trusted(word: str) -> Found:
+    """The same, once `show` would show it. Raises `UsageError` where that refuses it."""
+    found = one_state(word)
+    told_of(found, partial(describe, found.path))
+    return found
 
 
 def _states_at(word: str) -> list[Found]:

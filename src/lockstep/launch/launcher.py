@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 
 from lockstep.errors import UsageError
+from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.folder import make_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -20,12 +21,14 @@ from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import (
+    Line,
     StatesLeft,
     alone_line,
     done_lines,
     ranks_line,
     stopped_line,
     summary_lines,
+    unchecked_line,
     unsaved_line,
 )
 from lockstep.launch.screen.saying import Saying
@@ -132,8 +135,9 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(len(world.ending.ends)))
-    if request.saving is not None and outcome.exit_code == 0 and not world.observer.uses_lockstep:
-        saying.line(unsaved_line())
+    if outcome.exit_code == 0 and not world.observer.uses_lockstep:
+        for line in _in_vain(request):
+            saying.line(line)
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)
@@ -141,6 +145,12 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
             saying.line(line)
     if outcome.block and request.call is None:  # the caller of a function gets an exception instead
         saying.block(outcome.block)
+
+
+def _in_vain(request: LaunchRequest) -> list[Line]:
+    """What was asked of a script that does without `lockstep.init`."""
+    asked = (request.saving is not None, unsaved_line()), (request.check_every not in {"", OFF}, unchecked_line())
+    return [line for is_asked, line in asked if is_asked]
 
 
 def _open_standard_streams() -> None:

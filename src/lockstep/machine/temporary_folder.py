@@ -15,15 +15,15 @@ from types import TracebackType
 
 from lockstep.machine.private_view import remove_tree
 
-UNFINISHED = "."
-"""Before the name of one that is not locked yet."""
+UNFINISHED, LOCKED = ".", ".held"
+"""Before the name of one that is not locked yet; behind the name of one that was made here. Others are not touched."""
 
 
 class TemporaryFolder(AbstractContextManager[Path]):
     """A folder of mode 0700, from here until the end of the `with` block. Removes left-overs of the same name first.
 
     Args:
-        prefix: how its name begins; all folders of this name are of this class.
+        prefix: how its name begins.
         parent: where it is made; None: where temporary files are.
 
     Raises:
@@ -31,7 +31,7 @@ class TemporaryFolder(AbstractContextManager[Path]):
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        place = Path(tempfile.mkdtemp(prefix=UNFINISHED + prefix, dir=parent)).resolve()
+        place = Path(tempfile.mkdtemp(LOCKED, UNFINISHED + prefix, parent)).resolve()
         self._lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = place.rename(place.with_name(place.name.removeprefix(UNFINISHED)))
@@ -49,8 +49,8 @@ class TemporaryFolder(AbstractContextManager[Path]):
 
 
 def left_behind(parent: Path, prefix: str) -> list[Path]:
-    """Folders of this user whose names begin so, and which nobody uses."""
-    return [path for path in parent.glob(f"{prefix}*") if _is_left(path)]
+    """Folders of this user that were made here, whose names begin so, and which nobody uses."""
+    return [path for path in parent.glob(f"{prefix}*{LOCKED}") if _is_left(path)]
 
 
 def _is_left(path: Path) -> bool:

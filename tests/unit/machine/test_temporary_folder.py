@@ -22,8 +22,9 @@ with TemporaryFolder("lockstep-copy-", Path(sys.argv[1])) as room:
 
 def test_what_a_killed_process_left_is_removed_by_the_next_and_what_is_used_stays(tmp_path):
     (tmp_path / "lockstep-other").mkdir()
-    (tmp_path / "lockstep-copy-file").touch()
-    (tmp_path / "lockstep-copy-link").symlink_to(tmp_path / "lockstep-other")
+    (tmp_path / "lockstep-copy-without-a-lock").mkdir()
+    (tmp_path / "lockstep-copy-file.held").touch()
+    (tmp_path / "lockstep-copy-link.held").symlink_to(tmp_path / "lockstep-other")
     strangers = set(tmp_path.iterdir())
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

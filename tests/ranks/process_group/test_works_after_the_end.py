@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lockstep.process_group.exchange import LAST_PATIENCE_S
+from lockstep.process_group import exchange
 from lockstep.testing.ranks import Started, run_ranks
 from lockstep.torch_backend import CollectiveMisused, CollectivePeerLost
 
@@ -55,6 +55,7 @@ def test_a_work_that_is_waited_for_after_the_end_of_its_group_has_its_value(tmp_
 
 
 def errors(folder):
+    exchange.LAST_PATIENCE_S = 3600.0  # to wait for what cannot come would be a hang
     for way in ("left", "receive", "raised"):
         rank = begin(folder)
         dist.barrier()
@@ -71,14 +72,12 @@ def errors(folder):
             time.sleep(0.01)
         tensor = torch.ones(LARGE)
         work = dist.irecv(tensor, 1) if way == "receive" else dist.all_reduce(tensor, async_op=True)
-        began = time.monotonic()
         with contextlib.suppress(ValueError):
             try:
                 if way == "raised":
                     raise ValueError
             finally:
                 dist.destroy_process_group()
-        assert time.monotonic() - began < LAST_PATIENCE_S / 2, f"{way}: waited for what cannot come"
         for _ in range(2):
             with pytest.raises(dist.DistBackendError) as caught:
                 work.wait()

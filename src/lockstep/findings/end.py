@@ -9,7 +9,7 @@ from lockstep.findings import crash, early_leaver, full_disk, killed_for_memory,
 from lockstep.findings.catalogue import FINDINGS
 from lockstep.findings.finding import Finding
 from lockstep.journal.failure import Failure
-from lockstep.machine.memory_pressure import Shortage
+from lockstep.machine.memory_pressure import LACK, Shortage
 
 CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 """Signals that the kernel, or the process itself, sends for what its own code did."""
@@ -43,8 +43,13 @@ def finding_of(end: End) -> Finding | None:
         return killed_for_memory.FINDING
     if end.failure is None:
         return crash.FINDING if end.signal in CRASHES else None
-    if end.failure.finding:
-        return FINDINGS.get(end.failure.finding)
-    if is_full(end.failure.error):
+    return FINDINGS.get(end.failure.finding) or _by_its_words(end.failure.error)
+
+
+def _by_its_words(error: str) -> Finding | None:
+    """The finding of an exception that is not one of ours."""
+    if LACK in error:  # of a loader worker
+        return killed_for_memory.FINDING
+    if is_full(error):
         return full_disk.FINDING
-    return wrong_interface.FINDING if _INTERFACE.search(end.failure.error) else None
+    return wrong_interface.FINDING if _INTERFACE.search(error) else None

@@ -15,6 +15,10 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _REACHED = re.compile(r"^oom (\d+)$", re.MULTILINE)
 
 
+LACK = "for lack of memory"
+"""What each sentence about that says."""
+
+
 class Shortage(Enum):
     """Whose memory was short when the kernel killed a process."""
 
@@ -75,9 +79,9 @@ def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:
     free = f"{now.available_bytes / 1e9:.1f} of {now.total_bytes / 1e9:.1f} GB free"
     if short is Shortage.GROUP:
         limit = f"{now.limit_bytes / 1e9:.1f} GB"
-        return f"the kernel killed it for lack of memory: its control group may use {limit} (the host has {free})"
+        return f"the kernel killed it {LACK}: its control group may use {limit} (the host has {free})"
     if short is Shortage.HOST:
-        return f"the kernel killed a process for lack of memory: the host has {free}"
+        return f"the kernel killed a process {LACK}: the host has {free}"
     return f"sent by another process; the kernel reports no shortage of memory ({free})"
 
 

@@ -38,12 +38,14 @@ class Data(Dataset):
             time.sleep(0.002)
         if how == "stuck" and index == 5:
             threading.Event().wait()
+        if how == "worker memory" and index == 5:
+            held = [bytearray(b"1" * (1 << 20)) for _ in range(4000)]
         return torch.full((4,), float("nan") if how == "nan" and index == 13 else 1.0), torch.ones(1)
 
 
 run = lockstep.init(seed=1, lanes=4)
 model = torch.nn.Linear(4, 1)
-model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(Data(), 8))
+model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(Data(), 8, num_workers=how == "worker memory"))
 for epoch in run.epochs(1):
     for step in run.steps(loader):
         for x, y in step:
@@ -104,8 +106,8 @@ def check(run: Finished, name: str, said: str, ranks: tuple[int, ...]) -> Case:
 
 STALLS = [
     ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:13", (1,)),
-    ("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:24 in Data.__getitem__", (1,)),
-    ("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:41 ", (1,)),
+    ("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:2\d in Data.__getitem__", (1,)),
+    ("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:4\d ", (1,)),
     ("stopped-process", TRAIN, "stop", r"rank 1 is stopped by a signal", (1,)),
     ("crossed-groups", PLAIN, "crossed", r"ranks wait for each other", (0, 1)),
 ]
@@ -181,7 +183,8 @@ GROUP = Path("/sys/fs/cgroup/memory")
 """Where control groups of the first version limit memory."""
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks(tmp_path):
+def run_with_little_memory(tmp_path, how):
+    """The run of TRAIN in a control group of 2 GiB."""
     own = GROUP / f"lockstep-test-{os.getpid()}"
     try:
         own.mkdir()
@@ -199,17 +202,28 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_a
         "stop",
         write_script(tmp_path, TRAIN),
     ]
-    joined = ["sh", "-c", f'echo $$ > {own}/cgroup.procs && exec "$@"', "sh", *command, "memory"]
+    joined = ["sh", "-c", f'echo $$ > {own}/cgroup.procs && exec "$@"', "sh", *command, how]
     try:
         done = subprocess.run(joined, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     finally:
         own.rmdir()
     folder = next((tmp_path / "lockstep-runs").iterdir())
-    run = Finished(done.returncode, done.stdout, done.stderr, folder)
+    return Finished(done.returncode, done.stdout, done.stderr, folder)
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_and_ranks(tmp_path):
+    run = run_with_little_memory(tmp_path, "memory")
     assert run.code == 137, run.err
     case = check(run, "killed-for-memory", r"its control group may use 2.1 GB \(the host has [\d.]+ of", (1,))
     assert re.search(r"rank 1 held \d\.\d\d GB, rank 0 0\.\d\d GB", case.said), case.said
     assert f"why: {case.said.removeprefix('rank 1: ')}" in run.err
+
+
+@pytest.mark.thorough
+def test_so_is_a_loader_worker(tmp_path):
+    run = run_with_little_memory(tmp_path, "worker memory")
+    assert run.code == 1, run.err
+    check(run, "killed-for-memory", r"loader worker .* its control group may use 2.1 GB", (1,))
 
 
 def test_diagnose_says_why_and_what_to_do(tmp_path):
@@ -226,4 +240,4 @@ PROVOKED = {name for name, *_ in (*STALLS, *ENDS, *SLOW)} | {"busy-rank", "full-
 
 
 def test_every_finding_is_provoked_by_a_test():
-    assert PROVOKED | {"shared-device"} == set(FINDINGS), "shared-device: tests/unit/launch/test_guard_rules.py"
+    assert PROVOKED | {"shared-device"} == set(FINDINGS), "shared-device: tests/unit/launch/test_device_rules.py"

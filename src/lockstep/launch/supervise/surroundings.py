@@ -73,7 +73,8 @@ class Surroundings:
     def ended(self, end: RankEnd) -> None:
         """A rank has ended: find out what is known about that, and keep the finding if it is one."""
         short, why = None, ""
-        if end.signal == signal.SIGKILL and not end.stopped:
+        is_worker = end.failure is not None and end.failure.kind is FailureKind.WORKER
+        if is_worker or (end.signal == signal.SIGKILL and not end.stopped):
             now = read_memory_pressure()
             short, why = shortage(self._pressure, now), explain_kill(self._pressure, now)
             why, self._pressure = f"{why}; {self._memory_text()}" if short is not None else why, now

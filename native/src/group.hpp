@@ -49,8 +49,8 @@ struct Settings {
   // Whether calls of this rank that other ranks make in another order (call_order.hpp) belong together all the same, as
   // alternatives of one `if` do; and their lines, in this order.
   std::function<Verdict(const std::vector<const Site*>&)> judge = [](const auto&) { return Verdict{}; };
-  // Whether a rank's process has ended. By default its process tells (PeerProcess), or where its id is no number of ours
-  // or there is no pidfd, its mark on the control block.
+  // Whether a rank's process has ended. By default its process tells (PeerProcess), or where its id is no number of
+  // ours or there is no pidfd, its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };

@@ -55,9 +55,7 @@ class Stalls:
             pids: the processes of the ranks that have not ended.
             starting: replacements that have time to start.
         """
-        if len(self.scenes.journals) == 1 or (
-            self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT
-        ):
+        if self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
         scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s, starting)
         if not judgements:

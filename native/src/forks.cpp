@@ -6,17 +6,19 @@
 #include <new>
 
 #include "busy_groups.hpp"
+#include "peer_process.hpp"
 
 namespace lockstep {
 namespace {
 
 std::atomic<std::uint32_t> forks = 0;
 
-// In the new process, which has one thread. A thread that was not copied may hold the lock of the list, and the groups
-// in it are the parent's.
+// In the new process, which has one thread. A thread that was not copied may hold the locks of the lists, and the
+// groups in them are the parent's.
 void begin_anew() {
   forks.fetch_add(1, std::memory_order_relaxed);
   new (&busy_groups()) BusyGroups;
+  forget_peer_processes();
 }
 
 [[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, begin_anew);

@@ -13,6 +13,7 @@
 #include "memory.hpp"
 #include "messages.hpp"
 #include "operation.hpp"
+#include "peer_process.hpp"
 #include "wait_note.hpp"
 
 namespace lockstep {
@@ -48,8 +49,8 @@ struct Settings {
   // Whether calls of this rank that other ranks make in another order (call_order.hpp) belong together all the same, as
   // alternatives of one `if` do; and their lines, in this order.
   std::function<Verdict(const std::vector<const Site*>&)> judge = [](const auto&) { return Verdict{}; };
-  // Whether a rank's process has ended. By default its process id tells (pidfd), or where that is no number of ours or
-  // there is no pidfd, its mark on the control block.
+  // Whether a rank's process has ended. By default its process tells (PeerProcess), or where its id is no number of
+  // ours or there is no pidfd, its mark on the control block.
   std::function<bool(std::size_t)> has_ended = {};
   bool named_memory = false;  // windows get a name in /dev/shm for a moment, because /proc is not shared
 };
@@ -119,7 +120,6 @@ class Group {
   void watch(std::size_t peer);
   void wait_until_joined(std::size_t peer, Clock::time_point deadline);
   bool has_ended(std::size_t peer) const;
-  void close_pidfds();
   void check_process() const;
   void check_usable() const;
   std::shared_ptr<Operation> begin_now(Request request);
@@ -175,7 +175,7 @@ class Group {
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
-  void note(NotedWait& noted, const Pending& pending, const Awaited& awaited) const;
+  void note(NotedWait& noted, const Pending& pending, const Awaited& awaited);
   struct Limit {
     Clock::time_point deadline = Clock::time_point::max();
     Nanoseconds patience{};  // that made it
@@ -210,7 +210,7 @@ class Group {
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::vector<int> pidfds_;
+  std::vector<std::shared_ptr<PeerProcess>> processes_;  // null: not watched this way
   std::uint32_t owner_;  // `num_forks` of the process that joined; a forked child is not a member
 
   std::mutex mutex_;

@@ -1,6 +1,4 @@
 // How a rank joins its group, watches who is still there, and leaves.
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,14 +28,12 @@ void Group::join() {
   if (memory_ != nullptr) announce(*memory_, rank_, world_size());
   blocks_[rank_].joined.store(control_magic, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + settings_.patience;
-  pidfds_.assign(world_size(), -1);
+  processes_.assign(world_size(), nullptr);
   try {
     for (std::size_t peer = 0; peer < world_size(); ++peer) wait_until_joined(peer, deadline);
   } catch (const GroupError&) {
-    close_pidfds();
     throw;
   } catch (...) {  // Python's signals: this rank will not come, and others need not wait
-    close_pidfds();
     break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " was interrupted while the group was made.");
     throw;
   }
@@ -64,30 +60,19 @@ void Group::wait_until_joined(std::size_t peer, Clock::time_point deadline) {
 // Named memory is for ranks in other PID namespaces, whose numbers mean other processes here.
 void Group::watch(std::size_t peer) {
   const std::int32_t process = blocks_[peer].process.load(std::memory_order_acquire);
-  if (process == 0 || pidfds_[peer] >= 0 || peer == rank_ || settings_.has_ended || settings_.named_memory) return;
-  pidfds_[peer] = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
+  if (process == 0 || processes_[peer] || peer == rank_ || settings_.has_ended || settings_.named_memory) return;
+  processes_[peer] = PeerProcess::watch(process);
 }
 
 bool Group::has_ended(std::size_t peer) const {
-  if (pollfd ended{pidfds_[peer], POLLIN, 0}; ended.fd >= 0) {
-    // A script may have closed descriptors that are not its own: then the answer is no POLLIN.
-    return ::poll(&ended, 1, 0) == 1 && (ended.revents & POLLIN) != 0;
-  }
+  if (processes_[peer] != nullptr) return processes_[peer]->has_ended();
   const bool is_marking = blocks_[peer].is_marking.load(std::memory_order_relaxed) != 0;
   return is_marking && memory_ != nullptr && !memory_->is_marked(peer);
-}
-
-void Group::close_pidfds() {
-  for (const int descriptor : pidfds_) {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-  pidfds_.clear();
 }
 
 Group::~Group() {
   busy_groups().remove(this);
   leave();
-  close_pidfds();
 }
 
 void Group::leave() {

@@ -80,7 +80,8 @@ void Group::wait(Pending& pending, Nanoseconds patience) {
 }
 
 // Says for whom this rank waits; only waits that are long enough to be looked around in come here.
-void Group::note(NotedWait& noted, const Pending& pending, const Awaited& awaited) const {
+void Group::note(NotedWait& noted, const Pending& pending, const Awaited& awaited) {
+  const std::lock_guard lock(mutex_);  // another thread may move what is told here
   std::vector<std::size_t> behind;
   for (std::size_t peer = 0; peer < world_size(); ++peer) {
     const bool is_behind = awaited.word != nullptr

@@ -249,16 +249,16 @@ void a_rank_that_is_killed_before_it_joins_is_noticed() {
   }
 }
 
-int close_descriptors_of_processes() {
-  int closed = 0;
+std::vector<int> descriptors_of_processes() {
+  std::vector<int> found;
   for (int descriptor = 3; descriptor < 100; ++descriptor) {
     char target[64] = {};
     const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
     if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && std::strstr(target, "[pidfd]") != nullptr) {
-      closed += ::close(descriptor) == 0;
+      found.push_back(descriptor);
     }
   }
-  return closed;
+  return found;
 }
 
 // A daemon, or a library that tidies up.
@@ -281,13 +281,42 @@ void a_script_that_closes_all_descriptors_does_not_make_its_peers_dead() {
   {
     Group group(control, 0, 2, settings);
     group.run(Request{});
-    close_descriptors_of_processes();
+    for (const int descriptor : descriptors_of_processes()) ::close(descriptor);
     looks = 0;
     error = error_of([&] { group.run(Request{}); });
     looks = 3;
   }
   ::waitpid(child, nullptr, 0);
   CHECK(error.empty());
+}
+
+// 64 ranks with fifty groups would have 3,150 of them otherwise.
+void many_groups_of_the_same_ranks_share_one_descriptor_for_each_process() {
+  std::vector<std::shared_ptr<Memory>> controls;
+  for (int number = 0; number < 5; ++number) {
+    controls.push_back(std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false)));
+  }
+  Settings settings;
+  settings.patience = std::chrono::seconds(5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const auto& control : controls) Group(control, 1, 2, settings).run(Request{});
+    ::_exit(0);
+  }
+  std::vector<std::unique_ptr<Group>> groups;
+  std::vector<std::size_t> counts;
+  for (const auto& control : controls) {
+    groups.push_back(std::make_unique<Group>(control, 0, 2, settings));
+    counts.push_back(descriptors_of_processes().size());
+    // A script that closes what is not its own: the next group watches through a new one.
+    if (groups.size() == 3) ::close(descriptors_of_processes().at(0));
+    groups.back()->run(Request{});
+  }
+  ::waitpid(child, nullptr, 0);
+  for (const std::size_t count : counts) CHECK(count == 1);
+  CHECK(error_of([&] { groups.back()->run(Request{}); }).find("Rank 1") != std::string::npos);
+  groups.clear();
+  CHECK(descriptors_of_processes().empty());
 }
 
 // A thread of the parent has the group's lock while the parent forks; in the child it would have it forever.
@@ -373,6 +402,7 @@ int main() {
   a_rank_that_does_not_come_to_join_breaks_the_group();
   a_rank_that_is_killed_before_it_joins_is_noticed();
   a_script_that_closes_all_descriptors_does_not_make_its_peers_dead();
+  many_groups_of_the_same_ranks_share_one_descriptor_for_each_process();
 #ifndef __SANITIZE_THREAD__  // which does not let a process with threads be forked
   a_forked_process_is_no_member_whatever_its_parent_was_doing();
 #endif

@@ -355,6 +355,50 @@ void a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goe
   });
 }
 
+// For ThreadSanitizer: who a message comes from is written by the thread that moves it, and told by the one that waits.
+void a_wait_is_told_while_another_thread_moves_what_is_waited_for() {
+  Block block(2);
+  std::atomic<int> stage = 0;
+  const auto reach = [&](int wanted, Nanoseconds at_most) {
+    const auto end = Clock::now() + at_most;
+    while (stage.load(std::memory_order_relaxed) < wanted && Clock::now() < end) std::this_thread::yield();
+  };
+  std::thread sender([&] {
+    Settings settings;
+    settings.has_ended = [](std::size_t) { return false; };
+    Group group(block.data(), 1, 2, std::move(settings));
+    reach(1, std::chrono::seconds(60));
+    const std::uint8_t data = 7;
+    group.wait(*group.send(&data, 1, Dtype::uint8, 0, 0));
+    stage.store(2, std::memory_order_relaxed);
+    group.run(Request{});
+  });
+  Settings settings;
+  settings.has_ended = [](std::size_t) { return false; };
+  settings.where = [&] {  // asked when the wait is told; with the lock, nobody moves anything meanwhile
+    if (stage.load(std::memory_order_relaxed) == 0) {
+      stage.store(1, std::memory_order_relaxed);
+      reach(3, std::chrono::milliseconds(300));
+    }
+    return std::string("train.py:1");
+  };
+  Group group(block.data(), 0, 2, std::move(settings));
+  std::uint8_t data = 0;
+  const auto message = group.receive(&data, 1, Dtype::uint8, 2, 0);
+  std::thread mover([&] {
+    std::uint8_t other = 0;
+    const auto never = group.receive(&other, 1, Dtype::uint8, 1, 99);
+    reach(2, std::chrono::seconds(60));
+    group.test(*never);
+    stage.store(3, std::memory_order_relaxed);
+  });
+  group.wait(*message);
+  CHECK(data == 7 && message->peer == 1);
+  mover.join();
+  group.run(Request{});
+  sender.join();
+}
+
 void the_patience_ends() {
   Block block(2);
   std::vector<std::thread> threads;
@@ -398,5 +442,6 @@ int main() {
   a_message_that_does_not_fit_raises();
   a_long_text_is_cut_between_letters();
   a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goes_on();
+  a_wait_is_told_while_another_thread_moves_what_is_waited_for();
   the_patience_ends();
 }

@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from lockstep.checkpoint.flushed import write_synced
 from lockstep.checkpoint.folder import StateFolder
@@ -25,7 +24,9 @@ from lockstep.checkpoint.manifest import MODEL_FILE, MOST_BYTES, NAME, Manifest,
 from lockstep.checkpoint.own_folder import MARK
 from lockstep.checkpoint.remote_files import RemoteError, RemoteFiles, is_part
 from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import parted, shown
+from lockstep.machine.temporary_folder import TemporaryFolder
 
 SAVED = "saved_s"
 """What the manifest says there besides: time.time() when the state was taken, which a disk keeps with the file."""
@@ -80,8 +81,8 @@ class RemoteState:
         before = self._known(names)
         for name, file in manifest.files.items():
             self._files.put(stored_name(name, file), place / name)
-        with TemporaryDirectory(prefix="lockstep-") as room:
-            text = Path(room, NAME)
+        with TemporaryFolder(COPY) as room:
+            text = room / NAME
             saved_s = (place / NAME).stat().st_mtime
             text.write_bytes(Manifest(manifest.files, {**manifest.facts, SAVED: saved_s}).encode())
             try:

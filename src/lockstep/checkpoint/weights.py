@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from lockstep.checkpoint.weights_keys import Wanted, choose, differences, parts_
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import is_url
+from lockstep.machine.temporary_folder import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def load_weights(
     """
     place = found_at(path)
     if place == Path(path) and is_url(path):
-        with TemporaryDirectory(prefix=COPY, ignore_cleanup_errors=True) as room:
+        with TemporaryFolder(COPY) as room:
             url = os.fspath(path)
-            copy = fetch_weights(url, Path(room))
+            copy = fetch_weights(url, room)
             with named(copy, url):
                 return _load(model, copy, key, strict=strict)
     return _load(model, place, key, strict=strict)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.checkup.report import Row, note, ok, problem
 from lockstep.machine.leftovers import SHARED_MEMORY
-from lockstep.machine.private_view import ViewReport, make_view, remove_tree
+from lockstep.machine.private_view import ViewReport, make_view
+from lockstep.machine.temporary_folder import TemporaryFolder
 
 FOLDER = SHARED_MEMORY
 SMALL_BYTES = 1 << 30
@@ -128,15 +128,12 @@ def leftover_row(processes: Sequence[int], files: Sequence[str]) -> Row:
 
 def try_view() -> ViewReport:
     """Make a private view of the file system and let go of it. Call in a process with one thread."""
-    base = Path(tempfile.mkdtemp(prefix="lockstep-doctor-")).resolve()
-    try:
+    with TemporaryFolder("lockstep-doctor-") as base:
         (base / "layers").mkdir()
         report, view = make_view(base / "layers")
         if view is not None:
             view.close()
         return report
-    finally:
-        remove_tree(base)
 
 
 def stacks_row(refused: str) -> Row:

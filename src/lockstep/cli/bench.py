@@ -23,12 +23,12 @@ from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
 from lockstep.cli.script_words import OptionsAroundScript
 from lockstep.cli.shared_options import accept_arithmetic_options
+from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import MAX_AUTO_CPU_RANKS
 from lockstep.layout.mesh import STRATEGIES, strategy_named
 from lockstep.regular_file import other_kind
 from lockstep.trials.trials import Files, Trials
-from lockstep.visible import visible
 
 DEFAULT_STEPS = 10
 DEFAULT_ROUNDS = 5
@@ -73,6 +73,7 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 @accept_arithmetic_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @accept_in_place
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is under way.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--plot", default=None, metavar="FILE.png", help="Draw bars, and one step of every rank.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -81,12 +82,14 @@ Exit code: 0 when everything was measured; 1 when a configuration failed;
 def bench(**options: Any) -> None:
     """Run SCRIPT under several strategies and numbers of ranks, in turn, and compare their speed and memory."""
     plot = check_plot(options["plot"])
+    under_way = UnderWay(is_quiet=options["quiet"])
     wanted = bench_from(options)
     if (load := os.getloadavg()[0]) > wanted.cores * BUSY_LOAD:
-        _say(f"note: this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will vary")
-    results = _measure(wanted, options["in_place"])
+        under_way.note(f"this machine is busy (load {load:.1f} on {wanted.cores} cores); speeds will vary")
+    results = _measure(wanted, options["in_place"], under_way)
+    under_way.end()
     if results.interrupted_by:
-        _say("stopped; here are the results so far")
+        under_way.say("stopped; here are the results so far")
     if options["as_json"]:
         click.echo(json.dumps({**results.as_json(), "says": list(sentences(results))}, allow_nan=False))
     else:
@@ -96,9 +99,9 @@ def bench(**options: Any) -> None:
     sys.exit(results.exit_code)
 
 
-def _measure(wanted: Bench, in_place: bool) -> Results:
+def _measure(wanted: Bench, in_place: bool, under_way: UnderWay) -> Results:
     with ExitStack() as stack:
-        files = Files(in_place, _note)
+        files = Files(in_place, under_way.note)
         usual = stack.enter_context(Trials(wanted.program, _silent, purpose="bench", files=files))
         trials = [usual]
         if wanted.program.device == "cpu" and wanted.program.threads < wanted.cores:
@@ -106,7 +109,7 @@ def _measure(wanted: Bench, in_place: bool) -> Results:
             trials.append(stack.enter_context(Trials(program, _silent, purpose="bench", files=Files(in_place))))
         results = None
         try:
-            results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, _say, _begin))
+            results = measure(wanted, Runners(usual, trials[1] if trials[1:] else None, under_way.end, under_way.begin))
         finally:
             keep = results is not None and results.exit_code in (1, 2)
             for each in trials[1:] if keep else trials:
@@ -177,18 +180,3 @@ def check_plot(text: str | None) -> Path | None:
 
 def _silent(_label: str, _seconds: float | None) -> None:
     """Do nothing: the rounds say what is under way."""
-
-
-def _begin(text: str) -> None:
-    """Show on a terminal what runs now; `_say` overwrites it."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{text} … ", err=True, nl=False)
-
-
-def _note(sentence: str) -> None:
-    _say(f"note: {sentence}")
-
-
-def _say(line: str) -> None:
-    shown = visible(line)
-    click.echo(f"\r\x1b[K{shown}" if sys.stderr.isatty() else shown, err=True)

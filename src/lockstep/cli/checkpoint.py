@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from lockstep.cli.screen import screen
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import COPY, runs_folder
 from lockstep.handover.url import is_of_one_process, is_url, shown
+from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.states.description import describe
 from lockstep.states.examination import examine
 from lockstep.states.places import Found, all_states, states_at
@@ -145,7 +145,7 @@ Exit code: 0 when both have the same bits; 1 when not; 2 when one cannot be read
 @click.argument("other", metavar="STATE")
 def diff(one: str, other: str, as_json: bool) -> None:
     """Compare two states by their bits: models, optimizers, gradients, streams, counters."""
-    left, right = one_state(one), one_state(other)
+    left, right = _trusted(one), _trusted(other)
     compare = _with_torch("lockstep.checkpoint.comparison").compare
     found = told_of(left, lambda: told_of(right, lambda: compare(left.path, right.path)))
     if as_json:
@@ -175,7 +175,7 @@ def export(state: str, file: str, model: str | None, force: bool, as_json: bool)
     if is_url(file):
         problem = f"FILE must be a path, but is {shown(file)}."
         raise UsageError(problem, "Name a file here and copy it there, or call run.save_weights with the URL.")
-    found = one_state(state)
+    found = _trusted(state)
     export_to = _with_torch("lockstep.checkpoint.export").export
     done = told_of(found, lambda: export_to(found.path, Path(file), model, force=force))
     if as_json:
@@ -195,14 +195,21 @@ def one_state(word: str) -> Found:
     return fill(newest(_at_least_one(word)))
 
 
+def _trusted(word: str) -> Found:
+    """The same, once `show` would show it. Raises `UsageError` where that refuses it."""
+    found = one_state(word)
+    told_of(found, partial(describe, found.path))
+    return found
+
+
 def _states_at(word: str) -> list[Found]:
     if not is_url(word):
         return states_at(word, runs_folder(os.environ))
     if is_of_one_process(word):
         raise UsageError(f"{shown(word)} lives in the process that wrote it, not here.", "Name a path or another URL.")
     _end_tidily()
-    room = click.get_current_context().with_resource(TemporaryDirectory(prefix=COPY))
-    return states_at_url(word, Path(room))
+    room = click.get_current_context().with_resource(TemporaryFolder(COPY))
+    return states_at_url(word, room)
 
 
 def _end_tidily() -> None:

@@ -1,4 +1,4 @@
-"""What `verify` and `bench` say about files, and the option that lets their runs write where the script does."""
+"""The option that lets the runs of `verify` and `bench` write where the script does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,3 @@ def accept_in_place(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Let runs write where the script writes. [default: they see copies of all files]",
     )
     return option(command)
-
-
-def note(sentence: str) -> None:
-    """Print a line on standard error, among those of the runs."""
-    click.echo(f"note: {sentence}", err=True)

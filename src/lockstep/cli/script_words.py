@@ -50,6 +50,10 @@ CLOSE = 0.8
 """A word this close to an option is probably meant to be that option: --stesp, --rank."""
 
 
+RANKS_OF_RUN = ("-n", "--nproc-per-node", "--nproc_per_node")
+"""How `lockstep run` and torchrun call the number of ranks; `verify` and `bench` take several: --ranks."""
+
+
 def strays(words: Sequence[str], options: Collection[str], source: str | None) -> list[str]:
     """What to say about the script's words that look like the command's own: one sentence for each.
 
@@ -63,6 +67,8 @@ def strays(words: Sequence[str], options: Collection[str], source: str | None) -
     for name in (word.partition("=")[0] for word in words):
         if name in options and not _declares(text, name):
             said[name] = f"{name} comes after the script and its arguments, so it goes to the script"
+        elif name in RANKS_OF_RUN and "--ranks" in options and not _declares(text, name):
+            said[name] = f"{name} goes to the script; did you mean --ranks?"
         elif name.startswith("--") and name not in options and not _has_word(text, name[2:]):
             for meant in get_close_matches(name, [option for option in options if option.startswith("--")], 1, CLOSE):
                 said[name] = f"{name} goes to the script; did you mean {meant}?"

@@ -13,11 +13,12 @@ from typing import Any
 
 import click
 
-from lockstep.cli.files_options import accept_in_place, note
+from lockstep.cli.files_options import accept_in_place
 from lockstep.cli.program import check_program, machine_for, program_from
 from lockstep.cli.screen import screen
 from lockstep.cli.script_words import OptionsAroundScript
 from lockstep.cli.shared_options import accept_arithmetic_options, accept_form_options, check_form, form_from
+from lockstep.cli.under_way import UnderWay
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.continued import Continued
@@ -84,6 +85,7 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @accept_in_place
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing about what is under way.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
@@ -91,8 +93,9 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 def verify(**options: Any) -> None:
     """Run SCRIPT on several numbers of ranks, and prove that every bit is the same; else show where they differ."""
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
-    progress = Progress()
-    with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
+    under_way = UnderWay(is_quiet=options["quiet"])
+    progress = Progress(under_way)
+    with Trials(proof.program, progress.watch, files=Files(options["in_place"], under_way.note)) as trials:
         result: Result | Continued | None = None
         try:
             result = interrupt(proof, trials) if isinstance(proof, Interruption) else prove(proof, trials)
@@ -228,26 +231,25 @@ def parse_ranks(text: str, *, alone: bool = False) -> tuple[int, ...]:
 
 
 class Progress:
-    """A line for each run on standard error: begun where it can be finished later, else printed when the run ended."""
+    """A line for each run on standard error, and its seconds while it lasts.
 
-    def __init__(self) -> None:
-        self._later = sys.stderr.isatty()
-        self._present = ""
+    Args:
+        under_way: what says them.
+    """
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
 
     def watch(self, label: str, seconds: float | None) -> None:
         """Show that a run begins, or has ended after this many seconds."""
-        self._present = label if seconds is None else ""
-        if seconds is None and self._later:
-            click.echo(f"{label} … ", err=True, nl=False)
-        elif seconds is not None:
-            click.echo(f"{seconds:.1f} s" if self._later else f"{label} … {seconds:.1f} s", err=True)
+        if seconds is None:
+            self._under_way.begin(label)
+        else:
+            self._under_way.end(f"{label} … {seconds:.1f} s")
 
     def say_stopped(self, code: int) -> None:
         """Say that a signal, 128 less than `code`, has ended everything."""
         name = "Ctrl-C" if code == 128 + signal.SIGINT else signal.Signals(code - 128).name
-        where = f' in the run "{self._present}"' if self._present else ""
-        newline = "\n" if self._later and self._present else ""
-        click.echo(
-            f"{newline}stopped by {name}{where}: nothing is proved; no process and no file of the runs is left",
-            err=True,
-        )
+        where = f' in the run "{self._under_way.present}"' if self._under_way.present else ""
+        self._under_way.end()
+        self._under_way.say(f"stopped by {name}{where}: nothing is proved; no process and no file of the runs is left")

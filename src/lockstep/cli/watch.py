@@ -8,13 +8,15 @@ import sys
 import time
 
 import click
+from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from lockstep.cli.screen import screen
 from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.places import run_at
-from lockstep.runs.table import table_of
-from lockstep.runs.view import Viewer
+from lockstep.runs.table import table_of, total_of
+from lockstep.runs.view import View, Viewer
 from lockstep.tables import show_table
 from lockstep.visible import visible
 
@@ -25,7 +27,8 @@ The run is not disturbed: its journals are read, and no process of it takes part
 \b
 Exit code: 0, also after Ctrl-C; 2 when RUN is no run."""
 EVERY_S = 0.5
-HEADER_ROWS = 4
+HEADER_ROWS = 5
+"""Around the rows of the table: run, ranks, headings, the end."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -41,16 +44,22 @@ def watch(run: str | None, once: bool, as_json: bool) -> None:
         return
     console.print(visible(found.text), soft_wrap=True, markup=False)
     if once or not console.is_terminal:
-        show_table(table_of(viewer.look()), console)
+        view = viewer.look()
+        console.print(total_of(view), soft_wrap=True, markup=False)
+        show_table(table_of(view), console)
         return
     try:
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:
                 view = viewer.look()
-                live.update(table_of(view, console.height - HEADER_ROWS), refresh=True)
+                live.update(_shown(view, console.height - HEADER_ROWS, console.width), refresh=True)
                 if view.is_over:
                     break
                 time.sleep(EVERY_S)
         console.print("the run has ended")
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _shown(view: View, most_rows: int, width: int) -> Group:
+    return Group(Text(total_of(view)), table_of(view, most_rows, width))

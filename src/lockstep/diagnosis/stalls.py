@@ -3,7 +3,7 @@
 A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIMES` times what it usually needs for what it
 does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
 evaluation on one rank, a first step that compiles. With a limit of the person's own (--stall-after) it is stalled from
-there on, whether it moves or not.
+there on, whether it moves or not. A replacement is given its time to start before any of this.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def judge(scenes: Sequence[RankScene], stall_after_s: float | None = None) -> li
         return []
     judgements = []
     for holdup in holdups(scenes) or standstill(scenes):
+        if any(scenes[rank].is_starting for rank in holdup.culprits):
+            continue
         standings = {rank: _standing(scenes[rank], holdup, stall_after_s) for rank in holdup.culprits}
         judgements += [
             Judgement(standing, holdup, suspects)

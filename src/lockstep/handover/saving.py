@@ -49,6 +49,16 @@ class SaidInScript:
     keep: Any = KEPT
     states: Any = None
 
+    @property
+    def unused(self) -> str:
+        """What is said about states without `save_every`, in a sentence; empty when nothing is."""
+        given = [
+            word for word, is_given in (("name=", self.name is not None), ("keep=", self.keep != KEPT)) if is_given
+        ]
+        if not given or self.save_every is not None:
+            return ""
+        return f'{" and ".join(given)} say nothing without save_every=: no state is saved by itself. Add save_every="10min".'
+
     def saving(self, told: Saving | None, variables: Mapping[str, str]) -> Saving | None:
         """What holds for the run; None where nobody wants states.
 

@@ -14,6 +14,7 @@ from lockstep.errors import UsageError
 from lockstep.findings.crowded_cores import FINDING as CROWDED_CORES
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
+from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.folder import make_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -23,6 +24,7 @@ from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import (
+    Line,
     StatesLeft,
     alone_line,
     done_lines,
@@ -30,6 +32,7 @@ from lockstep.launch.screen.report import (
     ranks_line,
     stopped_line,
     summary_lines,
+    unchecked_line,
     unsaved_line,
 )
 from lockstep.launch.screen.saying import Saying
@@ -158,8 +161,9 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         return
     if not outcome.joined and outcome.exit_code == 0 and request.call is None:
         saying.line(alone_line(len(world.ending.ends)))
-    if request.saving is not None and outcome.exit_code == 0 and not world.observer.uses_lockstep:
-        saying.line(unsaved_line())
+    if outcome.exit_code == 0 and not world.observer.uses_lockstep:
+        for line in _in_vain(request):
+            saying.line(line)
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)
@@ -167,6 +171,12 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
             saying.line(line)
     if outcome.block and request.call is None:  # the caller of a function gets an exception instead
         saying.block(outcome.block)
+
+
+def _in_vain(request: LaunchRequest) -> list[Line]:
+    """What was asked of a script that does without `lockstep.init`."""
+    asked = (request.saving is not None, unsaved_line()), (request.check_every not in {"", OFF}, unchecked_line())
+    return [line for is_asked, line in asked if is_asked]
 
 
 def _open_standard_streams() -> None:

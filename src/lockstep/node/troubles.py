@@ -6,3 +6,6 @@ LOST, DISAGREEMENT, ABORTED, NO_MEMORY = 1, 2, 4, 5
 
 SAME_CALLS = "Make the same calls in the same order on every rank."
 """The fix of a disagreement."""
+
+SHUT_DOWN = "The group was shut down on this rank."
+"""What it says where nothing but this rank's own leaving has failed."""

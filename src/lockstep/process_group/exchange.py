@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.node.native import compiled
+from lockstep.node.troubles import SHUT_DOWN
 from lockstep.process_group.errors import CollectiveMisused, error_for
 from lockstep.process_group.operands import Buffers
 from lockstep.process_group.work import DONE, Handle, Transfer
@@ -20,6 +24,10 @@ from lockstep.process_group.work import DONE, Handle, Transfer
 """Kinds of operation, as numbered in native/src/control.hpp."""
 
 _NO_TIME = dt.timedelta(0)
+LAST_PATIENCE_S = 5.0
+"""How long a group that ends waits for works under way that nobody has waited for: the others are as far, as a rule."""
+LOOK_S = 0.0005
+"""Between two looks at them."""
 
 TROUBLES = (compiled.GroupError, ValueError)
 """What the compiled part raises: a broken group, or a call that can never be right."""
@@ -140,7 +148,9 @@ class Exchange:
             message = self.native.receive(address, tensor.nbytes, dtype, source, tag % 2**64, tensor.shape)
         except TROUBLES as error:
             self.fail(error)
-        return self.follow([message], buffers, [tensor])
+        handle = self.follow([message], buffers, [tensor])
+        handle.transfer.is_receive = True
+        return handle
 
     def follow(self, pendings: Sequence[compiled.Pending], buffers: Buffers, results: list[Tensor]) -> Handle:
         """Make a work for them. Its tensors stay alive until it is finished, even if nobody keeps the work."""
@@ -161,18 +171,46 @@ class Exchange:
         try:
             self.native.wait(pending, patience.total_seconds())
         except TROUBLES as error:
-            self.fail(error)
+            self._fail_waiting(error)
 
     def test(self, pending: compiled.Pending) -> bool:
         try:
             return self.native.test(pending)
         except TROUBLES as error:
-            self.fail(error)
+            self._fail_waiting(error)
 
     def close(self) -> None:
-        """Leave the group; what is under way is given up."""
+        """Leave the group. What is under way is finished if the others come soon, as Gloo's threads do; else given up.
+
+        While an exception is under way the others may never come, so nothing is waited for.
+        """
+        if sys.exc_info()[0] is None:
+            self._finish_under_way()
         self.is_closed = True
         self.native.leave()
+
+    def _finish_under_way(self) -> None:
+        """Finish collectives and sent messages, and messages that have arrived; see `close`."""
+        with self._lock:
+            left = [transfer for transfer in self._under_way if not transfer.is_done]
+        deadline = time.monotonic() + LAST_PATIENCE_S
+        while left and time.monotonic() < deadline:
+            for transfer in tuple(left):
+                with suppress(dist.DistBackendError):
+                    if not transfer.test() and not transfer.is_receive:
+                        continue
+                left.remove(transfer)
+            if left:
+                time.sleep(LOOK_S)
+
+    def _fail_waiting(self, error: Exception) -> NoReturn:
+        """The same as `fail`, for what was under way: if the group's end is all that has failed, say so."""
+        if self.is_closed and str(error.args[-1]) == SHUT_DOWN:
+            raise CollectiveMisused(
+                f"{self._title} was destroyed on this rank before this operation was finished, so it has no result.",
+                "Call wait() of its work before dist.destroy_process_group.",
+            ) from None
+        self._raise(error)
 
     def fail(self, error: Exception) -> NoReturn:
         """Raise what the compiled part raised, as one of the classes in `errors`."""
@@ -181,6 +219,9 @@ class Exchange:
                 f"{self._title} was destroyed on this rank.",
                 "Make a new one with dist.init_process_group or dist.new_group.",
             ) from None
+        self._raise(error)
+
+    def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, compiled.GroupError):
             trouble, text = error.args
             if os.getpid() != self._owner:

@@ -75,6 +75,8 @@ class Transfer:
         self.pendings, self.results = pendings, results
         self.error: Exception | None = None
         self.is_done = False
+        self.is_receive = False
+        """Whether it is one message to this rank, which may never come."""
         self.patience = _NO_TIME
         """How long to wait if a waiter does not say; without a time, as long as the group."""
         self.then: list[Callable[[], None]] = []

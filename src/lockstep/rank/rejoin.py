@@ -21,6 +21,7 @@ from lockstep.errors import PeerLost, WorldError
 from lockstep.handover.environment import Position, RankEnvironment
 from lockstep.handover.generation import Generation, read_generation
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.waiting_note import waits
 from lockstep.node.generation_store import GenerationStore
 from lockstep.node.meeting import meet
 from lockstep.node.native import compiled
@@ -84,7 +85,8 @@ class Rejoining:
                 if order.writer == self._position.rank:
                     self._leave(order, lost)
                 self._number = order.number
-                return meet_again(self._position, order, self._orders)
+                with waits(f"the replacement of {_named(order.lost)}", order.lost):
+                    return meet_again(self._position, order, self._orders)
             except PeerLost as again:
                 if not again.is_dead:
                     raise
@@ -107,11 +109,16 @@ class Rejoining:
 
     def _next_order(self, lost: PeerLost) -> Generation:
         deadline = time.monotonic() + (ORDER_S if lost.is_dead else LEFT_S)
-        while (order := read_generation(self._orders)) is None or order.number <= self._number:
-            if time.monotonic() > deadline:
-                raise lost
-            time.sleep(LOOK_S)
-        return order
+        with waits("the launcher's order to replace a rank that was lost"):
+            while (order := read_generation(self._orders)) is None or order.number <= self._number:
+                if time.monotonic() > deadline:
+                    raise lost
+                time.sleep(LOOK_S)
+            return order
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
 def meet_again(position: Position, order: Generation, orders: Path) -> SharedMemoryTransport:

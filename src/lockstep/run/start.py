@@ -33,6 +33,7 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.run.ending import end
+from lockstep.run.loop.replicas import nothing_to_check
 from lockstep.run.outlive.arrangement import finished, outlive, outliving
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
@@ -112,13 +113,13 @@ def init(
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
-    saving = _saving(environment, SaidInScript(name, save_every, keep, states))
+    saving = _saving(environment, said := SaidInScript(name, save_every, keep, states))
     if _present:
         finish()
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
-    _save_by_itself(run, saving)
+    _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
 
@@ -131,12 +132,20 @@ def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
     return said.saving(told, os.environ)
 
 
-def _save_by_itself(run: RunState, saving: Saving | None) -> None:
+def _save_by_itself(run: RunState, saving: Saving | None, said: SaidInScript) -> None:
     settings = run.setup.environment.settings
     is_told = settings is not None and settings.saving is not None
     is_users = run.machinery.witness is None and run.machinery.meter is None
     if saving is not None and (is_users or is_told):  # `verify --interrupt` tells its runs where
         Automatic(run, saving, claims=not is_told, asks=_who_asks(run) if is_users else NobodyAsks())
+    if is_users and run.machinery.transport.rank == 0:
+        _tell_of_no_effect(run, said if saving is None else SaidInScript())
+
+
+def _tell_of_no_effect(run: RunState, said: SaidInScript) -> None:
+    """Tell once of what a person asked for in vain."""
+    for sentence in filter(None, (said.unused, nothing_to_check(run))):
+        say(sentence)
 
 
 def _checks(environment: RankEnvironment, said: str | None) -> int | None:

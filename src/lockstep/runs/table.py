@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import mean
+
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.diagnosis.words import ranks_text
+from lockstep.runs.groups import Group, grouped
 from lockstep.runs.view import Row, State, View
 from lockstep.tables import table
 from lockstep.visible import visible
@@ -16,44 +21,74 @@ STYLES = {
     State.FAILED: "bold red",
     State.ENDED: "dim",
 }
-_FIRST = (State.FAILED, State.STOPPED, State.WORKS, State.WAITS, State.ENDED)
+SEVERAL = {State.WORKS: "work", State.WAITS: "wait"}
+WIDE = 100
+"""On narrower terminals each rank's memory and speed are left out, and what it does may take two lines."""
+MOST_RANKS_COLUMNS = 24
 
 
-def table_of(view: View, most_rows: int | None = None) -> Table:
-    """A row for each rank.
+def table_of(view: View, most_rows: int | None = None, width: int = WIDE) -> Table:
+    """A row for each rank; with many ranks, one for those that do the same, with their mean speed and memory.
 
     Args:
         view: the ranks.
-        most_rows: how many rows there is room for. If there are more ranks, those come that others may have to look
-            at: failed, stopped, at work while others wait; and a last row counts the others.
+        most_rows: how many rows there is room for.
+        width: the columns of the terminal.
     """
-    numbers = ("rank", "step", "samples/s", "memory", "for")
-    drawn = table("rank", "state", "step", "samples/s", "memory", "for", "line", "doing", right=numbers)
-    rows, left = chosen(view, most_rows)
-    for row in rows:
-        drawn.add_row(*_cells(row))
-    if left:
-        counts = {state: sum(row.state is state for row in left) for state in State}
-        said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        drawn.add_row("...", f"{len(left)} more: {said}", *[""] * 6)
+    is_wide = width >= WIDE
+    groups = grouped(view.rows, most_rows if is_wide or most_rows is None else most_rows // 2)
+    headings = ["ranks" if len(groups) < len(view.rows) else "rank", "state", "step"]
+    headings += ["samples/s", "memory"] * is_wide + ["for", "doing"]
+    drawn = table(*headings, right=("rank", "step", "samples/s", "memory", "for"))
+    drawn.columns[0].max_width = MOST_RANKS_COLUMNS
+    drawn.columns[-1].no_wrap, drawn.columns[-1].overflow = False, "fold"
+    for group in groups:
+        numbers = [_rate(group.rows), _memory(group.rows)] * is_wide
+        first = group.rows[0]
+        steps = sorted({row.step for row in group.rows})
+        drawn.add_row(
+            ranks_text(row.rank for row in group.rows).partition(" ")[2],
+            Text(_state(group), style=STYLES[first.state]),
+            str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
+            *numbers,
+            duration_text(group.oldest.lasts_s) if group.oldest.doing else "",
+            visible(_doing(group)),
+        )
     return drawn
 
 
-def chosen(view: View, most_rows: int | None) -> tuple[list[Row], list[Row]]:
-    """Rows to show, in the order of ranks, and those for which there is no room."""
-    if most_rows is None or len(view.rows) <= most_rows:
-        return list(view.rows), []
-    by_interest = sorted(view.rows, key=lambda row: (_FIRST.index(row.state), row.step, row.rank))
-    room = max(most_rows - 1, 1)
-    return sorted(by_interest[:room], key=lambda row: row.rank), by_interest[room:]
+def total_of(view: View) -> str:
+    """`64 ranks: 1 works, 62 wait, 1 stopped`."""
+    by_state = {state: tuple(row for row in view.rows if row.state is state) for state in STYLES}
+    counts = ", ".join(_state(Group(rows), always=True) for rows in by_state.values() if rows)
+    return f"{len(view.rows)} ranks: {counts}"
 
 
-def _cells(row: Row) -> tuple[str | Text, ...]:
-    rate = f"{row.samples_per_s:,.0f}" if row.samples_per_s is not None else ""
-    memory = f"{row.memory_bytes / 2**20:,.0f} MiB" if row.memory_bytes else ""
-    lasts = duration_text(row.lasts_s) if row.doing else ""
-    state = Text(row.state, style=STYLES[row.state])
-    return str(row.rank), state, str(row.step), rate, memory, lasts, visible(row.place), visible(row.doing)
+def _state(group: Group, *, always: bool = False) -> str:
+    """`waits`, `62 wait`; with its number also for one rank where `always`."""
+    state, count = group.rows[0].state, len(group.rows)
+    if count == 1:
+        return f"1 {state}" if always else state
+    return f"{count} {SEVERAL.get(state, state)}"
+
+
+def _doing(group: Group) -> str:
+    """What most of them do, and where."""
+    texts = [
+        f"{row.doing} ({row.place})" if row.place and row.place not in row.doing else row.doing for row in group.rows
+    ]
+    most = max(dict.fromkeys(texts), key=texts.count)
+    return most if group.does_one_thing else f"{most}: {texts.count(most)} of them"
+
+
+def _rate(rows: Sequence[Row]) -> str:
+    known = [row.samples_per_s for row in rows if row.samples_per_s is not None]
+    return f"{mean(known):,.0f}" if known else ""
+
+
+def _memory(rows: Sequence[Row]) -> str:
+    known = [row.memory_bytes for row in rows if row.memory_bytes]
+    return f"{mean(known) / 2**20:,.0f} MiB" if known else ""
 
 
 def duration_text(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.diagnosis.idle import LONG_S, Idleness, wait_of
@@ -42,11 +42,12 @@ class Scenes:
     _idleness: dict[int, Idleness] = field(default_factory=dict)
     """By process."""
 
-    def look(self, pids: Mapping[int, int]) -> list[RankScene]:
+    def look(self, pids: Mapping[int, int], starting: Collection[int] = ()) -> list[RankScene]:
         """Return the scene of each rank, rank r at index r; none while no rank has waited for long.
 
         Args:
             pids: the processes of the ranks that have not ended.
+            starting: replacements that have time to start.
         """
         now_ns = time.monotonic_ns()
         waits = {rank: self.journals[rank].waiting() for rank in pids}
@@ -62,20 +63,22 @@ class Scenes:
             return []
         if idle_s:
             self.aim(pids, pids)
-        return [
+        seen = (
             self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals
-        ]
+        )
+        return [replace(scene, is_starting=scene.rank in starting) for scene in seen]
 
     def judge(
-        self, pids: Mapping[int, int], stall_after_s: float | None = None
+        self, pids: Mapping[int, int], stall_after_s: float | None = None, starting: Collection[int] = ()
     ) -> tuple[list[RankScene], list[Judgement]]:
         """Look, judge the ranks for which others wait, and look more closely at those from now on.
 
         Args:
             pids: the processes of the ranks that have not ended.
             stall_after_s: how long a rank may be waited for, if a person said so.
+            starting: replacements that have time to start.
         """
-        scenes = self.look(pids)
+        scenes = self.look(pids, starting)
         judgements = judge(scenes, stall_after_s)
         plain = {scene.rank for scene in scenes if scene.doing is None and self.journals[scene.rank].waiting() is None}
         self.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)

@@ -11,7 +11,6 @@ import multiprocessing.connection
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -24,6 +23,7 @@ from lockstep.handover.environment import Position, RankEnvironment, RankSetting
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.layout.mesh import Form
+from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.run.start import finish
 from lockstep.torch_private import COMPILER
 
@@ -69,9 +69,9 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
     Raises:
         RankFailed: for the first rank that raised something other than `PeerLost`.
     """
-    with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
+    with TemporaryFolder("lockstep-test-") as folder:
         processes, readers = [], []
-        run_folder = RunFolder(Path(folder))
+        run_folder = RunFolder(folder)
         for path in run_folder.folders():
             path.mkdir(exist_ok=True)
         for rank in range(started.ranks):

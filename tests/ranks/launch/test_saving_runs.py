@@ -1,6 +1,7 @@
 """`lockstep run --name exp1 --save-every ...`: the same command goes on where the run was, whatever ended it."""
 
 import hashlib
+import os
 import signal
 from pathlib import Path
 
@@ -88,3 +89,16 @@ def test_a_second_start_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None
     first.process.send_signal(signal.SIGTERM)
     assert first.finish().code == 143
     assert begin(tmp_path, 2, *EVERY).finish().code == 0
+
+
+def test_a_killed_nursery_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
+    run = begin(tmp_path, 2, *EVERY, WAITS=1)
+    until((tmp_path / "lockstep-runs" / "exp1" / "states" / "step-00000002").exists, "a state")
+    nursery = next(pid for pid in run.processes() if b"launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(nursery, signal.SIGKILL)
+    ended = run.finish()
+    assert ended.code == 1
+    assert ended.err.rstrip().endswith(
+        "was killed from outside, and the ranks with it. The last state is of step 2: the same command goes on from there."
+    )
+    assert begin(tmp_path, 1, *EVERY).finish().code == 0

@@ -330,8 +330,10 @@ def test_documents_that_were_changed_and_sealed_again_are_refused(place, checkpo
         inner[path[-1]] = value
         (state / "state.json").write_text(json.dumps(documents))
         reseal(state, lambda _: None)
-        code, out, err = checkpoint("show", state)
-        assert (code, out, len(err.splitlines()), "\x1b" in err) == (2, "", 2, False), err
+        for words in (["show", state], ["export", state, "out.pt"], ["diff", state, "two"], ["diff", "two", state]):
+            code, out, err = checkpoint(*words)
+            assert (code, out, len(err.splitlines()), "\x1b" in err) == (2, "", 2, False), err
+        assert not Path("out.pt").exists()
         assert checkpoint("verify", state)[0] == 1
 
 

@@ -143,6 +143,8 @@ for step in run.steps(loader): ...
     [
         ("--stesp 5", ["--stesp goes to the script; did you mean --steps?"]),
         ("--rank=1", ["--rank goes to the script; did you mean --ranks?"]),
+        ("-n 2", ["-n goes to the script; did you mean --ranks?"]),
+        ("--nproc_per_node=2", ["--nproc_per_node goes to the script; did you mean --ranks?"]),
         (
             "data --steps 3 --steps 4",
             ["--steps comes after the script and its arguments, so it goes to the script"],
@@ -167,3 +169,13 @@ def test_a_typo_is_noted_before_anything_starts_unless_two_dashes_say_that_it_is
         "note: --stesp goes to the script; did you mean --steps?\nerror: "
     )
     assert said("train.py", "--", "--stesp", "5").startswith("error: ")
+    (tmp_path / "train.py").write_text("parser.add_argument('-n'); parser.add_argument('--rank')\n")
+    assert said("train.py", "--rank", "1,2", "-n", "3").startswith("error: ")
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_a_typo_right_after_the_script_is_noted_by_both(tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.py").touch()
+    words = [sys.executable, "-m", "lockstep", command, "--lanes", "0", "train.py", "--rank", "1,2"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30).stderr
+    assert said.startswith("note: --rank goes to the script; did you mean --ranks?\nerror: ")

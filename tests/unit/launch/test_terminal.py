@@ -167,3 +167,13 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     assert lines[0] == "lanes     1 lane, batch 32, single; same bits elsewhere with 1 lane, 1 thread each"
     assert [line.split()[:2] for line in lines[1:]] == [["step", "31"], ["step", "66"], ["step", "96"]]
     assert PLAIN_LINE_S == 30.0
+
+
+def test_lines_are_readable_on_a_very_wide_terminal(screen: tuple[int, int]) -> None:
+    controller, descriptor = screen
+    termios.tcsetwinsize(descriptor, (24, 200))
+    text = "4 lanes, batch 64 = 16 + 16 + 16 + 16, pipeline, 4 stages, 1f1b; same bits elsewhere with 4 lanes, 1 thread each"
+    Saying(Terminal({"NO_COLOR": "1"}, descriptor, descriptor)).line(Line("lanes", text))
+    lines = shown(controller).decode().splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert " ".join(line.strip() for line in lines) == f"lanes     {text}"

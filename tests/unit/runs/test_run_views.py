@@ -1,13 +1,19 @@
 """`watch` and `diagnose` read a run's folder, whoever wrote it."""
 
+import io
 import json
 import os
+import re
 import resource
 import struct
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
@@ -17,8 +23,9 @@ from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter, make_ring
 from lockstep.journal.waiting import Waiting
 from lockstep.journal.waiting_note import WaitingNote
+from lockstep.runs.groups import grouped
 from lockstep.runs.places import run_at
-from lockstep.runs.table import chosen, duration_text
+from lockstep.runs.table import duration_text, table_of, total_of
 from lockstep.runs.view import Row, State, View, Viewer
 
 
@@ -235,17 +242,51 @@ def test_random_bytes_in_a_journal_are_no_error(tmp_path):
     assert CliRunner().invoke(watch, ["--once", str(folder.path)]).exit_code == 0
 
 
-def row(rank, state, step=5):
-    return Row(rank, 0, state, step, "", 0.0, "", None, 0)
+def row(rank, state, *, step=5, doing="end of step 5", place="train.py:7", lasts_s=1.0):
+    return Row(rank, 0, state, step, doing, lasts_s, place, None, 200 << 20)
 
 
-def test_where_there_is_little_room_those_come_that_hold_others_up():
-    states = [State.WAITS] * 60 + [State.STOPPED, State.WORKS, State.FAILED, State.WAITS]
-    rows = tuple(row(rank, state) for rank, state in enumerate(states))
-    shown, left = chosen(View(rows), 5)
-    assert [each.rank for each in shown] == [0, 60, 61, 62]
-    assert len(left) == 60
-    assert chosen(View(rows), None)[1] == []
+IN_EXCHANGE = "in the exchange of gradients of step 6 (train.py:34)"
+
+
+def many():
+    """64 ranks of which one is stopped and one works; the others wait."""
+    ranks = [row(rank, State.WAITS, doing=IN_EXCHANGE, place="train.py:34", lasts_s=rank) for rank in range(64)]
+    ranks[37], ranks[5] = row(37, State.STOPPED, step=4), row(5, State.WORKS, step=4)
+    return tuple(ranks)
+
+
+def test_ranks_that_do_the_same_come_together_and_those_first_that_hold_others_up():
+    groups = grouped(many(), 18)
+    assert [[each.rank for each in group.rows] for group in groups[:2]] == [[37], [5]]
+    assert len(groups) == 3
+    assert groups[2].oldest.rank == 63
+    few = tuple(row(rank, state) for rank, state in enumerate([State.WAITS, State.FAILED]))
+    assert [[each.rank for each in group.rows] for group in grouped(few)] == [[0], [1]], "a few stay in their order"
+
+
+@given(st.lists(st.builds(row, st.just(0), st.sampled_from(State), doing=st.sampled_from("abc"))), st.integers(5, 9))
+def test_every_rank_is_in_one_group_and_the_groups_have_room(rows, most):
+    rows = [replace(each, rank=rank) for rank, each in enumerate(rows)]
+    groups = grouped(rows, most)
+    assert sorted(each.rank for group in groups for each in group.rows) == list(range(len(rows)))
+    assert len(groups) <= most
+    assert all(len({each.state for each in group.rows}) == 1 for group in groups)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_table_of_64_ranks_fits_a_terminal_and_keeps_numbers_states_and_lines(width, height):
+    view = View(many())
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
+    console.print(table_of(view, height - 5, width))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert len(lines) <= height - 5
+    assert re.match(r"37 +stopped +4 .* end of step 5 \(train.py:7\)$", lines[1]), lines
+    assert re.match(r"5 +works +4 .* end of step 5 \(train.py:7\)$", lines[2]), lines
+    assert re.match(r"0-4, 6-36, 38-63 +62 wait +5 ", lines[3]), lines
+    assert "".join(" ".join(line[-60:] for line in lines[3:]).split()).endswith("".join(IN_EXCHANGE.split())), lines
+    assert "…" not in "".join(lines)
+    assert total_of(view) == "64 ranks: 1 works, 62 wait, 1 stopped"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.34, "0.3 s"), (62, "62 s"), (720, "12 min"), (11_160, "3.1 h")])

@@ -1,6 +1,8 @@
 """The copy of the working directory, where no private view can be had, and the folder of the runs."""
 
+import fcntl
 import os
+import time
 from pathlib import Path
 
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.machine.private_view import remove_tree
 from lockstep.trials.folder_copy import Extent, copy_folder, extents_of, select, size_text
-from lockstep.trials.runs_folder import RunsFolder, kept_in, kept_sentence, left_behind
+from lockstep.trials.runs_folder import KEPT, NUM_KEPT, YOUNG_S, RunsFolder, kept_in, kept_sentence, left_behind
 
 EXTENTS = st.dictionaries(st.text(min_size=1), st.builds(Extent, st.integers(0, 100), st.integers(1, 10)))
 
@@ -74,3 +76,35 @@ def test_what_a_killed_command_left_is_removed_and_what_was_kept_is_counted(tmp_
     present.remove()
     present.close()
     assert not present.path.exists()
+
+
+def test_of_the_folders_that_were_kept_the_newest_stay_and_those_that_are_young_or_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def kept(name, age_s):
+        folder = tmp_path / name
+        (folder / "01-plain").mkdir(parents=True)
+        (folder / KEPT).touch()
+        (folder / ".running").touch()
+        os.utime(folder / KEPT, (time.time() - age_s, time.time() - age_s))
+        return folder
+
+    old = [kept(f"lockstep-verify-old{number}", 10 * YOUNG_S + number) for number in range(NUM_KEPT + 2)]
+    strangers = [kept("lockstep-other-x", 99 * YOUNG_S), tmp_path / "lockstep-verify-without-a-mark"]
+    strangers[1].mkdir()
+    used, place = kept("lockstep-bench-used", 20 * YOUNG_S), kept("lockstep-bench-place", 20 * YOUNG_S)
+    lock = os.open(used / ".running", os.O_WRONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    monkeypatch.chdir(place / "01-plain")
+    present = RunsFolder("verify")
+    assert all(path.exists() for path in old), "a command that keeps nothing removes nothing that was kept"
+    present.keep()
+    assert [path for path in old if path.exists()] == old[: NUM_KEPT - 1]
+    assert all(path.exists() for path in (present.path, used, place, *strangers))
+    os.close(lock)
+    monkeypatch.chdir(tmp_path)
+    young = [kept(f"lockstep-bench-young{number}", number) for number in range(NUM_KEPT + 2)]
+    present.keep()
+    assert not any(path.exists() for path in (*old, used, place))
+    assert all(path.exists() for path in (present.path, *young, *strangers))
+    present.close()

@@ -131,6 +131,11 @@ def unsaved_line() -> Line:
     return Line("warning", "--save-every saved nothing: the script did not call lockstep.init().")
 
 
+def unchecked_line() -> Line:
+    """Warn that nothing was compared, because only ranks of `lockstep.init` compare what they hold."""
+    return Line("warning", "--check-every compared nothing: the script did not call lockstep.init().")
+
+
 def still_alone_line(ranks: int, seconds: float) -> Line:
     """Warn that the ranks have not met so far."""
     return Line(

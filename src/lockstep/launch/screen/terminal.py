@@ -24,7 +24,8 @@ DIM, BOLD, RED, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[0m"
 ERASE = b"\r\x1b[K"
 END_OF_STRING, END_OF_STYLES = b"\x1b\\", b"\x1b[0m"
 """What a script may have left open: an escape sequence that swallows text, colours."""
-LEAST_COLUMNS = 40
+LEAST_COLUMNS, MOST_COLUMNS = 40, 100
+"""How wide a line of the launcher is, however narrow or wide the terminal."""
 
 
 class Terminal:
@@ -59,10 +60,10 @@ class Terminal:
         return self._write(stream, data)
 
     def say(self, text: str, label: str = "", style: str = "") -> None:
-        """Write a line of the launcher to standard error; on a narrow terminal as several, aligned after the label."""
+        """Write a line of the launcher to standard error; on a terminal as several, if it is long, aligned after the label."""
         rows = [visible(text)]
         if label and self._is_terminal[ERR]:
-            rows = folded(rows[0], max(self.width - len(label), LEAST_COLUMNS))
+            rows = folded(rows[0], max(min(self.width, MOST_COLUMNS) - len(label), LEAST_COLUMNS))
         under = "\n" + " " * len(label)
         self._begin_line()
         self._write(ERR, f"{self.style(label, style) if label else ''}{under.join(rows)}\n".encode())

@@ -28,6 +28,11 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.verdict import RankEnd
 
+START_S = 30.0
+START_TIMES = 3
+"""How long a replacement may start and catch up before it counts as stalled: so many times what the slowest rank took at
+the beginning of the world until it could be replaced, and at least so many seconds."""
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700, with the launcher's process in its name
 
 
@@ -69,6 +74,11 @@ class Replacements:
     _started: set[int] = field(default_factory=set)
     """Those of them that have a process."""
     _number: int = 0
+    _began_s: float = field(default_factory=time.monotonic)
+    _start_s: float = 0.0
+    """What the slowest rank took from there until it could be replaced."""
+    _ordered_s: float = 0.0
+    """When the last replacements were ordered."""
     _finished: set[int] = field(default_factory=set)
     """Ranks whose script is over, exit handlers and all."""
     _folders: list[Path] = field(default_factory=list)
@@ -120,6 +130,7 @@ class Replacements:
         if self._started:
             return
         self._number += 1
+        self._ordered_s = time.monotonic()
         folder = SHARED_MEMORY / RESCUE.format(os.getpid(), f"{id(self):x}-{self._number}")
         self._folders.append(folder)
         lost = tuple(sorted(self._waited_for))
@@ -134,10 +145,17 @@ class Replacements:
         match news.event:
             case Event.OUTLIVES:
                 self._outliving.add(news.rank)
+                if not self._number:
+                    self._start_s = time.monotonic() - self._began_s
             case Event.LIVE:
                 self._live(news.rank)
             case Event.FINISHED:
                 self._end(news.rank, at_exit=bool(news.code))
+
+    def starting(self, now: float) -> frozenset[int]:
+        """Replacements that have not caught up, but still have time to."""
+        given_s = max(START_S, START_TIMES * self._start_s)
+        return frozenset(self._started) if now < self._ordered_s + given_s else frozenset()
 
     def _live(self, rank: int) -> None:
         """A replacement has caught up."""

@@ -9,7 +9,7 @@ stalled:        do what --on-stall says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.scene import RankScene
@@ -48,15 +48,16 @@ class Stalls:
     _helped: set[str] = field(default_factory=set)
     """Findings for which it was said what to do."""
 
-    def look(self, pids: Mapping[int, int]) -> None:
+    def look(self, pids: Mapping[int, int], starting: Collection[int]) -> None:
         """Look at the ranks; say and do what there is to say and do.
 
         Args:
             pids: the processes of the ranks that have not ended.
+            starting: replacements that have time to start.
         """
         if self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
-        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s)
+        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s, starting)
         if not judgements:
             self._say_went_on()
         for judgement in judgements:

@@ -153,7 +153,7 @@ class Supervisor:
                 self.observer.look(now)
                 self._surroundings.look(self._ranks.running_pids)
                 if self._may_replace():
-                    self._stalls.look(self._ranks.running_pids)
+                    self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
             give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lockstep.errors import WorldError
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.handover.snapshots import newest_kept
@@ -25,7 +26,7 @@ from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, 
 from lockstep.launch.request import LaunchRequest, OnFailure
 from lockstep.launch.screen.failure_block import last_work
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import Whence, restart_line, stop_line
+from lockstep.launch.screen.report import StatesLeft, Whence, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.run_store import RunStore
@@ -97,11 +98,14 @@ class Worlds:
             )
             try:
                 ending = supervisor.run()
+            except WorldError as error:
+                if (newest := _newest(request, observer)[1]) is not None:
+                    raise WorldError(f"{error} {StatesLeft(None, newest, 0.0).sentence.capitalize()}.") from None
+                raise
             finally:
                 remove_copies(folder)
         observer.last_words()
-        place = request.saving.folder if request.saving is not None else observer.decided().get("states")
-        newest = newest_step(Path(place)) if place else None
+        place, newest = _newest(request, observer)
         verdict, whence = judge(ending.ends, ending.interrupted_by), _whence(request, newest, observer.no_snapshots())
         return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
@@ -119,6 +123,12 @@ class Worlds:
         if culprit is not None and culprit.rank in world.ending.losses:
             scene = replace(scene, loss=world.ending.losses[culprit.rank])
         return decide(scene, self.request.recovery, history)
+
+
+def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None]:
+    """Where the run saves by itself, empty when it does not; and the step of the newest state there."""
+    place = str(request.saving.folder if request.saving is not None else observer.decided().get("states") or "")
+    return place, newest_step(Path(place)) if place else None
 
 
 def _whence(request: LaunchRequest, saved: int | None, why: str) -> Whence:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from lockstep.caller import where
 from lockstep.errors import PeerLost, RanksDiffer
-from lockstep.handover.checks import chosen_steps
+from lockstep.handover.checks import chosen_steps, parse_checks
 from lockstep.run.loop.majority import first_damage
 from lockstep.run.loop.note_keys import CHECKED
 from lockstep.run.run_state import RunState
@@ -44,6 +44,16 @@ def begin_checks(run: RunState) -> None:
     updated = [one for one in tensors if one.requires_grad] * (2 if _compared_optimizers(run) else 0)
     num_bytes = sum(one.numel() * one.element_size() for one in (*tensors, *updated))
     checks.every = checks.asked or chosen_steps(num_bytes, len(updated))
+
+
+def nothing_to_check(run: RunState) -> str:
+    """Why --check-every has no effect, in a sentence; empty when it has, or was not given."""
+    settings, mesh = run.setup.environment.settings, run.setup.mesh
+    asked = settings.check_every if settings is not None else ""
+    if not asked or not parse_checks(asked) or _replicas(run) > 1:
+        return ""
+    whole = "there is one rank" if mesh.stages == 1 else "each rank holds another part of the model"
+    return f"--check-every {asked} has nothing to compare: {whole}."
 
 
 def note(run: RunState, *, is_first: bool) -> dict[int, list[Any]]:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -23,6 +22,7 @@ from lockstep.checkpoint.remote_state import RemoteState, named, trouble_in
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.run_folder import COPY
 from lockstep.handover.url import check_url, is_url, parted, shown
+from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.run.run_state import RunState
 from lockstep.run.saving import resume, state, weights
 from lockstep.transport.together import Together
@@ -97,11 +97,11 @@ def _room(run: RunState) -> Iterator[Path]:
     """A private folder of this rank: where the run has its own, which is meant for large files, else a temporary one."""
     place = run.setup.folder.path if run.setup.folder is not None else None
     try:
-        room = TemporaryDirectory(prefix=COPY, dir=place, ignore_cleanup_errors=True)
+        room = TemporaryFolder(COPY, place)
     except OSError as error:
         raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
     with room as path:
-        yield Path(path).absolute()
+        yield path
 
 
 def _fetch(url: str, place: Path) -> None:

@@ -1,0 +1,102 @@
+"""What `verify` and `bench` say on standard error while runs are under way, so that no long one passes in silence.
+
+On a terminal one line with the seconds, from the third second on; elsewhere a plain line every half minute.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import click
+
+from lockstep.launch.screen.columns import cut
+from lockstep.visible import visible
+
+FIRST_S, EVERY_S = 2.0, 1.0
+"""On a terminal: after how many seconds they are shown, and how often from there on."""
+PLAIN_S = 30.0
+"""Elsewhere: between two lines."""
+LEAST_COLUMNS = 20
+
+
+class UnderWay:
+    """Says what runs now. Only lines that `say` is given are said when `is_quiet`."""
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_quiet = is_quiet
+        self._updates = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._text, self._began = "", 0.0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, text: str) -> None:
+        """Something begins; it is under way until the next `begin` or `end`."""
+        with self._changed:
+            self._text, self._began = visible(text), time.monotonic()
+            self._show("")
+            if self._thread is None and not self._is_quiet:
+                self._thread = threading.Thread(target=self._tick, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def end(self, line: str = "") -> None:
+        """It has ended: `line` says how, if it is to be said."""
+        with self._changed:
+            self._text = ""
+            self._write("" if self._is_quiet else visible(line))
+            self._changed.notify()
+
+    def say(self, line: str) -> None:
+        """Say a line now; what is under way goes on."""
+        with self._changed:
+            self._write(visible(line))
+            self._show("")
+
+    def note(self, sentence: str) -> None:
+        """Say what a person should know."""
+        self.say(f"note: {sentence}")
+
+    @property
+    def present(self) -> str:
+        """What is under way; empty when nothing is."""
+        return self._text
+
+    def _tick(self) -> None:
+        with self._changed:
+            while True:
+                text, lasts_s = self._text, time.monotonic() - self._began
+                self._changed.wait(wait_s(lasts_s, updates=self._updates) if text else None)
+                if not text or text != self._text or (lasts_s := time.monotonic() - self._began) < FIRST_S:
+                    continue
+                self._show(f"{lasts_s:.0f} s" if self._updates else f"{lasts_s:.0f} s so far")
+
+    def _show(self, seconds: str) -> None:
+        """Show what is under way; where lines stay, only together with its seconds."""
+        if self._text and self._updates and not self._is_quiet:
+            most = max(_columns() - len(seconds) - 4, LEAST_COLUMNS)
+            click.echo(f"\r\x1b[K{cut(self._text, most)} … {seconds}", err=True, nl=False)
+        elif self._text and seconds:
+            click.echo(f"{self._text} … {seconds}", err=True)
+
+    def _write(self, line: str) -> None:
+        if self._updates:
+            click.echo("\r\x1b[K", err=True, nl=False)
+        if line:
+            click.echo(line, err=True)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def wait_s(lasts_s: float, *, updates: bool) -> float:
+    """How long to wait until the seconds are shown next, of something that lasts that long already."""
+    if updates:
+        return FIRST_S - lasts_s if lasts_s < FIRST_S else EVERY_S - lasts_s % EVERY_S
+    return PLAIN_S - lasts_s % PLAIN_S

@@ -119,6 +119,14 @@ class Server:
         self._process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def can_start(self, variables: Mapping[str, str]) -> bool:
         """Whether a launcher with these variables would be the same as one that imports everything itself."""
         names = self._environment.keys() | variables.keys()

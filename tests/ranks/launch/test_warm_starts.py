@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import MARK, start, write_script
+from tests.support import launching
+from tests.support.launching import MARK, kill, run_script, start, until, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -84,3 +85,11 @@ def test_a_script_cannot_tell_whether_its_launcher_was_forked(tmp_path: Path, th
     assert cold["kept"] == "buffered"
     for name, value in cold.items():
         assert warm[name] == value, name
+
+
+@pytest.mark.thorough
+def test_where_the_time_limit_of_a_test_has_ended_the_server_the_next_test_gets_another_one(tmp_path: Path) -> None:
+    server = launching.server()
+    kill(server.pid)
+    until(lambda: server.has_ended, "the end of the server")
+    assert run_script(tmp_path, "print('here')", "-n", "1").code == 0

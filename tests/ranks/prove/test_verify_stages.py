@@ -48,7 +48,7 @@ def findings_of(nursery, tmp_path, form, mistake=""):
             trials.remove()
 
 
-@pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
+@pytest.mark.parametrize("strategy", ["model_parallel", pytest.param("pipeline", marks=pytest.mark.thorough)])
 def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
     findings = findings_of(nursery, tmp_path, Form(strategy))
     assert findings.failed is None, findings.failed

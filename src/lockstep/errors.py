@@ -23,6 +23,9 @@ from lockstep.visible import hung, visible_lines
 class LockstepError(Exception):
     """Root of everything that lockstep raises on purpose."""
 
+    finding: str = ""
+    """The name of the finding that explains it, if there is one (docs/findings/)."""
+
     def __str__(self) -> str:
         return visible_lines(super().__str__())
 

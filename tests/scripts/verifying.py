@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.prove.findings import Findings
+from lockstep.prove.result import Result
 from lockstep.prove.saved_bits import read_saved
 from lockstep.prove.verify import Proof, verify
 from lockstep.trials.trials import PRELOADED, Program, Trials
@@ -83,7 +83,7 @@ class Verifier:
         save: Path | None = None,
         against: Path | None = None,
         **slots: object,
-    ) -> Findings:
+    ) -> Result:
         script = self.folder / "train.py"
         script.write_text(SCRIPT.format(**HONEST | slots))
         return self.of(script, ranks, steps, save=save, against=against)
@@ -97,7 +97,7 @@ class Verifier:
         save: Path | None = None,
         against: Path | None = None,
         accepted: tuple[str, ...] = (),
-    ) -> Findings:
+    ) -> Result:
         program = Program(script, None, (), threads=1, device="cpu")
         file = (against, read_saved(against)) if against is not None else None
         with Trials(program, lambda *_: None, self.nursery) as trials:
@@ -112,10 +112,10 @@ def verified(tmp_path: Path, nursery: NurseryHandle) -> Verifier:
     return Verifier(tmp_path, nursery)
 
 
-def named(findings: Findings) -> tuple[str, int, str]:
+def named(result: Result) -> tuple[str, int, str]:
     """Item, step and usual cause of the first difference."""
-    assert findings.failed is None, findings.failed
-    assert findings.exit_code == 1
-    assert findings.difference is not None
-    place = findings.difference.difference.place
-    return place.item, place.step, findings.difference.cause
+    assert result.failed is None, result.failed
+    assert result.exit_code == 1
+    assert result.difference is not None
+    place = result.difference.difference.place
+    return place.item, place.step, result.difference.cause

@@ -7,8 +7,15 @@ import os
 import sys
 
 import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from lockstep.cli.screen import screen
+from lockstep.findings.catalogue import FINDINGS
+from lockstep.findings.finding import Finding
+from lockstep.handover.case import names_of
 from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.diagnosis import Diagnosis
 from lockstep.runs.diagnosis import diagnose as look
@@ -46,10 +53,22 @@ def _show(run: Run, told: Diagnosis) -> None:
         ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
-        *(("waited", text) for text in told.stalls),
+        *(("found", f"{case.finding}: {case.said}") for case in told.cases if case.said not in told.block),
     ]:
         console.print(f"{label:<10}{visible_lines(text)}", soft_wrap=True, markup=False)
     if told.block:
         console.print(f"\n{visible_lines(told.block)}", soft_wrap=True, markup=False)
     console.print()
     show_table(table_of(told.view), console)
+    for finding in (FINDINGS[name] for name in names_of(told.cases) if name in FINDINGS):
+        _explain(finding, console)
+
+
+def _explain(finding: Finding, console: Console) -> None:
+    """What is known about a finding."""
+    console.print(f"\n{finding.name}: {finding.title}", style="bold", markup=False, highlight=False)
+    console.print(Padding(Text(finding.why.replace("`", "")), (0, 0, 0, 2)))
+    for number, step in enumerate(finding.what_to_do, 1):
+        line = Table.grid(padding=(0, 1))
+        line.add_row(f"  {number}.", Text(step.replace("`", "")))
+        console.print(line)

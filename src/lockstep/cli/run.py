@@ -172,23 +172,23 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
-    request, ignored, crowded = request_from(options)
+    request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
     for sentence in strays(request.args, MISPLACED, source):
         Saying(terminal).line(Line("note", sentence))
     if ignored and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
-    if crowded and request.verbosity is not Verbosity.QUIET:
-        Saying(terminal).line(Line("note", crowded))
+    if request.crowded and request.verbosity is not Verbosity.QUIET:
+        Saying(terminal).line(Line("note", request.crowded))
     sys.exit(launch(request, terminal).exit_code)
 
 
-def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str]:
+def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     """Check everything that can be checked before anything starts; last, take a run folder.
 
     Returns:
-        The request, the names of given options that change nothing, and what to say about too many threads.
+        The request, and the names of given options that change nothing.
 
     Raises:
         UsageError: with the fix.
@@ -230,6 +230,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             fresh=own["fresh"],
             verbosity=_verbosity(own["quiet"], own["verbose"]),
             why=decided.why,
+            crowded=decided.crowded,
             local_rank_option=local_rank_option(source, own["args"], own["use_env"]),
             recovery=recovery,
             check_every=own["check_every"] or "",
@@ -238,7 +239,6 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str], str
             started_ns=command_started_ns(),
         ),
         ignored,
-        decided.crowded,
     )
 
 

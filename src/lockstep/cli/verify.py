@@ -22,9 +22,9 @@ from lockstep.errors import UsageError
 from lockstep.layout.mesh import launched, on_ranks
 from lockstep.prove.continued import Continued
 from lockstep.prove.continued_report import show_continued
-from lockstep.prove.findings import ACCEPTABLE, SCRIPT, Findings
 from lockstep.prove.interruption import Interruption, interrupt
 from lockstep.prove.report import show
+from lockstep.prove.result import ACCEPTABLE, SCRIPT, Result
 from lockstep.prove.saved_bits import SavedBits, read_saved
 from lockstep.prove.verify import Proof
 from lockstep.prove.verify import verify as prove
@@ -84,7 +84,7 @@ in the use of lockstep, or for a file that cannot be trusted; 130 for Ctrl-C."""
 @click.option("--threads", type=int, default=None, help="Threads per rank. [default: cores / the most ranks]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="Where the ranks compute.")
 @accept_in_place
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -93,25 +93,25 @@ def verify(**options: Any) -> None:
     proof = proof_from(options) if options["interrupt"] is None else interruption_from(options)
     progress = Progress()
     with Trials(proof.program, progress.watch, files=Files(options["in_place"], note)) as trials:
-        findings: Findings | Continued | None = None
+        result: Result | Continued | None = None
         try:
-            findings = interrupt(proof, trials) if isinstance(proof, Interruption) else prove(proof, trials)
+            result = interrupt(proof, trials) if isinstance(proof, Interruption) else prove(proof, trials)
         except (KeyboardInterrupt, SystemExit) as ending:
             code = ending.code if isinstance(ending, SystemExit) else 128 + signal.SIGINT
             progress.say_stopped(int(code or 1))
             sys.exit(code)
         finally:
-            if findings is None or findings.exit_code == 0:
+            if result is None or result.exit_code == 0:
                 trials.remove()
-        if findings.exit_code:
-            findings.kept, findings.folder = trials.keep(), str(trials.base)
+        if result.exit_code:
+            result.kept, result.folder = trials.keep(), str(trials.base)
     if options["as_json"]:
-        click.echo(json.dumps(findings.as_json(), allow_nan=False))
-    elif isinstance(findings, Continued):
-        show_continued(findings, screen())
+        click.echo(json.dumps(result.as_json(), allow_nan=False))
+    elif isinstance(result, Continued):
+        show_continued(result, screen())
     else:
-        show(findings, screen())
-    sys.exit(findings.exit_code)
+        show(result, screen())
+    sys.exit(result.exit_code)
 
 
 def proof_from(options: dict[str, Any]) -> Proof:

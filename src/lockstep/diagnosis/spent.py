@@ -88,6 +88,8 @@ class Summary:
     speed: str
     slowest: str
     advice: str
+    is_starved: bool = False
+    """Whether the advice is about samples that come too late."""
 
 
 def summary(spent: Sequence[Spent], seconds: float) -> Summary:
@@ -108,6 +110,7 @@ def summary(spent: Sequence[Spent], seconds: float) -> Summary:
         f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
         slow.text if slow is not None else "",
         _advice(parts, step_s, len(spent)),
+        parts["data"] / step_s >= MUCH,
     )
 
 

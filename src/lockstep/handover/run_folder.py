@@ -103,9 +103,9 @@ class RunFolder:
         return self.path / "restarts.jsonl"
 
     @property
-    def stalls(self) -> Path:
-        """Each rank that others waited for too long (JSON lines): stalled or slow, the sentence, when it was said."""
-        return self.path / "stalls.jsonl"
+    def findings(self) -> Path:
+        """The findings of the run (JSON lines): the name, the ranks, the sentence, and when it was said."""
+        return self.path / "findings.jsonl"
 
     @property
     def outcome(self) -> Path:
@@ -162,3 +162,21 @@ def write_private(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def add_line(path: Path, told: Mapping[str, Any]) -> None:
+    """Add a line to one of the run's files; a disk that is full loses the record, not the run."""
+    with suppress(OSError), open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f"{json.dumps(told)}\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one in each line; half a line at the end is left out."""
+    found = []
+    with suppress(OSError):
+        for line in read_regular(path).decode(errors="replace").splitlines():
+            with suppress(ValueError, RecursionError):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    found.append(told)
+    return found

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lockstep.errors import SAMPLE_NOTE, PeerLost, RanksDiffer, UsageError
+from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import write_private
 from lockstep.regular_file import read_regular
 from lockstep.visible import visible_lines
@@ -69,6 +69,8 @@ class Failure:
     """The fix of a UsageError, whose problem is `error`; for `DAMAGE` until when all was well; empty for others."""
     sample_place: str = ""
     """Where the sample came: `epoch 2, step 13`."""
+    finding: str = ""
+    """The finding that it is, if the exception says so."""
 
     @property
     def mistake(self) -> tuple[str, str]:
@@ -112,7 +114,15 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         sample=sample.group(1) if sample else None,
         sample_place=(sample.group(2) or "") if sample else "",
         time_ns=time.monotonic_ns(),
+        finding=error.finding if isinstance(error, LockstepError) else "",
     )
+
+
+def user_line(error: BaseException, script: Path) -> str:
+    """The innermost line of the user's script in the traceback, `train.py:31`; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    user = [frame for frame in frames if Path(frame.filename).parent == script.parent]
+    return f"{Path(user[-1].filename).name}:{user[-1].lineno}" if user else ""
 
 
 def kind_of(error: BaseException) -> FailureKind:

@@ -25,7 +25,7 @@ class Event(StrEnum):
     STORE = "store"
     """The script wants a store at the run's port."""
     LEAVING = "leaving"
-    """A `sys.exit` whose process has not ended yet."""
+    """The script has ended, by `sys.exit` or at its end, and the process has not."""
     FAILED = "failed"
     OUTLIVES = "outlives"
     """From here on the rank can be replaced, and can wait for others to be."""
@@ -43,6 +43,8 @@ class News:
     event: Event
     code: int = 0
     """The exit code, for LEAVING."""
+    place: str = ""
+    """The line of `sys.exit`, for LEAVING: `train.py:31`; empty at the end of the script."""
     time_ns: int = 0
     failure: Failure | None = field(default=None)
     """The failure, shortened, for FAILED when its record could not be written."""

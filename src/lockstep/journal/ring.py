@@ -141,6 +141,8 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self._ring = map_ring(path, mmap.ACCESS_READ)
         self._capacity: int = HEADER.unpack_from(self._ring)[1]
+        self._texts: dict[int, str] = {}
+        """Those that were read. A text is written before its number is used, and never changes."""
 
     @property
     def pid(self) -> int:
@@ -171,7 +173,9 @@ class JournalReader:
         return note
 
     def waiting(self) -> Waiting | None:
-        """What the rank waits for; None when it does not."""
+        """What the rank waits for; None when it does not, which is told by one number."""
+        if not waiting_format.SINCE.unpack_from(self._ring, WAITING_OFFSET + _U64.size)[0]:
+            return None
         waiting = waiting_format.unpack(_consistent(self._ring, WAITING_OFFSET, waiting_format.FORMAT.size))
         return waiting if waiting.since_ns else None
 
@@ -184,9 +188,14 @@ class JournalReader:
         first, time_ns, step, epoch, phase, operation, file, line, again = FORMAT.unpack_from(self._ring, offset)
         if first != sequence or again != sequence or phase not in _PHASES:
             return None
-        return Record(
-            sequence, time_ns, step, epoch, Phase(phase), _text(self._ring, operation), _text(self._ring, file), line
-        )
+        texts = self._text_of(operation), self._text_of(file)
+        return Record(sequence, time_ns, step, epoch, Phase(phase), *texts, line)
+
+    def _text_of(self, number: int) -> str:
+        text = self._texts.get(number)
+        if text is None:
+            text = self._texts[number] = _text(self._ring, number)
+        return text
 
 
 def _text(ring: mmap.mmap, number: int) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 TEXT_BYTES, WORDS, BITS = 368, 16, 64
 FORMAT = struct.Struct(f"<Q{WORDS}Q{TEXT_BYTES}s")
 """Since when, 0 for not at all; a bit for each rank that is waited for; a text. native/src/wait_note.hpp has the same."""
+SINCE = struct.Struct("<Q")
+"""The beginning of it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,6 @@ def unpack(data: bytes) -> Waiting:
     """The inverse of `pack`."""
     since_ns, *words, text = FORMAT.unpack(data)
     behind = frozenset(
-        BITS * number + bit for number, word in enumerate(words) for bit in range(BITS) if word >> bit & 1
+        BITS * number + bit for number, word in enumerate(words) if word for bit in range(BITS) if word >> bit & 1
     )
     return Waiting(since_ns, behind, text.split(b"\0", 1)[0].decode(errors="replace"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
@@ -111,12 +111,6 @@ def remove_copies(folder: RunFolder) -> None:
     """Remove the copies of states at URLs that ranks left who were killed while they made them; no rank may live."""
     for path in folder.copies():
         shutil.rmtree(path, ignore_errors=True)
-
-
-def add_line(path: Path, told: Mapping[str, Any]) -> None:
-    """Add a line to one of the run's files; a disk that is full loses the record, not the run."""
-    with suppress(OSError), open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{json.dumps(told)}\n")
 
 
 def plan(request: LaunchRequest) -> dict[str, Any]:

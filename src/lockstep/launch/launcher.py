@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from contextlib import suppress
 
 from lockstep.errors import UsageError
+from lockstep.findings.crowded_cores import FINDING as CROWDED_CORES
+from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
+from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.launch.folder import make_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import (
     StatesLeft,
     alone_line,
     done_lines,
+    is_long,
     ranks_line,
     stopped_line,
     summary_lines,
@@ -31,8 +35,8 @@ from lockstep.launch.screen.report import (
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.surroundings import Known
 from lockstep.launch.supervise.worlds import World, Worlds
-from lockstep.machine.memory_pressure import MemoryPressure, explain_kill, read_memory_pressure
 
 
 def launch(
@@ -75,8 +79,10 @@ def _launch(
     request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
     began_ns, signals = start
-    pressure = read_memory_pressure()
-    losses = Losses(saying)
+    cases = Cases(RunFolder(request.run_folder).findings)
+    losses = Losses(saying, cases)
+    if request.crowded:
+        cases.add(CROWDED_CORES, request.crowded)
     world = Worlds(request, nursery, losses, began_ns, signals).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
@@ -84,14 +90,21 @@ def _launch(
         exit_code=verdict.exit_code or (1 if lost else 0),
         run_folder=request.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
-        block=failure_block(verdict, _evidence(world, RunFolder(request.run_folder), pressure)) or lost_block(lost),
+        block=failure_block(verdict, _evidence(world, RunFolder(request.run_folder))) or lost_block(lost),
         joined=ending.joined or len(ending.ends) == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
         interrupted_by=ending.interrupted_by,
     )
     _note_outcome(outcome, world)
+    _note_finding(cases, world)
     _say_ending(request, saying, outcome, world)
+    if (
+        request.call is None
+        and request.verbosity is not Verbosity.QUIET
+        and (line := cases.last_line(request.run_folder))
+    ):
+        saying.line(line)
     return outcome
 
 
@@ -109,16 +122,29 @@ def _note_outcome(outcome: Outcome, world: World) -> None:
         write_private(RunFolder(outcome.run_folder).outcome, json.dumps(told, indent=1) + "\n")
 
 
-def _evidence(world: World, folder: RunFolder, before: MemoryPressure) -> Evidence:
+def _note_finding(cases: Cases, world: World) -> None:
+    """Keep what only the verdict over all ranks can tell."""
+    verdict = world.verdict
+    if verdict.left_early:
+        cases.add(
+            EARLY_LEAVER, f"{verdict.leavers_text}, while others went on", [end.rank for end in verdict.left_early]
+        )
+    told = world.observer.summary(1.0)
+    if told.is_starved and is_long(world.observer.result()):
+        cases.add(STARVED_LOADER, told.advice)
+
+
+def _evidence(world: World, folder: RunFolder) -> Evidence:
     culprit = world.verdict.culprit
     rank = culprit.rank if culprit is not None else 0
     log = folder.log(rank)
-    killed = culprit is not None and culprit.signal == signal.SIGKILL
+    known = world.ending.known.get(rank, Known()) if culprit is not None else Known()
     return Evidence(
         tail=world.observer.tail(rank),
         log=log,
         stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
-        kill_reason=explain_kill(before, read_memory_pressure()) if killed else "",
+        kill_reason=known.why_killed,
+        finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
     )
 
 

@@ -119,6 +119,8 @@ class LaunchRequest:
     verbosity: Verbosity = Verbosity.NORMAL
     why: str = ""
     """Where the numbers of ranks and threads come from, for the first line."""
+    crowded: str = ""
+    """What to say where far more threads than cores would compute at once; else empty."""
     local_rank_option: str = ""
     """`--local_rank` or `--local-rank`, given to each rank with its number in front of `args`; empty: not given."""
     call: FunctionCall | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from lockstep.diagnosis.words import ranks_text
 from lockstep.journal.failure import Failure, FailureKind
 
 KILL_COMES_FIRST_NS = 100_000_000
@@ -25,7 +26,9 @@ class RankEnd:
     """Whether it ended because the launcher sent it a signal (see `was_stopped`)."""
     failure: Failure | None
     left: bool = False
-    """Whether its script said `sys.exit`."""
+    """Whether its script said `sys.exit` with another code than 0."""
+    left_at: str = ""
+    """The line of any `sys.exit`: `train.py:31`."""
 
 
 def was_stopped(by: int, sent: Collection[int]) -> bool:
@@ -48,8 +51,17 @@ class Verdict:
     """Other ranks with the same failure."""
     stopped: tuple[int, ...] = ()
     """Other ranks that ended because of it."""
-    left_early: tuple[int, ...] = ()
+    left_early: tuple[RankEnd, ...] = ()
     """Ranks that had ended well before, when the culprit only reports that a peer is gone."""
+
+    @property
+    def leavers_text(self) -> str:
+        """`rank 1 ended with exit code 0 (sys.exit at train.py:31)`; empty if none left early."""
+        if not self.left_early:
+            return ""
+        places = sorted({end.left_at for end in self.left_early if end.left_at})
+        where = f" (sys.exit at {', '.join(places)})" if places else ""
+        return f"{ranks_text(end.rank for end in self.left_early)} ended with exit code 0{where}"
 
 
 def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
@@ -76,7 +88,7 @@ def judge(ends: Sequence[RankEnd], interrupted_by: int) -> Verdict:
         culprit=culprit,
         same=same,
         stopped=tuple(end.rank for end in ends if end is not culprit and end.rank not in same and end.code),
-        left_early=tuple(end.rank for end in ends if _is_peer(culprit) and not end.code),
+        left_early=tuple(end for end in ends if _is_peer(culprit) and not end.code),
     )
 
 

@@ -7,7 +7,7 @@ crawl. Both versions of control groups are read, for this process's group and al
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,17 @@ def bounded_cores(affinity: int, quotas_of_groups: Iterable[float]) -> Cores:
 def threads_per_rank(cores: int, ranks: int) -> int:
     """An equal share of the cores, at least 1."""
     return max(cores // ranks, 1)
+
+
+def one_core_of(allowed: Sequence[set[int]], cores: int) -> int | None:
+    """The only core that all of several processes may use, if the machine has more.
+
+    Args:
+        allowed: the cores that each process may use.
+        cores: how many the machine has.
+    """
+    together = set().union(*allowed)
+    return together.pop() if len(allowed) > 1 and len(together) == 1 < cores else None
 
 
 def quotas(groups: str, root: Path) -> list[float]:

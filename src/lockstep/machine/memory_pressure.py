@@ -1,17 +1,30 @@
-"""Whether the kernel killed a process for lack of memory: counters before and after, to explain a SIGKILL."""
+"""Whether the kernel killed a process for lack of memory, and whose memory was short: counters before and after."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from lockstep.machine.cores import CGROUP_LIST, CGROUP_ROOT
 
 VMSTAT = Path("/proc/vmstat")
 MEMINFO = Path("/proc/meminfo")
-_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_REACHED = re.compile(r"^oom (\d+)$", re.MULTILINE)
+
+
+LACK = "for lack of memory"
+"""What each sentence about that says."""
+
+
+class Shortage(Enum):
+    """Whose memory was short when the kernel killed a process."""
+
+    GROUP = auto()
+    """The control group's: its limit was reached."""
+    HOST = auto()
 
 
 @dataclass(frozen=True)
@@ -20,34 +33,80 @@ class MemoryPressure:
 
     kills: int
     """Processes killed for lack of memory, on the host and in this control group."""
+    reached: int
+    """How often this control group, or one around it, reached its limit."""
+    limit_bytes: int
+    """The smallest limit of this control group and those around it; 0 where there is none."""
     available_bytes: int
+    """Of the host."""
+    total_bytes: int
+    """Of the host."""
 
 
-def read_memory_pressure() -> MemoryPressure:
-    """Read the current counters; zeros where the kernel has none."""
-    counters = [VMSTAT, *_group_files(_read(CGROUP_LIST), CGROUP_ROOT)]
-    kills = sum(int(match.group(1)) for file in counters if (match := _COUNTER.search(_read(file))))
-    available = _AVAILABLE.search(_read(MEMINFO))
-    return MemoryPressure(kills, int(available.group(1)) * 1024 if available else 0)
+def read_memory_pressure(groups: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -> MemoryPressure:
+    """Read the current counters; zeros where the kernel has none.
+
+    Args:
+        groups: the list of this process's control groups.
+        root: where they are mounted.
+    """
+    folders = _folders(_read(groups), root)
+    own = [_read(file) for file in (VMSTAT, *(folder / name for folder in folders[:1] for name in _EVENTS))]
+    kills = sum(int(match[1]) for text in own if (match := _KILLS.search(text)))
+    events = [match for folder in folders if (match := _REACHED.search(_read(folder / "memory.events")))]
+    reached = sum(int(match[1]) for match in events) + sum(_number(folder / "memory.failcnt") for folder in folders)
+    host, limits = _read(MEMINFO), [_number(folder / name) for folder in folders for name in _LIMITS]
+    total = _kilobytes(host, "MemTotal")
+    limit = min((limit for limit in limits if 0 < limit < total), default=0)
+    return MemoryPressure(kills, reached, limit, _kilobytes(host, "MemAvailable"), total)
+
+
+_EVENTS = ("memory.events", "memory.oom_control")
+"""Of the second and of the first version of control groups; there is one of them."""
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+
+
+def shortage(before: MemoryPressure, now: MemoryPressure) -> Shortage | None:
+    """Whose memory was short between two moments, if the kernel killed a process for it."""
+    if now.kills <= before.kills:
+        return None
+    return Shortage.GROUP if now.limit_bytes and now.reached > before.reached else Shortage.HOST
 
 
 def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:
-    """Why a rank got SIGKILL, as far as can be told."""
-    free = f"the host has {now.available_bytes / 1e9:.1f} GB free"
-    if now.kills > before.kills:
-        return f"the kernel killed a process for lack of memory ({free}): use a smaller batch, fewer ranks or workers"
+    """Why a process got SIGKILL between two moments, as far as can be told."""
+    short = shortage(before, now)
+    free = f"{now.available_bytes / 1e9:.1f} of {now.total_bytes / 1e9:.1f} GB free"
+    if short is Shortage.GROUP:
+        limit = f"{now.limit_bytes / 1e9:.1f} GB"
+        return f"the kernel killed it {LACK}: its control group may use {limit} (the host has {free})"
+    if short is Shortage.HOST:
+        return f"the kernel killed a process {LACK}: the host has {free}"
     return f"sent by another process; the kernel reports no shortage of memory ({free})"
 
 
-def _group_files(groups: str, root: Path) -> list[Path]:
-    files = []
+def _folders(groups: str, root: Path) -> list[Path]:
+    """The memory control group of this process, and those around it."""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            files.append(root / path.lstrip("/") / "memory.events")
-        elif "memory" in controllers.split(","):
-            files += [root / "memory" / path.lstrip("/") / "memory.oom_control"]
-    return files
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "memory" if controllers else root
+        own = top / path.lstrip("/")
+        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(top) and folder.exists()]
+        if any((folder / name).exists() for folder in folders for name in _EVENTS):
+            return folders
+    return []
+
+
+def _kilobytes(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _number(file: Path) -> int:
+    text = _read(file).strip()
+    return int(text) if text.isdecimal() else 0
 
 
 def _read(file: Path) -> str:

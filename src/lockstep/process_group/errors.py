@@ -29,5 +29,7 @@ class CollectiveFailed(WorldError, dist.DistBackendError):  # noqa: N818
 def error_for(trouble: int, text: str) -> Exception:
     """The exception for a trouble that the compiled part reports."""
     if trouble == DISAGREEMENT:
-        return CollectiveMisused(text, SAME_CALLS if ": The ranks " in text else SAME_AMOUNTS)
+        error = CollectiveMisused(text, SAME_CALLS if ": The ranks " in text else SAME_AMOUNTS)
+        error.finding = "mismatched-collective"
+        return error
     return CollectivePeerLost(text) if trouble in {LOST, ABORTED} else CollectiveFailed(text)

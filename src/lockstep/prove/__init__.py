@@ -5,6 +5,6 @@ what ranks recorded, read back                       evidence, saved_bits (`--sa
 the first difference                                 comparison, rows
 a closer look: values, cause                         explanation, values, cause
 one step over lanes against the whole batch          plain, least_squares
--> Findings, shown                                   findings, report
+-> Result, shown                                     result, report
 stopped, gone on, compared (`--interrupt`)           interruption, forgotten; continued, continued_report
 """

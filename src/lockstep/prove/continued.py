@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lockstep.prove.findings import Explained, Failed, Run, cell_as_json, difference_as_json, finite
 from lockstep.prove.forgotten import Forgotten
+from lockstep.prove.result import Explained, Failed, Run, cell_as_json, difference_as_json, finite
 from lockstep.prove.rows import END, Row
 
 

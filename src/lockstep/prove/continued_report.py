@@ -1,4 +1,4 @@
-"""How the findings of `verify --interrupt` look: a table, then sentences, as `report` has them for `verify`."""
+"""How the result of `verify --interrupt` looks: a table, then sentences, as `report` has them for `verify`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lockstep.handover.recording import AT_END
 from lockstep.prove.cause import Symptoms, usual_cause
 from lockstep.prove.comparison import Difference, Side
 from lockstep.prove.evidence import Evidence, Kind, is_hash, is_nan, number_of, read_evidence
-from lockstep.prove.findings import Explained
+from lockstep.prove.result import Explained
 from lockstep.prove.values import Deviation, constant_ratio, deviation, read_values
 from lockstep.trials.trials import Trial, Trials
 

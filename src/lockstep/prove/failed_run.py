@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep.prove.evidence import Evidence
-from lockstep.prove.findings import Failed
+from lockstep.prove.result import Failed
 from lockstep.trials.trials import Trial
 
 LAST_WORDS = 5

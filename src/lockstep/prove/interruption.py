@@ -22,8 +22,8 @@ from lockstep.prove.continued import Continued
 from lockstep.prove.evidence import Evidence, Kind, Place, read_evidence
 from lockstep.prove.explanation import both_texts
 from lockstep.prove.failed_run import RunError, failed_run, nothing_recorded, why_no_end
-from lockstep.prove.findings import Explained, Failed, Run
 from lockstep.prove.forgotten import cause, forgotten
+from lockstep.prove.result import Explained, Failed, Run
 from lockstep.prove.rows import rows_of
 from lockstep.trials.trials import Program, Trial, Trials
 

@@ -32,7 +32,7 @@ EXPLAINED = 1e-2
 """A combination that leaves less than this fraction of the whole gradient explains it."""
 
 
-class Finding(StrEnum):
+class Agreement(StrEnum):
     """What the row `plain` found."""
 
     AGREES = "agrees"
@@ -74,7 +74,7 @@ class Lanes:
 class Plain:
     """The verdict."""
 
-    finding: Finding
+    agreement: Agreement
     num_lanes: int
     relative: float = 0.0
     """‖whole − mean of lanes‖ / ‖whole‖."""
@@ -89,7 +89,7 @@ class Plain:
     @property
     def agrees(self) -> bool:
         """Whether nothing speaks against the script."""
-        return self.finding in (Finding.AGREES, Finding.ONE_LANE)
+        return self.agreement in (Agreement.AGREES, Agreement.ONE_LANE)
 
 
 def read_lanes(folder: RunFolder, budget: int) -> Lanes | None:
@@ -135,13 +135,13 @@ def judge(lanes: Lanes, whole: Lanes) -> Plain:
     relative = gap / size if size else math.inf if gap else 0.0
     found: list[float] = []
     if not math.isfinite(gap) or scale == 0.0:
-        finding = Finding.NO_GRADIENT
+        agreement = Agreement.NO_GRADIENT
     elif gap <= tolerance * scale:
-        finding = Finding.SAME_LANES if _all_the_same(lanes.gradients, SAME * tolerance) else Finding.AGREES
+        agreement = Agreement.SAME_LANES if _all_the_same(lanes.gradients, SAME * tolerance) else Agreement.AGREES
     else:
-        finding, found = _explain(target, lanes.gradients, shares)
+        agreement, found = _explain(target, lanes.gradients, shares)
     return Plain(
-        finding,
+        agreement,
         num_lanes=len(shares),
         relative=relative,
         tolerance=tolerance,
@@ -163,30 +163,30 @@ def _all_the_same(gradients: Sequence[Sequence[float]], tolerance: float) -> boo
 
 def _explain(
     target: Sequence[float], gradients: Sequence[Sequence[float]], shares: Sequence[float]
-) -> tuple[Finding, list[float]]:
+) -> tuple[Agreement, list[float]]:
     """Whether it is a sum over samples, other weights, or no combination at all; with the coefficients found."""
     size = norm(target)
     ones = [1.0] * len(gradients)
     if distance(target, combination(gradients, ones)) <= EXPLAINED * size:
-        return Finding.SUM, ones
+        return Agreement.SUM, ones
     found = fit(target, gradients)
     left = distance(target, combination(gradients, found))
     total = math.fsum(found)
     if left <= EXPLAINED * size and min(found) > -0.02 and abs(total - 1.0) < 0.05:
-        return Finding.WEIGHTS, [coefficient / total for coefficient in found]
+        return Agreement.WEIGHTS, [coefficient / total for coefficient in found]
     mean = combination(gradients, shares)
     factor = dot(target, mean) / dot(mean, mean) if norm(mean) else 0.0
     if factor > 0 and distance(target, [factor * value for value in mean]) <= EXPLAINED * size:
-        return Finding.SUM, [factor * share for share in shares]
-    return Finding.COUPLED, found
+        return Agreement.SUM, [factor * share for share in shares]
+    return Agreement.COUPLED, found
 
 
 _NOTHING_COMPARED = {
-    Finding.ONE_LANE: "The run has one lane, so there is nothing to compare with the whole batch.",
-    Finding.NO_GRADIENT: (
+    Agreement.ONE_LANE: "The run has one lane, so there is nothing to compare with the whole batch.",
+    Agreement.NO_GRADIENT: (
         "The first step's gradient is zero or not finite, so the lanes cannot be compared with the whole batch."
     ),
-    Finding.SAME_LANES: (
+    Agreement.SAME_LANES: (
         "It shows nothing: all lanes have the same gradient. Random numbers are the same in all lanes here, and the "
         "lanes' samples seem to be drawn from them (get_batch or an environment inside a lane). Let a data set give "
         "the samples, so that lanes can be compared with the whole batch; or accept it with --accept plain."
@@ -198,18 +198,18 @@ def sentence(plain: Plain) -> str:
     """What the row says, with the fix if something is wrong."""
     lanes = f"{plain.num_lanes} lanes"
     apart = f"relative difference {plain.relative:.2g}"
-    if plain.finding is Finding.AGREES:
+    if plain.agreement is Agreement.AGREES:
         return f"{lanes} give the gradient of the whole batch ({apart})."
-    if plain.finding in _NOTHING_COMPARED:
-        return _NOTHING_COMPARED[plain.finding]
-    if plain.finding is Finding.SUM:
+    if plain.agreement in _NOTHING_COMPARED:
+        return _NOTHING_COMPARED[plain.agreement]
+    if plain.agreement is Agreement.SUM:
         return (
             f"{lanes} do not give the gradient of the whole batch ({apart}): the loss grows with the number of samples "
             f"or lanes, as a sum does. Use the mean over the lane's samples (reduction='mean'), and do not "
             f"divide by the number of lanes. To train with the sum over the batch, multiply that mean by "
             f"step.num_samples."
         )
-    if plain.finding is Finding.WEIGHTS:
+    if plain.agreement is Agreement.WEIGHTS:
         return _weights(plain, f"{lanes} do not give the gradient of the whole batch ({apart})")
     norms = " A custom batch norm may be the cause." if not plain.batch_norms else ""
     return (

@@ -1,4 +1,4 @@
-"""How findings look: a table that fits 80 columns, then sentences. Styles only where the output takes them."""
+"""How the result looks: a table that fits 80 columns, then sentences. Styles only where the output takes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.prove.findings import Against, Explained, Failed, Findings
-from lockstep.prove.plain import Finding, Plain, sentence
+from lockstep.prove.plain import Agreement, Plain, sentence
+from lockstep.prove.result import Against, Explained, Failed, Result
 from lockstep.prove.rows import Row
 from lockstep.prove.values import Deviation
 from lockstep.visible import visible
@@ -20,14 +20,14 @@ MOST_DIGESTS = 3
 """With more columns, equal digests are shown once: a row fits 80 characters."""
 
 
-def show(findings: Findings, console: Console) -> None:
+def show(result: Result, console: Console) -> None:
     """Print everything."""
-    if findings.failed is not None:
-        show_failed(findings.failed, console)
+    if result.failed is not None:
+        show_failed(result.failed, console)
     else:
-        console.print(table(findings))
-        say_lines(sentences(findings), console)
-    say_folder(findings.kept, console)
+        console.print(table(result))
+        say_lines(sentences(result), console)
+    say_folder(result.kept, console)
 
 
 def show_failed(failed: Failed, console: Console) -> None:
@@ -52,18 +52,18 @@ def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(visible(text), style=style))
 
 
-def table(findings: Findings) -> Table:
+def table(result: Result) -> Table:
     """A row for each kind of item, a column for each number of ranks."""
     drawn = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
     drawn.add_column("what", no_wrap=True)
-    for ranks in findings.ranks:
+    for ranks in result.ranks:
         drawn.add_column(f"{ranks} rank{'s' if ranks != 1 else ''}")
-    if findings.against is not None:
+    if result.against is not None:
         drawn.add_column("saved")
-    if findings.plain is not None:
-        drawn.add_row("plain", _plain_cell(findings.plain, findings.accepts_plain))
-    for row in findings.rows:
-        style = EXPECTED if findings.not_exact else BAD
+    if result.plain is not None:
+        drawn.add_row("plain", _plain_cell(result.plain, result.accepts_plain))
+    for row in result.rows:
+        style = EXPECTED if result.not_exact else BAD
         drawn.add_row(row.title, *(cell_text(row, number, style) for number in range(len(row.cells))))
     return drawn
 
@@ -83,82 +83,82 @@ def _plain_cell(plain: Plain, accepted: bool) -> Text:
     if accepted:
         apart = f", {plain.relative:.2g}" if plain.relative else ""
         return Text(f"accepted{apart}", style=EXPECTED)
-    if plain.finding is Finding.AGREES:
+    if plain.agreement is Agreement.AGREES:
         return Text(f"agrees, {plain.relative:.0e}", style=GOOD)
-    if plain.finding is Finding.ONE_LANE:
+    if plain.agreement is Agreement.ONE_LANE:
         return Text("one lane")
-    if plain.finding in (Finding.NO_GRADIENT, Finding.SAME_LANES):
-        return Text("no gradient" if plain.finding is Finding.NO_GRADIENT else "shows nothing", style=BAD)
+    if plain.agreement in (Agreement.NO_GRADIENT, Agreement.SAME_LANES):
+        return Text("no gradient" if plain.agreement is Agreement.NO_GRADIENT else "shows nothing", style=BAD)
     return Text(f"differs, {plain.relative:.2g}", style=BAD)
 
 
-def sentences(findings: Findings) -> Iterator[tuple[str, str]]:
+def sentences(result: Result) -> Iterator[tuple[str, str]]:
     """The lines below the table, each with its style."""
     yield "", ""
-    if findings.same_on_all_ranks:
-        yield _same(findings), GOOD
-    if findings.against is not None:
-        yield from _against(findings, findings.against)
-    if findings.not_exact:
-        yield from ((line, "") for line in _not_exact(findings))
-    elif findings.difference is not None:
-        yield from difference_lines(findings.difference)
-    plain = findings.plain
+    if result.same_on_all_ranks:
+        yield _same(result), GOOD
+    if result.against is not None:
+        yield from _against(result, result.against)
+    if result.not_exact:
+        yield from ((line, "") for line in _not_exact(result))
+    elif result.difference is not None:
+        yield from difference_lines(result.difference)
+    plain = result.plain
     if plain is not None:
-        style = GOOD if plain.agrees else EXPECTED if findings.accepts_plain else BAD
-        yield f"plain{', accepted' if findings.accepts_plain else ''}: {sentence(plain)}", style
+        style = GOOD if plain.agrees else EXPECTED if result.accepts_plain else BAD
+        yield f"plain{', accepted' if result.accepts_plain else ''}: {sentence(plain)}", style
         if plain.batch_norms:
             layers = f"{plain.batch_norms} BatchNorm layer{'s' if plain.batch_norms != 1 else ''}"
             yield f"{layers}: each lane normalizes its own samples, as a data-parallel rank does.", ""
-    if not findings.lanes_named:
+    if not result.lanes_named:
         yield (
             (
                 f"The script sets no lanes, so `lockstep run` would use one per rank, and the bits would change with "
-                f"the ranks. These bits need lanes={findings.lanes} in lockstep.init, or --lanes {findings.lanes}."
+                f"the ranks. These bits need lanes={result.lanes} in lockstep.init, or --lanes {result.lanes}."
             ),
             BAD,
         )
-    if findings.saved_to:
-        yield f"The bits are in {findings.saved_to}; compare with --against {findings.saved_to}.", ""
-    if findings.not_saved_to:
-        yield f"{findings.not_saved_to} was not written: the ranks have different bits.", BAD
+    if result.saved_to:
+        yield f"The bits are in {result.saved_to}; compare with --against {result.saved_to}.", ""
+    if result.not_saved_to:
+        yield f"{result.not_saved_to} was not written: the ranks have different bits.", BAD
     yield "", ""
-    yield "Not proved: " + "; ".join(findings.not_proved()) + ".", "dim"
+    yield "Not proved: " + "; ".join(result.not_proved()) + ".", "dim"
 
 
-def _same(findings: Findings) -> str:
-    counts = ", ".join(map(str, findings.ranks))
-    noun = "rank" if findings.ranks == (1,) else "ranks"
-    lanes = f"{findings.lanes} lane{'s' if findings.lanes != 1 else ''}"
-    threads = f"{findings.threads} thread{'s' if findings.threads != 1 else ''} each"
-    steps = f"{findings.num_steps} step{'s' if findings.num_steps != 1 else ''}"
+def _same(result: Result) -> str:
+    counts = ", ".join(map(str, result.ranks))
+    noun = "rank" if result.ranks == (1,) else "ranks"
+    lanes = f"{result.lanes} lane{'s' if result.lanes != 1 else ''}"
+    threads = f"{result.threads} thread{'s' if result.threads != 1 else ''} each"
+    steps = f"{result.num_steps} step{'s' if result.num_steps != 1 else ''}"
     end = (
-        f"{', ' if findings.reached_end else ', and '}{findings.num_items_at_end} at the end"
-        if findings.num_items_at_end
+        f"{', ' if result.reached_end else ', and '}{result.num_items_at_end} at the end"
+        if result.num_items_at_end
         else ""
     )
-    return f"same bits on {counts} {noun} over {steps} ({findings.num_items} items in each{end}; {lanes}, {threads})"
+    return f"same bits on {counts} {noun} over {steps} ({result.num_items} items in each{end}; {lanes}, {threads})"
 
 
-def _against(findings: Findings, against: Against) -> Iterator[tuple[str, str]]:
+def _against(result: Result, against: Against) -> Iterator[tuple[str, str]]:
     if against.same:
         yield f"The same bits as in {against.path}, over {against.steps} steps.", GOOD
-    elif findings.same_on_all_ranks:
+    elif result.same_on_all_ranks:
         yield f"The bits differ from {against.path}.", BAD
     if against.facts:
         yield f"Conditions: {'; '.join(against.facts)}.", EXPECTED
 
 
-def _not_exact(findings: Findings) -> Iterator[str]:
+def _not_exact(result: Result) -> Iterator[str]:
     """What is said in place of a cause: a difference is expected, and not the script's fault."""
-    yield f"Note: {findings.not_exact}"
-    if findings.difference is not None:
-        place = findings.difference.difference.place
+    yield f"Note: {result.not_exact}"
+    if result.difference is not None:
+        place = result.difference.difference.place
         yield (
             f"So the bits differ (first: {place}); this is not the script's fault. Equal bits can "
             f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact."
         )
-    elif findings.same_bits:
+    elif result.same_bits:
         yield "They were equal here; another run may differ."
 
 

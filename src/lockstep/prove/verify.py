@@ -16,8 +16,8 @@ from lockstep.prove.comparison import comparable, first_difference
 from lockstep.prove.evidence import read_evidence
 from lockstep.prove.explanation import Compared, Scene, expected, explain
 from lockstep.prove.failed_run import RunError, failed_run, nothing_recorded, why_no_end
-from lockstep.prove.findings import SCRIPT, Against, Failed, Findings, Run
-from lockstep.prove.plain import Finding, Lanes, Plain, elements_for, judge, read_lanes
+from lockstep.prove.plain import Agreement, Lanes, Plain, elements_for, judge, read_lanes
+from lockstep.prove.result import SCRIPT, Against, Failed, Result, Run
 from lockstep.prove.rows import rows_of
 from lockstep.prove.saved_bits import SavedBits, fact_differences, facts, name_of, to_save, write_saved
 from lockstep.trials.trials import Program, Trial, Trials
@@ -35,7 +35,7 @@ class Proof:
     """None: the script's, or those of the file, or the largest number of ranks."""
     steps: int
     accepted: tuple[str, ...] = ()
-    """Findings that a person accepts, of `findings.ACCEPTABLE`."""
+    """What a person accepts, of `result.ACCEPTABLE`."""
     save: Path | None = None
     """Where to write the bits, if all ranks have the same."""
     against: tuple[Path, SavedBits] | None = None
@@ -76,7 +76,7 @@ class Proof:
         return {"steps": self.steps, "to_the_end": True, "norms": norms}
 
 
-def verify(proof: Proof, trials: Trials) -> Findings:
+def verify(proof: Proof, trials: Trials) -> Result:
     """Make the runs and compare them; write the bits if that is wanted and all ranks have the same.
 
     Raises:
@@ -84,70 +84,68 @@ def verify(proof: Proof, trials: Trials) -> Findings:
         WorldError: when nothing can be run.
     """
     program = proof.program
-    findings = Findings(
-        program.title, proof.ranks, program.threads, program.device, proof.steps, accepted=proof.accepted
-    )
+    result = Result(program.title, proof.ranks, program.threads, program.device, proof.steps, accepted=proof.accepted)
     compared: list[Compared] = []
     try:
-        findings.plain = _plain_row(proof, trials, findings)
+        result.plain = _plain_row(proof, trials, result)
         for ranks in proof.ranks:
-            one, run = _compared_run(proof, trials, findings, ranks)
+            one, run = _compared_run(proof, trials, result, ranks)
             compared.append(one)
-            findings.runs.append(run)
-        _check_ends(compared, findings.runs)
+            result.runs.append(run)
+        _check_ends(compared, result.runs)
     except RunError as error:
-        findings.failed = error.failed
-        return findings
-    _compare(proof, trials, findings, compared)
+        result.failed = error.failed
+        return result
+    _compare(proof, trials, result, compared)
     if proof.save is not None:
-        _save(proof, proof.save, findings, compared[0])
-    return findings
+        _save(proof, proof.save, result, compared[0])
+    return result
 
 
-def _save(proof: Proof, path: Path, findings: Findings, first: Compared) -> None:
-    if findings.same_on_all_ranks:
+def _save(proof: Proof, path: Path, result: Result, first: Compared) -> None:
+    if result.same_on_all_ranks:
         write_saved(path, to_save(proof.program, _decided(first), first.evidence, proof.steps))
-        findings.saved_to = str(path)
+        result.saved_to = str(path)
     else:
-        findings.not_saved_to = str(path)
+        result.not_saved_to = str(path)
 
 
-def _compare(proof: Proof, trials: Trials, findings: Findings, made: Sequence[Compared]) -> None:
+def _compare(proof: Proof, trials: Trials, result: Result, made: Sequence[Compared]) -> None:
     compared = list(made)
     if proof.against is not None:
-        compared = _with_saved(proof, findings, made)
+        compared = _with_saved(proof, result, made)
     together = comparable([one.evidence for one in compared])
     compared = [replace(one, evidence=evidence) for one, evidence in zip(compared, together, strict=True)]
-    findings.rows = rows_of(together)
-    findings.first_nan = together[0].first_nan
+    result.rows = rows_of(together)
+    result.first_nan = together[0].first_nan
     difference = first_difference(together)
     if difference is None:
         return
-    if findings.not_exact:
-        findings.difference = expected(difference, compared, findings.not_exact)
+    if result.not_exact:
+        result.difference = expected(difference, compared, result.not_exact)
     else:
-        scene = Scene(trials, findings.lanes, proof.wanted, findings.against.facts if findings.against else ())
-        findings.difference = explain(difference, compared, scene)
-    if findings.against is not None:
-        same = all(cell.differs_at is None for row in findings.rows for cell in row.cells[-1:])
-        findings.against = replace(findings.against, same=same)
+        scene = Scene(trials, result.lanes, proof.wanted, result.against.facts if result.against else ())
+        result.difference = explain(difference, compared, scene)
+    if result.against is not None:
+        same = all(cell.differs_at is None for row in result.rows for cell in row.cells[-1:])
+        result.against = replace(result.against, same=same)
 
 
-def _with_saved(proof: Proof, findings: Findings, made: Sequence[Compared]) -> list[Compared]:
+def _with_saved(proof: Proof, result: Result, made: Sequence[Compared]) -> list[Compared]:
     """The runs followed by the file; only the steps that both have, if their numbers differ."""
     assert proof.against is not None
     path, saved = proof.against
     here = facts(_decided(made[0]))
     steps = min(saved.steps, proof.steps)
-    findings.against = Against(str(path), tuple(fact_differences(saved, proof.program, here)), steps)
+    result.against = Against(str(path), tuple(fact_differences(saved, proof.program, here)), steps)
     compared = [*made, Compared(path.name, None, saved.evidence, None)]
     if saved.steps == proof.steps:
         return compared
     return [replace(one, evidence=one.evidence.until(steps)) for one in compared]
 
 
-def _compared_run(proof: Proof, trials: Trials, findings: Findings, ranks: int) -> tuple[Compared, Run]:
-    trial = trials.run(_ranks(ranks), ranks, findings.lanes, proof.wanted)
+def _compared_run(proof: Proof, trials: Trials, result: Result, ranks: int) -> tuple[Compared, Run]:
+    trial = trials.run(_ranks(ranks), ranks, result.lanes, proof.wanted)
     evidence = read_evidence(trial.folder, trial.num_processes)
     if trial.outcome.exit_code and not evidence.end.over:
         raise RunError(failed_run(trial, 1))
@@ -181,31 +179,31 @@ def _run(trials: Trials, label: str, lanes: int | None, evidence: Mapping[str, A
     return trial
 
 
-def _plain_row(proof: Proof, trials: Trials, findings: Findings) -> Plain:
+def _plain_row(proof: Proof, trials: Trials, result: Result) -> Plain:
     """Run the first step with all lanes and with one; also decides the number of lanes."""
     first = _run(trials, _lanes(proof.lanes) if proof.lanes else "plain", proof.lanes, PLAIN)
     if not first.folder.decided.exists():
         raise RunError(Failed(first.label, nothing_recorded(first), 2))
     decided = json.loads(first.folder.decided.read_text())
-    own, findings.threads = int(decided["lanes"]), int(decided["threads"])
-    findings.lanes_named = bool(decided["lanes_named"])
-    findings.not_exact = decided["not_exact"]
-    findings.numerics = str(decided["arithmetic"]["numerics"])
-    if findings.not_exact and (proof.save is not None or proof.against is not None):
-        problem = f"There are no bits to save or to compare with a file: {findings.not_exact}"
+    own, result.threads = int(decided["lanes"]), int(decided["threads"])
+    result.lanes_named = bool(decided["lanes_named"])
+    result.not_exact = decided["not_exact"]
+    result.numerics = str(decided["arithmetic"]["numerics"])
+    if result.not_exact and (proof.save is not None or proof.against is not None):
+        problem = f"There are no bits to save or to compare with a file: {result.not_exact}"
         raise UsageError(problem, "Leave out --save and --against.")
     if own > 1:
         proof.check_lanes(own, f"lanes={own} in the script")
-        findings.lanes = own
-        return _judge(findings, first, _run(trials, _lanes(1), 1, PLAIN))
-    findings.lanes = proof.lanes_without_the_script
-    if findings.lanes == 1:
-        return Plain(Finding.ONE_LANE, 1)
-    return _judge(findings, _run(trials, _lanes(findings.lanes), findings.lanes, PLAIN), first)
+        result.lanes = own
+        return _judge(result, first, _run(trials, _lanes(1), 1, PLAIN))
+    result.lanes = proof.lanes_without_the_script
+    if result.lanes == 1:
+        return Plain(Agreement.ONE_LANE, 1)
+    return _judge(result, _run(trials, _lanes(result.lanes), result.lanes, PLAIN), first)
 
 
-def _judge(findings: Findings, lanes_trial: Trial, whole_trial: Trial) -> Plain:
-    budget = elements_for(findings.lanes)
+def _judge(result: Result, lanes_trial: Trial, whole_trial: Trial) -> Plain:
+    budget = elements_for(result.lanes)
     read: list[Lanes] = []
     for trial in (lanes_trial, whole_trial):
         lanes = read_lanes(trial.folder, budget)

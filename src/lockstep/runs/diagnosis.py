@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
-from lockstep.handover.run_folder import read_json
-from lockstep.runs.places import Run, read_lines
+from lockstep.findings.stall import finding_of
+from lockstep.handover.case import Case, cases_in
+from lockstep.handover.run_folder import read_json, read_lines
+from lockstep.runs.places import Run
 from lockstep.runs.view import View, Viewer
 from lockstep.sight.scenes import FIRST_S, Scenes
 
@@ -27,8 +29,8 @@ class Diagnosis:
     """The failure block that the launcher printed; empty if there was none."""
     losses: tuple[str, ...] = ()
     """What was lost on the way, oldest first."""
-    stalls: tuple[str, ...] = ()
-    """Ranks that others waited for, as it was said then, or as it is now."""
+    cases: tuple[Case, ...] = ()
+    """The findings, as they were said then, oldest first, and those of now."""
     view: View = field(default_factory=lambda: View(()))
 
     def as_json(self) -> dict[str, Any]:
@@ -38,7 +40,10 @@ class Diagnosis:
             "is_bad": self.is_bad,
             "block": self.block,
             "losses": list(self.losses),
-            "stalls": list(self.stalls),
+            "findings": [
+                {"finding": case.finding, "ranks": list(case.ranks), "said": case.said, "time": case.time_s}
+                for case in self.cases
+            ],
             "ranks": [vars(row) for row in self.view.rows],
         }
 
@@ -52,15 +57,15 @@ def diagnose(run: Run) -> Diagnosis:
     viewer = Viewer(run)
     view, outcome = viewer.look(), read_json(run.folder.outcome)
     losses = tuple(str(told.get("lost", "")) for told in read_lines(run.folder.restarts))
-    stalls = tuple(f"{told.get('standing', '')} {told.get('said', '')}" for told in read_lines(run.folder.stalls))
+    cases = tuple(cases_in(run.folder.findings))
     if outcome:
         headline, is_bad = _ended(outcome)
-        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, stalls, view)
+        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, cases, view)
     if view.is_over:
-        return Diagnosis(_abandoned(view), True, "", losses, stalls, view)
-    now = _stalls(viewer, view)
+        return Diagnosis(_abandoned(view), True, "", losses, cases, view)
+    now = _stalled_now(viewer, view)
     headline = f"under way: {len(view.pids)} of {run.ranks} ranks have a process"
-    return Diagnosis(headline, bool(now), "", losses, (*stalls, *now), viewer.look())
+    return Diagnosis(headline, bool(now), "", losses, (*cases, *now), viewer.look())
 
 
 def _ended(outcome: dict[str, Any]) -> tuple[str, bool]:
@@ -83,7 +88,7 @@ def _abandoned(view: View) -> str:
     )
 
 
-def _stalls(viewer: Viewer, view: View) -> tuple[str, ...]:
+def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
     """Who holds others up now; looks at suspects for as long as it takes to tell."""
     scenes_of, began = Scenes(viewer.run.title, viewer.journals), time.monotonic()
     try:
@@ -93,7 +98,14 @@ def _stalls(viewer: Viewer, view: View) -> tuple[str, ...]:
             somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes)
             patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
-                return tuple(f"{one.standing} {scenes_of.sentence(one, scenes)}" for one in told)
+                return tuple(
+                    Case(
+                        finding_of(one, scenes).name,
+                        f"{one.standing} {scenes_of.sentence(one, scenes)}",
+                        tuple(sorted(one.suspects)),
+                    )
+                    for one in told
+                )
             time.sleep(EVERY_S)
             view = viewer.look()
     finally:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder, read_json
-from lockstep.regular_file import read_regular
 from lockstep.visible import visible
 
 GIVE_ONE = "Give a run's name or folder; `ls` of the folder of all runs shows what there is."
@@ -71,15 +68,3 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file with one in each line; half a line at the end is left out."""
-    found = []
-    with suppress(OSError):
-        for line in read_regular(path).decode(errors="replace").splitlines():
-            with suppress(ValueError, RecursionError):
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    found.append(told)
-    return found

@@ -27,6 +27,8 @@ class PassResult:
     """The notes of all lanes, in lane order."""
     apart: tuple[int, ...] = ()
     """Ranks whose `seen` differed from rank 0's."""
+    unfinite: tuple[int, ...] = ()
+    """The lanes whose own loss is not a finite number, where that is known."""
 
 
 class LaneObserver:

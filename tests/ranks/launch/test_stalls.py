@@ -151,7 +151,7 @@ def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operatio
     """Over Gloo only the stacks tell."""
     done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=(backend, "sleep"))
     assert done.code == 1, done.err
-    (sentence,) = said(done, "stalled")
+    (sentence,) = [one.removeprefix("stalled ") for one in said(done, "FAILED")]
     assert re.match(
         rf"\d+ s: rank 2 has not reached {operation} \(script.py:11\); ranks 0, 1 wait for it; "
         r"rank 2 is at script.py:10 and uses no processor time",
@@ -162,7 +162,7 @@ def test_in_a_plain_script_the_missing_rank_is_named(tmp_path, backend, operatio
 def test_groups_that_are_used_in_crossed_order_are_told_as_a_circle(tmp_path):
     done = run_script(tmp_path, PLAIN, "-n", "3", "--on-stall", "stop", args=("lockstep", "crossed"))
     assert done.code == 1, done.err
-    (sentence,) = said(done, "stalled")
+    (sentence,) = [one.removeprefix("stalled ") for one in said(done, "FAILED")]
     assert re.search(
         r"ranks wait for each other: rank 0 for rank 1 in all_reduce.*script.py:14\); rank 1 for rank 0 in "
         r"all_reduce.*script.py:17\); rank 2 for them",

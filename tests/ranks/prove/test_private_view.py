@@ -170,9 +170,9 @@ def test_a_bench_has_views_too_and_in_place_has_none(
         trials.remove()
     assert home.state() == home.before
     with Trials(program, lambda *_: None, nursery, files=Files(in_place=True)) as trials:
-        findings = verify(Proof(program, (1, 2), None, 1), trials)
+        result = verify(Proof(program, (1, 2), None, 1), trials)
         trials.remove()
-    assert findings.failed is not None, "the second run finds what the first one has written"
-    assert "'a run\\n', 'a run\\n'" in findings.failed.text
+    assert result.failed is not None, "the second run finds what the first one has written"
+    assert "'a run\\n', 'a run\\n'" in result.failed.text
     assert home.outside.read_text() == "changed"
     home.close()

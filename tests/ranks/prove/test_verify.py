@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.prove.evidence import Kind
-from lockstep.prove.plain import Finding, sentence
+from lockstep.prove.plain import Agreement, sentence
 from tests.scripts.verifying import HONEST, SCRIPT, TOKENS, Verifier, named, nursery, verified
 from tests.support.launching import killed_at_the_end
 
@@ -29,7 +29,7 @@ def test_an_honest_script_is_proved_by_the_command_on_1_2_3_and_4_ranks(tmp_path
     assert told["proved"]
     assert told["steps"] == 3
     assert told["lanes"] == 4
-    assert told["plain"]["finding"] == "agrees"
+    assert told["plain"]["agreement"] == "agrees"
     assert {row["kind"] for row in told["rows"]} >= {"loss", "gradient", "buffer", "parameter", "optimizer", "value"}
     assert "4 ranks … " in ended.stderr
     assert not told["folder"]
@@ -48,20 +48,20 @@ def test_noise_seeded_from_the_rank_is_named(verified: Verifier) -> None:
 
 
 def test_a_loss_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
-    findings = verified(loss="F.cross_entropy(model(x), y) * run.world_size")
-    item, step, cause = named(findings)
+    result = verified(loss="F.cross_entropy(model(x), y) * run.world_size")
+    item, step, cause = named(result)
     assert (item, step) == ("loss", 1)
-    assert findings.difference.deviation.ratio == pytest.approx(2.0)
+    assert result.difference.deviation.ratio == pytest.approx(2.0)
     assert "multiplied by the number of ranks" in cause
 
 
 @pytest.mark.thorough
 def test_a_gradient_multiplied_by_the_number_of_ranks_is_named_with_its_ratio(verified: Verifier) -> None:
-    findings = verified(before="model[0].weight.register_hook(lambda gradient: gradient * run.world_size)")
-    item, step, cause = named(findings)
+    result = verified(before="model[0].weight.register_hook(lambda gradient: gradient * run.world_size)")
+    item, step, cause = named(result)
     assert (item, step) == ("gradient 0.weight", 1)
-    assert findings.difference.deviation.ratio == pytest.approx(2.0)
-    assert findings.difference.deviation.num_elements == 48
+    assert result.difference.deviation.ratio == pytest.approx(2.0)
+    assert result.difference.deviation.num_elements == 48
     assert "the gradient is multiplied by the number of ranks" in cause
 
 
@@ -78,20 +78,20 @@ def test_batch_norm_statistics_broadcast_from_rank_0_are_named(verified: Verifie
 
 @pytest.mark.thorough
 def test_batch_norm_statistics_that_only_rank_0_keeps_are_named_with_the_rank(verified: Verifier) -> None:
-    findings = verified(after="model[1].running_mean.mul_(float(run.is_main))")
-    item, step, cause = named(findings)
+    result = verified(after="model[1].running_mean.mul_(float(run.is_main))")
+    item, step, cause = named(result)
     assert (item, step) == ("buffer 1.running_mean", 1)
-    assert (findings.difference.left, findings.difference.right) == ("rank 0 of 2", "rank 1 of 2")
+    assert (result.difference.left, result.difference.right) == ("rank 0 of 2", "rank 1 of 2")
     assert "a rank wrote buffers of its own" in cause
 
 
 def test_a_shuffle_per_rank_is_refused_by_the_ranks_and_reported(verified: Verifier) -> None:
-    findings = verified(
+    result = verified(
         order="sampler=RandomSampler(inputs, generator=torch.Generator().manual_seed(run.rank))",
     )
-    assert findings.exit_code == 1
-    assert findings.failed.label == "2 ranks"
-    assert "samples or their order are not the same on every rank" in findings.failed.text
+    assert result.exit_code == 1
+    assert result.failed.label == "2 ranks"
+    assert "samples or their order are not the same on every rank" in result.failed.text
 
 
 @pytest.mark.thorough
@@ -137,20 +137,20 @@ def test_what_a_lane_leaves_in_a_variable_is_not_compared(verified: Verifier) ->
 
 
 def test_a_script_that_is_not_repeatable_with_itself_is_told_so(verified: Verifier) -> None:
-    findings = verified(
+    result = verified(
         before="import os; noise = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), 'big'))",
         lane="x = x + torch.randn(x.shape, generator=noise)",
     )
-    assert "not repeatable: run again" in named(findings)[2]
+    assert "not repeatable: run again" in named(result)[2]
 
 
 def test_a_summed_loss_is_named_by_the_row_plain(verified: Verifier) -> None:
-    findings = verified(loss="F.cross_entropy(model(x), y, reduction='sum')")
-    assert findings.same_bits
-    assert findings.exit_code == 1
-    assert findings.plain.finding is Finding.SUM
-    assert findings.plain.relative == pytest.approx(0.5, abs=0.01)
-    assert "reduction='mean'" in sentence(findings.plain)
+    result = verified(loss="F.cross_entropy(model(x), y, reduction='sum')")
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.SUM
+    assert result.plain.relative == pytest.approx(0.5, abs=0.01)
+    assert "reduction='mean'" in sentence(result.plain)
 
 
 def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verified: Verifier) -> None:
@@ -160,64 +160,64 @@ def test_a_padded_token_mean_without_its_weight_is_named_by_the_row_plain(verifi
         "norm": "nn.Identity()",
         "lane": "tokens = (y + 0)[:, None] * (torch.arange(7) <= y[:, None] * 2)",
     }
-    findings = verified(ranks=(1,), loss=loss, **slots)
-    assert findings.same_bits
-    assert findings.exit_code == 1
-    assert findings.plain.finding is Finding.WEIGHTS
-    assert findings.plain.found != pytest.approx(findings.plain.used, abs=1e-3)
-    assert sum(findings.plain.found) == pytest.approx(1.0)
-    assert "pass that number: run.backward(loss, weight=number)" in sentence(findings.plain)
+    result = verified(ranks=(1,), loss=loss, **slots)
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.WEIGHTS
+    assert result.plain.found != pytest.approx(result.plain.used, abs=1e-3)
+    assert sum(result.plain.found) == pytest.approx(1.0)
+    assert "pass that number: run.backward(loss, weight=number)" in sentence(result.plain)
     assert verified(ranks=(1,), loss=f"{loss}, weight=int((tokens != 0).sum())", **slots).proved
 
 
 def test_a_loss_within_the_batch_is_named_by_the_row_plain(verified: Verifier) -> None:
     loss = "F.cross_entropy(F.normalize(model(x)) @ F.normalize(model(x)).T / 0.1, torch.arange(len(x)))"
-    findings = verified(ranks=(1,), loss=loss)
-    assert findings.same_bits
-    assert findings.exit_code == 1
-    assert findings.plain.finding is Finding.COUPLED
-    assert "compares samples of a batch with each other" in sentence(findings.plain)
+    result = verified(ranks=(1,), loss=loss)
+    assert result.same_bits
+    assert result.exit_code == 1
+    assert result.plain.agreement is Agreement.COUPLED
+    assert "compares samples of a batch with each other" in sentence(result.plain)
 
 
 @pytest.mark.thorough
 def test_noise_that_every_sample_draws_for_itself_passes_the_row_plain(verified: Verifier) -> None:
-    findings = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
-    assert findings.proved
-    assert findings.plain.relative < 1e-5
+    result = verified(ranks=(1,), lane="x = x + torch.randn_like(x) * torch.rand(len(x), 1)")
+    assert result.proved
+    assert result.plain.relative < 1e-5
 
 
 def test_a_script_that_fails_is_reported_with_its_line(verified: Verifier) -> None:
-    findings = verified(after="raise ValueError('too warm')")
-    assert findings.exit_code == 1
-    assert "ValueError: too warm" in findings.failed.text
+    result = verified(after="raise ValueError('too warm')")
+    assert result.exit_code == 1
+    assert "ValueError: too warm" in result.failed.text
 
 
 def test_a_misuse_on_one_rank_already_is_misuse_of_verify_too(verified: Verifier) -> None:
-    findings = verified(lane="run.mean(1.0)")
-    assert findings.exit_code == 2
-    assert "run.tally()" in findings.failed.text
+    result = verified(lane="run.mean(1.0)")
+    assert result.exit_code == 2
+    assert "run.tally()" in result.failed.text
 
 
 def test_a_script_without_lockstep_is_told_what_verify_needs(verified: Verifier, tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("print('hello')\n")
-    findings = verified.of(script)
-    assert findings.exit_code == 2
-    assert "run.prepare" in findings.failed.text
+    result = verified.of(script)
+    assert result.exit_code == 2
+    assert "run.prepare" in result.failed.text
 
 
 def test_a_script_that_ends_early_is_proved_as_far_as_it_goes(verified: Verifier) -> None:
-    findings = verified(steps=9, epochs=1)
-    assert findings.proved
-    assert findings.num_steps == 2
-    assert findings.not_proved()[0] == "9 steps: the script ended after 2"
+    result = verified(steps=9, epochs=1)
+    assert result.proved
+    assert result.num_steps == 2
+    assert result.not_proved()[0] == "9 steps: the script ended after 2"
 
 
 def test_without_lanes_in_the_script_the_most_ranks_decide(verified: Verifier) -> None:
-    findings = verified(lanes=None)
-    assert findings.proved
-    assert findings.lanes == 2
-    assert all(any(row.key == kind for row in findings.rows) for kind in (Kind.BUFFER, Kind.VALUE))
+    result = verified(lanes=None)
+    assert result.proved
+    assert result.lanes == 2
+    assert all(any(row.key == kind for row in result.rows) for kind in (Kind.BUFFER, Kind.VALUE))
 
 
 def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
@@ -242,5 +242,5 @@ def test_ctrl_c_ends_verify_with_130_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_the_row_plain_knows_a_loss_over_the_whole_batch(verified: Verifier) -> None:
     recipe = Path(__file__).parents[3] / "examples/recipes/contrastive.py"
-    findings = verified.of(recipe, ranks=(1,), steps=1)
-    assert findings.plain.finding is Finding.AGREES
+    result = verified.of(recipe, ranks=(1,), steps=1)
+    assert result.plain.agreement is Agreement.AGREES

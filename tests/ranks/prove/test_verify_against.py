@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from lockstep.errors import UsageError
-from lockstep.prove.findings import Findings
 from lockstep.prove.report import show
+from lockstep.prove.result import Result
 from lockstep.prove.saved_bits import decode
 from tests.scripts.verifying import HONEST, SCRIPT, Verifier, nursery, verified
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
 
 
-def text_of(findings: Findings) -> str:
+def text_of(result: Result) -> str:
     out = io.StringIO()
-    show(findings, Console(file=out, width=1000))
+    show(result, Console(file=out, width=1000))
     return out.getvalue()
 
 
@@ -99,9 +99,9 @@ def test_another_script_is_refused_unless_it_is_accepted(verified: Verifier, tmp
 
 def test_bits_that_depend_on_the_ranks_are_not_saved(verified: Verifier, tmp_path: Path) -> None:
     bits = tmp_path / "bits.json"
-    findings = verified(steps=1, save=bits, lr="1e-2 * run.world_size")
-    assert findings.exit_code == 1
+    result = verified(steps=1, save=bits, lr="1e-2 * run.world_size")
+    assert result.exit_code == 1
     assert not bits.exists()
-    assert f"{bits} was not written: the ranks have different bits." in text_of(findings)
+    assert f"{bits} was not written: the ranks have different bits." in text_of(result)
     with pytest.raises(UsageError, match="There are no bits to save"):
         verified(steps=1, save=bits, lanes="2, numerics='fast'")

@@ -40,9 +40,9 @@ for epoch in run.epochs(2):
 """
 
 
-def text_of(findings: object) -> str:
+def text_of(result: object) -> str:
     out = io.StringIO()
-    show(findings, Console(file=out, width=1000))  # type: ignore[arg-type]
+    show(result, Console(file=out, width=1000))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -54,23 +54,23 @@ def test_a_strategy_that_is_not_exact_is_no_fault_of_the_script(tmp_path: Path, 
     program = Program(script, None, (), threads=1, device="cpu", form=Form(strategy))
     with NurseryHandle(1, PRELOADED) as nursery, Trials(program, lambda *_: None, nursery) as trials:
         try:
-            findings = verify(Proof(program, (1, 2), None, 2), trials)
+            result = verify(Proof(program, (1, 2), None, 2), trials)
             made = sorted(path.name for path in trials.base.iterdir())
         finally:
             trials.remove()
-    assert findings.failed is None, findings.failed
-    assert findings.difference is not None
-    assert findings.exit_code == 1
+    assert result.failed is None, result.failed
+    assert result.difference is not None
+    assert result.exit_code == 1
     assert not [name for name in made if "again" in name]  # nothing is run again to find a cause
-    text = text_of(findings)
+    text = text_of(result)
     assert f"Note: {why_not_exact(strategy)}" in text
     assert "So the bits differ (first: step 1, " in text
     assert "this is not the script's fault" in text
     assert "Usual cause" not in text
     assert "First difference" not in text
-    assert findings.as_json()["not_exact"] == why_not_exact(strategy)
-    findings.difference, findings.rows = None, []
-    assert "They were equal here; another run may differ." in text_of(findings)
+    assert result.as_json()["not_exact"] == why_not_exact(strategy)
+    result.difference, result.rows = None, []
+    assert "They were equal here; another run may differ." in text_of(result)
 
 
 def test_exact_forms_have_no_reason_and_fast_numerics_have_one() -> None:

@@ -6,8 +6,8 @@ Each script has a mistake that its first steps hide, or that used to be blamed o
 import pytest
 
 from lockstep.handover.recording import AT_END
-from lockstep.prove.findings import Findings
-from lockstep.prove.plain import Finding
+from lockstep.prove.plain import Agreement
+from lockstep.prove.result import Result
 from tests.scripts.verifying import Verifier, named, nursery, verified
 
 pytestmark = pytest.mark.ranks
@@ -33,19 +33,19 @@ HONEST_CACHE = REMEMBERS % (
 )
 
 
-def at_end(findings: Findings) -> tuple[str, str]:
+def at_end(result: Result) -> tuple[str, str]:
     """Item and usual cause of a first difference at the end."""
-    item, step, cause = named(findings)
+    item, step, cause = named(result)
     assert step == AT_END
     return item, cause
 
 
 def test_a_change_behind_the_last_step_is_compared_and_named(verified: Verifier) -> None:
-    findings = verified(before=AVERAGE, end="torch.optim.swa_utils.update_bn(loader, average)", steps=3)
-    item, cause = at_end(findings)
+    result = verified(before=AVERAGE, end="torch.optim.swa_utils.update_bn(loader, average)", steps=3)
+    item, cause = at_end(result)
     assert item == "script average.module.1.running_mean"
     assert "the code after the last step is to blame: this object is updated from a rank's own samples" in cause
-    assert findings.reached_end
+    assert result.reached_end
     assert verified(
         before=AVERAGE, end="torch.optim.swa_utils.update_bn(DataLoader(TensorDataset(inputs), 11), average)"
     ).proved
@@ -72,9 +72,9 @@ def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that
     count = "seen = sum(len(y) for x, y in test_loader); run.mean(seen)"
     assert at_end(verified(epoch_end=count, steps=1))[0].startswith("value run.mean at train.py:")
     tally = "tally = run.tally()\n    for x, y in test_loader: tally.add(accuracy=y.float().mean())\n    run.log(**tally.mean())"
-    findings = verified(epoch_end=tally, steps=1)
-    assert findings.proved
-    assert findings.num_items_at_end > 20
+    result = verified(epoch_end=tally, steps=1)
+    assert result.proved
+    assert result.num_items_at_end > 20
 
 
 @pytest.mark.parametrize(
@@ -91,50 +91,50 @@ def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that
 def test_a_script_that_cannot_come_to_its_end_is_no_failure_and_the_end_is_named_as_not_proved(
     verified: Verifier, slots: dict[str, str], why: str
 ) -> None:
-    findings = verified(steps=2, **slots)
-    assert findings.exit_code == 0, findings.failed
-    assert not findings.reached_end
-    assert "the end of the script" in " ".join(findings.not_proved())
-    assert why in " ".join(findings.not_proved())
+    result = verified(steps=2, **slots)
+    assert result.exit_code == 0, result.failed
+    assert not result.reached_end
+    assert "the end of the script" in " ".join(result.not_proved())
+    assert why in " ".join(result.not_proved())
 
 
 def test_a_script_that_waits_for_more_steps_is_ended(verified: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (
         "import lockstep.run.loop.testimony; lockstep.run.loop.testimony.LEAST_REST_S = 0.1; epochs, steps = 10**9, 0"
     )
-    findings = verified(steps=2, before=before, end="while True: steps += sum(1 for step in run.steps(loader))")
-    assert findings.exit_code == 0, findings.failed
-    assert "it did not end within" in " ".join(findings.not_proved())
+    result = verified(steps=2, before=before, end="while True: steps += sum(1 for step in run.steps(loader))")
+    assert result.exit_code == 0, result.failed
+    assert "it did not end within" in " ".join(result.not_proved())
 
 
 def test_an_end_that_only_some_numbers_of_ranks_come_to_is_a_failure(verified: Verifier) -> None:
-    findings = verified(steps=2, end="assert run.world_size == 1, 'too many'")
-    assert findings.exit_code == 1
-    assert findings.failed is not None
-    assert findings.failed.label == "2 ranks"
-    assert "After step 2 it reached the end with 1 rank, but not here" in findings.failed.text
-    assert "AssertionError: too many" in findings.failed.text
+    result = verified(steps=2, end="assert run.world_size == 1, 'too many'")
+    assert result.exit_code == 1
+    assert result.failed is not None
+    assert result.failed.label == "2 ranks"
+    assert "After step 2 it reached the end with 1 rank, but not here" in result.failed.text
+    assert "AssertionError: too many" in result.failed.text
 
 
 @pytest.mark.thorough
 def test_a_step_whose_loop_is_left_is_compared(verified: Verifier) -> None:
     leaving = "\n        if step.number == 2: model[0].weight.data += 0.1 * run.world_size; break"
-    findings = verified(after=leaving, epochs=1, steps=9)
-    item, step, _ = named(findings)
+    result = verified(after=leaving, epochs=1, steps=9)
+    item, step, _ = named(result)
     assert (item, step) == ("parameter 0.weight", 2)
-    findings = verified(after="break", epochs=3, steps=9)
-    assert findings.proved
-    assert findings.num_steps == 3
+    result = verified(after="break", epochs=3, steps=9)
+    assert result.proved
+    assert result.num_steps == 3
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("dataset", [KEEPS, WRITES])
 def test_a_data_set_that_remembers_is_named_although_its_first_epoch_is_right(verified: Verifier, dataset: str) -> None:
-    findings = verified(before_loader=dataset, dataset="Remembers()", steps=2)
-    item, cause = at_end(findings)
+    result = verified(before_loader=dataset, dataset="Remembers()", steps=2)
+    item, cause = at_end(result)
     assert item == "again training samples of loader 1, step 1, lane 0"
     assert "the data set remembers earlier samples" in cause
-    assert {row.title: row.cells[1].differs_at for row in findings.rows}["losses"] is None
+    assert {row.title: row.cells[1].differs_at for row in result.rows}["losses"] is None
 
 
 def test_a_data_set_that_mixes_samples_with_the_ones_before_is_named_in_the_first_step(verified: Verifier) -> None:
@@ -145,19 +145,17 @@ def test_a_data_set_that_mixes_samples_with_the_ones_before_is_named_in_the_firs
 
 @pytest.mark.thorough
 def test_a_data_set_that_caches_what_it_reads_and_augments_anew_is_honest(verified: Verifier) -> None:
-    findings = verified(before_loader=HONEST_CACHE, dataset="Remembers()", order="shuffle=True, num_workers=1", steps=2)
-    assert findings.proved
-    findings = verified(
-        before_loader=HONEST_CACHE, dataset="Remembers()", epoch_end="for x, y in test_loader: model(x)"
-    )
-    assert findings.proved
-    again = next(row for row in findings.rows if row.key == "again")
+    result = verified(before_loader=HONEST_CACHE, dataset="Remembers()", order="shuffle=True, num_workers=1", steps=2)
+    assert result.proved
+    result = verified(before_loader=HONEST_CACHE, dataset="Remembers()", epoch_end="for x, y in test_loader: model(x)")
+    assert result.proved
+    again = next(row for row in result.rows if row.key == "again")
     assert again.num_items == 2 * 2 + 3
 
 
 def test_models_that_are_made_by_the_number_of_ranks_are_named_before_the_first_step(verified: Verifier) -> None:
-    findings = verified(before_loader="torch.manual_seed(run.world_size)")
-    item, step, cause = named(findings)
+    result = verified(before_loader="torch.manual_seed(run.world_size)")
+    item, step, cause = named(result)
     assert (item, step) == ("initial 0.weight", 0)
     assert "the models are built differently" in cause
 
@@ -191,12 +189,12 @@ def test_a_sum_over_lanes_and_a_mask_that_is_made_once_are_not_blamed(verified: 
 def test_nan_of_other_bits_is_told_as_nan_with_its_first_place(verified: Verifier) -> None:
     payload = "torch.tensor([0x7FC00000 + run.world_size], dtype=torch.int32).view(torch.float32)"
     after = f"\n        if step.number == 2: model[0].bias.data[:1] = {payload}"
-    findings = verified(after=after, norm="nn.Identity()", order="shuffle=False")
-    item, step, cause = named(findings)
+    result = verified(after=after, norm="nn.Identity()", order="shuffle=False")
+    item, step, cause = named(result)
     assert (item, step) == ("parameter 0.bias", 2)
     assert cause.startswith("both are NaN, and only the NaN's bits differ")
     assert "The first NaN is at step 2, parameter 0.bias" in cause
-    assert str(findings.first_nan) == "step 2, parameter 0.bias"
+    assert str(result.first_nan) == "step 2, parameter 0.bias"
     same = verified(after="\n        if step.number == 2: model[0].bias.data[:1] = float('nan')", norm="nn.Identity()")
     assert same.exit_code == 0
     assert "anything from step 2 on, where NaN begins" in " ".join(same.not_proved())
@@ -204,10 +202,10 @@ def test_nan_of_other_bits_is_told_as_nan_with_its_first_place(verified: Verifie
 
 def test_samples_that_lanes_draw_for_themselves_make_the_row_plain_show_nothing(verified: Verifier) -> None:
     drawn = "at = torch.randint(44, (len(x),)); x, y = inputs[at], targets[at]"
-    findings = verified(ranks=(1,), lane=drawn)
-    assert findings.plain is not None
-    assert findings.plain.finding is Finding.SAME_LANES
-    assert findings.exit_code == 1
+    result = verified(ranks=(1,), lane=drawn)
+    assert result.plain is not None
+    assert result.plain.agreement is Agreement.SAME_LANES
+    assert result.exit_code == 1
 
 
 @pytest.mark.thorough

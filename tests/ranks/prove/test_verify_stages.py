@@ -37,7 +37,7 @@ def nursery():
         yield nursery
 
 
-def findings_of(nursery, tmp_path, form, mistake=""):
+def result_of(nursery, tmp_path, form, mistake=""):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(mistake=mistake))
     program = Program(script, None, (), threads=1, device="cpu", form=form)
@@ -50,10 +50,10 @@ def findings_of(nursery, tmp_path, form, mistake=""):
 
 @pytest.mark.parametrize("strategy", ["model_parallel", pytest.param("pipeline", marks=pytest.mark.thorough)])
 def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
-    findings = findings_of(nursery, tmp_path, Form(strategy))
-    assert findings.failed is None, findings.failed
-    assert findings.exit_code == 0
-    for row in findings.rows:
+    result = result_of(nursery, tmp_path, Form(strategy))
+    assert result.failed is None, result.failed
+    assert result.exit_code == 0
+    for row in result.rows:
         alone, staged = row.cells
         assert staged.differs_at is None
         assert (staged.digest, staged.num_items) == (alone.digest, alone.num_items)
@@ -61,9 +61,9 @@ def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
 
 @pytest.mark.thorough
 def test_a_learning_rate_that_depends_on_the_stage_is_named(nursery, tmp_path):
-    findings = findings_of(nursery, tmp_path, Form("model_parallel"), " * (1 + run.rank)")
-    assert findings.exit_code == 1
-    assert findings.difference is not None
-    found = findings.difference
+    result = result_of(nursery, tmp_path, Form("model_parallel"), " * (1 + run.rank)")
+    assert result.exit_code == 1
+    assert result.difference is not None
+    found = result.difference
     assert (found.difference.place.step, found.difference.place.item) == (1, "optimizer lr")
     assert (found.left, found.right) == ("rank 0 of 2", "rank 1 of 2")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lockstep.errors import UsageError
+from lockstep.handover.case import cases_in
 from lockstep.handover.environment import Position
 from lockstep.launch.guards.device_rules import check_device_index, crowded_device
 
@@ -53,13 +55,15 @@ def test_own_devices_and_devices_that_must_be_shared_are_not_noted(
 
 
 GUARDED = """
-import inspect, sys
+import inspect, sys, types
+from pathlib import Path
 from lockstep.errors import UsageError
 from lockstep.launch.guards.device_guard import guard_devices
+from lockstep.handover.case import cases_in
 from lockstep.handover.environment import Position
 if sys.argv[1] == "after":
     import torch
-guard_devices(Position(1, 1, 2, 2))
+guard_devices(Position(1, 1, 2, 2), Path(sys.argv[2]))
 import torch, torch.distributed as dist
 assert [call.__name__ for call, _ in torch.cuda._queued_calls][-1] == "pin", "waits until CUDA is initialised"
 assert not torch.cuda.is_initialized()
@@ -75,14 +79,31 @@ torch.cuda.set_device(-1)
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), bucket_cap_mb=1)
 assert type(model) is torch.nn.parallel.DistributedDataParallel
+
+
+class OnDevice0(torch.nn.Linear):
+    def parameters(self, recurse=True):  # where its first parameter is, as the guard asks; then as they are
+        del OnDevice0.parameters
+        yield types.SimpleNamespace(device=torch.device("cuda", 0))
+
+
+torch.cuda.device_count = lambda: 2
+torch.nn.parallel.DistributedDataParallel(OnDevice0(1, 1))
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
-def test_the_guard_stands_in_a_real_torch_before_and_after_its_import(moment: str) -> None:
+def test_the_guard_stands_in_a_real_torch_before_and_after_its_import(moment: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GUARDED, moment], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", GUARDED, moment, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
+    (case,) = cases_in(tmp_path / "findings.jsonl")
+    assert (case.finding, case.ranks) == ("shared-device", (1,))
+    assert case.said in " ".join(done.stderr.split())

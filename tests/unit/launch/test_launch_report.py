@@ -20,7 +20,6 @@ from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_
 from lockstep.launch.screen.progress import Progress, Snapshot, duration, progress_line
 from lockstep.launch.screen.report import StartTimes, done_lines, lanes_line, logs_line, ranks_line
 from lockstep.launch.verdict import RankEnd, Verdict
-from lockstep.machine.memory_pressure import MemoryPressure, explain_kill
 
 REQUEST = LaunchRequest(
     Path("train.py"), None, (), 2, 1, "cpu", 4, Path("lockstep-runs/x"), "x", why="2 cores by affinity"
@@ -166,12 +165,6 @@ def test_nothing_that_was_raised_or_named_looks_like_a_line_of_the_launcher() ->
     assert blamed(RankEnd(1, 2, 0, 9, False, misused)) == (
         "error: no\n  done      x\nhelp: Use\n  done      all is well\\x1b[8m"
     )
-
-
-def test_a_kill_for_lack_of_memory_is_told_from_another() -> None:
-    before = MemoryPressure(4, 10**9)
-    assert "lack of memory (the host has 0.4 GB free)" in explain_kill(before, MemoryPressure(5, 400_000_000))
-    assert explain_kill(before, before).startswith("sent by another process")
 
 
 def test_only_the_last_crash_in_a_log_counts() -> None:

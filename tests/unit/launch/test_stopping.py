@@ -138,7 +138,7 @@ def test_a_rank_that_we_stopped_is_never_the_cause() -> None:
 def test_a_lost_peer_alone_is_shown_with_who_had_left() -> None:
     verdict = judge([end(0, 1, 90, why=failure(0, PEER, 80)), end(1, 0, 10)], 0)
     assert verdict.culprit is not None
-    assert (verdict.culprit.rank, verdict.exit_code, verdict.left_early) == (0, 1, (1,))
+    assert (verdict.culprit.rank, verdict.exit_code, verdict.left_early[0].rank) == (0, 1, 1)
 
 
 def test_a_mistake_in_the_use_is_two_and_the_same_on_all_ranks() -> None:

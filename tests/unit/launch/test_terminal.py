@@ -17,6 +17,7 @@ from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter
 from lockstep.launch.folder import make_run_folder
 from lockstep.launch.request import LaunchRequest
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.columns import columns
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import Line
@@ -155,7 +156,9 @@ def test_where_a_line_cannot_be_written_over_one_comes_every_thirty_seconds(tmp_
     journal = JournalWriter(folder.journal(0))
     folder.decided.write_text(json.dumps({"lanes": 1, "batch_size": 32, "strategy": "single", "lane_sizes": [32]}))
     with (tmp_path / "file").open("wb") as file:
-        observer = Observer(request, folder, Losses(Saying(Terminal({}, file.fileno(), file.fileno()))))
+        observer = Observer(
+            request, folder, Losses(Saying(Terminal({}, file.fileno(), file.fileno())), Cases(folder.findings))
+        )
         for second in range(100):
             journal.gauges(Gauges(step=second + 1, samples=32 * (second + 1)))
             journal.write(Phase.PAUSED if 50 < second < 65 else Phase.COMPUTE, step=second + 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lockstep.handover.run_folder import RunFolder
 from lockstep.prove.least_squares import combination, distance, fit, norm
-from lockstep.prove.plain import Finding, Lanes, elements_for, judge, read_lanes, sentence
+from lockstep.prove.plain import Agreement, Lanes, elements_for, judge, read_lanes, sentence
 
 SHARES = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=5)
 
@@ -22,8 +22,8 @@ def vectors(count: int, size: int = 60, seed: int = 0) -> list[list[float]]:
     return [[generator.gauss(0, 1) for _ in range(size)] for _ in range(count)]
 
 
-def verdict(weights: list[float], whole: list[float], lanes: list[list[float]], **facts: bool) -> Finding:
-    return judge(Lanes(lanes, weights, **facts), Lanes([whole], [1.0])).finding
+def verdict(weights: list[float], whole: list[float], lanes: list[list[float]], **facts: bool) -> Agreement:
+    return judge(Lanes(lanes, weights, **facts), Lanes([whole], [1.0])).agreement
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.integers(0, 100))
@@ -47,37 +47,37 @@ def test_the_fit_of_zeros_is_zero() -> None:
 def test_the_weighted_mean_of_the_lanes_agrees(weights: list[float], seed: int) -> None:
     lanes = vectors(len(weights), seed=seed)
     whole = combination(lanes, [weight / sum(weights) for weight in weights])
-    assert verdict(weights, [value * (1 + 1e-6) for value in whole], lanes) is Finding.AGREES
+    assert verdict(weights, [value * (1 + 1e-6) for value in whole], lanes) is Agreement.AGREES
 
 
 def test_rounding_of_lanes_that_cancel_is_rounding() -> None:
     first = vectors(1)[0]
-    assert verdict([1.0, 1.0], [1e-6] * len(first), [first, [-value for value in first]]) is Finding.AGREES
+    assert verdict([1.0, 1.0], [1e-6] * len(first), [first, [-value for value in first]]) is Agreement.AGREES
 
 
 @given(st.integers(2, 6))
 def test_a_loss_that_grows_with_the_samples_is_a_sum(count: int) -> None:
     lanes = vectors(count)
     plain = judge(Lanes(lanes, [1.0] * count), Lanes([combination(lanes, [1.0] * count)], [1.0]))
-    assert plain.finding is Finding.SUM
+    assert plain.agreement is Agreement.SUM
     assert plain.relative == pytest.approx((count - 1) / count)
     assert "reduction='mean'" in sentence(plain)
 
 
 def test_a_sum_over_uneven_lanes_is_a_sum() -> None:
     lanes = vectors(3)
-    assert verdict([1.0, 1.0, 0.5], combination(lanes, [1.0, 1.0, 1.0]), lanes) is Finding.SUM
+    assert verdict([1.0, 1.0, 0.5], combination(lanes, [1.0, 1.0, 1.0]), lanes) is Agreement.SUM
 
 
 def test_a_whole_gradient_that_is_a_multiple_of_the_mean_is_named_like_a_sum() -> None:
     lanes = vectors(2)
-    assert verdict([1.0, 1.0], combination(lanes, [1.5, 1.5]), lanes) is Finding.SUM
+    assert verdict([1.0, 1.0], combination(lanes, [1.5, 1.5]), lanes) is Agreement.SUM
 
 
 def test_other_shares_than_the_samples_are_found_and_told() -> None:
     lanes = vectors(3)
     plain = judge(Lanes(lanes, [1.0, 1.0, 1.0]), Lanes([combination(lanes, [0.5, 0.3, 0.2])], [1.0]))
-    assert plain.finding is Finding.WEIGHTS
+    assert plain.agreement is Agreement.WEIGHTS
     assert plain.found == pytest.approx((0.5, 0.3, 0.2))
     assert "should count 0.500, 0.300, 0.200, but count 0.333, 0.333, 0.333" in sentence(plain)
     assert "weight=number" in sentence(plain)
@@ -86,21 +86,21 @@ def test_other_shares_than_the_samples_are_found_and_told() -> None:
 def test_a_wrong_weight_that_the_script_passes_is_told_as_such() -> None:
     lanes = vectors(2)
     plain = judge(Lanes(lanes, [10.0, 20.0], explicit=True), Lanes([combination(lanes, [0.5, 0.5])], [1.0]))
-    assert plain.finding is Finding.WEIGHTS
+    assert plain.agreement is Agreement.WEIGHTS
     assert "what is passed as weight= is not" in sentence(plain)
 
 
 def test_a_whole_gradient_outside_of_what_the_lanes_span_is_coupled() -> None:
     *lanes, stranger = vectors(4)
     plain = judge(Lanes(lanes, [1.0] * 3), Lanes([stranger], [1.0]))
-    assert plain.finding is Finding.COUPLED
+    assert plain.agreement is Agreement.COUPLED
     assert not plain.agrees
     assert "compares samples of a batch" in sentence(plain)
 
 
 @pytest.mark.parametrize("whole", [[0.0, 0.0], [math.nan, 1.0]])
 def test_a_gradient_that_is_zero_or_not_finite_shows_nothing(whole: list[float]) -> None:
-    assert verdict([1.0, 1.0], whole, [[0.0, 0.0], [0.0, 0.0]]) is Finding.NO_GRADIENT
+    assert verdict([1.0, 1.0], whole, [[0.0, 0.0], [0.0, 0.0]]) is Agreement.NO_GRADIENT
 
 
 def test_sixteen_bit_gradients_may_differ_by_their_own_rounding() -> None:
@@ -139,12 +139,12 @@ def test_lanes_are_read_with_their_weights_and_the_coarsest_dtype(tmp_path: Path
 def test_lanes_that_all_have_one_gradient_show_nothing(size: int) -> None:
     one, other = vectors(2, size)
     almost = [value * (1 + 1e-7) for value in one]
-    assert verdict([2.0, 1.0], one, [one, almost]) is Finding.SAME_LANES
+    assert verdict([2.0, 1.0], one, [one, almost]) is Agreement.SAME_LANES
     late = [*one[:-1], one[-1] + 1.0]
     mean = [(a + b) / 2 for a, b in zip(one, late, strict=True)]
-    assert verdict([1.0, 1.0], mean, [one, late]) is Finding.AGREES
-    assert verdict([1.0, 1.0], [2 * value for value in one], [one, one]) is Finding.SUM
+    assert verdict([1.0, 1.0], mean, [one, late]) is Agreement.AGREES
+    assert verdict([1.0, 1.0], [2 * value for value in one], [one, one]) is Agreement.SUM
     found = judge(Lanes([one, almost], [1.0, 1.0]), Lanes([one], [1.0]))
     assert not found.agrees
     assert "--accept plain" in sentence(found)
-    assert verdict([1.0], other, [other]) is Finding.AGREES
+    assert verdict([1.0], other, [other]) is Agreement.AGREES

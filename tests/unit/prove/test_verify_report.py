@@ -1,4 +1,4 @@
-"""How findings look on 80 columns, without styles, and as JSON."""
+"""How the result looks on 80 columns, without styles, and as JSON."""
 
 import io
 import json
@@ -10,17 +10,17 @@ from rich.console import Console
 from lockstep.handover.recording import AT_END
 from lockstep.prove.comparison import Cell, Difference, Side
 from lockstep.prove.evidence import Kind, Place
-from lockstep.prove.findings import Against, Explained, Failed, Findings, Run
-from lockstep.prove.plain import Finding, Plain
+from lockstep.prove.plain import Agreement, Plain
 from lockstep.prove.report import show
+from lockstep.prove.result import Against, Explained, Failed, Result, Run
 from lockstep.prove.rows import END, Row
 from lockstep.prove.values import Deviation
 
-AGREES = Plain(Finding.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
+AGREES = Plain(Agreement.AGREES, 4, 2e-7, 1e-4, (0.25,) * 4, (), batch_norms=2)
 
 
-def findings(**known: object) -> Findings:
-    found = Findings("train.py", (1, 2, 4), 1, "cpu", 20, lanes=4, plain=AGREES)
+def result(**known: object) -> Result:
+    found = Result("train.py", (1, 2, 4), 1, "cpu", 20, lanes=4, plain=AGREES)
     found.runs = [Run(ranks, 20, 1.0) for ranks in found.ranks]
     same = Cell("0123abcd", 10, None)
     found.rows = [
@@ -33,7 +33,7 @@ def findings(**known: object) -> Findings:
     return found
 
 
-def differing() -> Findings:
+def differing() -> Result:
     place = Place(3, "parameter fc.weight")
     difference = Difference(Side(0, 0), Side(1, 0), place, "a" * 32, "b" * 32, (place, Place(3, "optimizer x")))
     seen = Deviation(7, 48, 0.342, 0.5, 2.0)
@@ -41,18 +41,18 @@ def differing() -> Findings:
         Kind.PARAMETER, "parameters (10)", 10, (Cell("0123abcd", 10, None), Cell("0", 10, 3), Cell("0", 10, 12, 1))
     )
     explained = Explained(difference, "1 rank", "2 ranks", seen, None, "it is so.", repeatable=True)
-    return findings(rows=[row], difference=explained)
+    return result(rows=[row], difference=explained)
 
 
-def text(found: Findings, width: int = 80) -> str:
+def text(found: Result, width: int = 80) -> str:
     written = io.StringIO()
     show(found, Console(file=written, width=width, highlight=False))
     return written.getvalue()
 
 
 def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
-    said = text(findings())
-    assert findings().exit_code == 0
+    said = text(result())
+    assert result().exit_code == 0
     assert "parameters (10)" in said
     assert "0123abcd same" in said
     assert (
@@ -64,7 +64,7 @@ def test_equal_runs_say_what_is_the_same_and_what_is_not_proved() -> None:
 
 
 def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() -> None:
-    for found in (findings(), differing()):
+    for found in (result(), differing()):
         said = text(found)
         assert max(map(len, said.splitlines())) <= 80
         assert "\x1b" not in said
@@ -72,9 +72,7 @@ def test_the_table_fits_80_columns_and_has_no_escapes_outside_of_a_terminal() ->
 
 def test_a_row_of_many_runs_stays_one_line() -> None:
     cells = (Cell("0123abcd", 10, None),) * 5
-    said = text(
-        replace(findings(), ranks=(1, 2, 3, 4, 8), rows=[Row(Kind.PARAMETER, "initial values (16)", 10, cells)])
-    )
+    said = text(replace(result(), ranks=(1, 2, 3, 4, 8), rows=[Row(Kind.PARAMETER, "initial values (16)", 10, cells)]))
     [row] = [line for line in said.splitlines() if "initial values (16)" in line]
     assert row.split() == ["initial", "values", "(16)", "0123abcd", *["same"] * 4]
     assert max(map(len, said.splitlines())) <= 80
@@ -96,26 +94,24 @@ def test_a_difference_is_told_with_its_step_item_numbers_and_cause() -> None:
 
 
 def test_a_row_plain_that_disagrees_fails_although_the_bits_are_the_same() -> None:
-    found = findings(plain=Plain(Finding.SUM, 4, 0.75, 1e-4))
+    found = result(plain=Plain(Agreement.SUM, 4, 0.75, 1e-4))
     assert found.exit_code == 1
     assert found.same_bits
     assert "differs, 0.75" in text(found)
 
 
 def test_a_run_that_failed_is_told_with_its_text_and_no_table() -> None:
-    found = findings(
-        failed=Failed("2 ranks", "error: no such thing", 1), runs=[], kept="The runs are kept in /somewhere"
-    )
+    found = result(failed=Failed("2 ranks", "error: no such thing", 1), runs=[], kept="The runs are kept in /somewhere")
     said = text(found)
     assert found.exit_code == 1
     assert said.splitlines() == ["2 ranks failed:", "error: no such thing", "The runs are kept in /somewhere"]
 
 
 def test_runs_that_are_missing_are_not_proved() -> None:
-    assert not findings(runs=[]).proved
+    assert not result(runs=[]).proved
 
 
-def test_findings_are_json_also_with_numbers_that_are_not_finite() -> None:
+def test_the_result_is_json_also_with_numbers_that_are_not_finite() -> None:
     found = differing()
     assert found.difference is not None
     infinite = Deviation(1, 1, math.nan, math.inf, None)
@@ -125,30 +121,30 @@ def test_findings_are_json_also_with_numbers_that_are_not_finite() -> None:
     told = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert told["difference"]["deviation"]["max_absolute"] is None
     assert told["difference"]["item"] == "parameter fc.weight"
-    assert told["plain"]["finding"] == "agrees"
+    assert told["plain"]["agreement"] == "agrees"
     assert told["proved"] is False
 
 
 def test_an_accepted_row_plain_says_so_and_does_not_fail() -> None:
-    for finding in (Finding.COUPLED, Finding.SAME_LANES, Finding.SUM):
-        plain = Plain(finding, 4, 0.58, 1e-4)
-        assert findings(plain=plain).exit_code == 1
-        found = findings(plain=plain, accepted=("plain",))
+    for agreement in (Agreement.COUPLED, Agreement.SAME_LANES, Agreement.SUM):
+        plain = Plain(agreement, 4, 0.58, 1e-4)
+        assert result(plain=plain).exit_code == 1
+        found = result(plain=plain, accepted=("plain",))
         assert found.exit_code == 0
         assert "accepted, 0.58" in text(found)
         assert "plain, accepted: " in text(found)
         assert found.as_json()["accepted"] == ["plain"]
-    assert "agrees, 2e-07" in text(findings(accepted=("plain",)))
-    assert findings(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
-    nothing = Plain(Finding.SAME_LANES, 4)
-    assert "shows nothing" in text(findings(plain=nothing))
-    assert "accepted," not in text(findings(plain=nothing, accepted=("plain",))).partition("\n\n")[0]
+    assert "agrees, 2e-07" in text(result(accepted=("plain",)))
+    assert result(accepted=("plain",), failed=Failed("2 ranks", "no", 1)).exit_code == 1
+    nothing = Plain(Agreement.SAME_LANES, 4)
+    assert "shows nothing" in text(result(plain=nothing))
+    assert "accepted," not in text(result(plain=nothing, accepted=("plain",))).partition("\n\n")[0]
 
 
 def test_the_end_of_the_script_is_told_when_it_was_reached_and_when_not() -> None:
-    assert "which it did not reach" not in text(findings())
+    assert "which it did not reach" not in text(result())
     missed = Run(2, 20, 1.0, reached_end=False, why_not="AssertionError: 20 of 460 steps at train.py:70")
-    found = findings(runs=[*findings().runs[:1], missed, *findings().runs[2:]])
+    found = result(runs=[*result().runs[:1], missed, *result().runs[2:]])
     assert found.exit_code == 0
     said = " ".join(text(found).split())
     assert "Not proved: steps after step 20; the end of the script, which it did not reach when its loops ended" in said
@@ -169,13 +165,13 @@ def test_a_difference_at_the_end_has_no_step() -> None:
 
 
 def test_nan_is_named_as_not_proved() -> None:
-    said = " ".join(text(findings(first_nan=Place(3, "gradient fc.weight"))).split())
+    said = " ".join(text(result(first_nan=Place(3, "gradient fc.weight"))).split())
     assert "anything from step 3 on, where NaN begins (gradient fc.weight)" in said
 
 
 def test_a_file_is_a_column_and_its_conditions_are_said() -> None:
     against = Against("bits.json", ("torch 2.12.0 there, 2.13.0 here",), 20)
-    same = findings(against=against)
+    same = result(against=against)
     same.rows = [Row(row.key, row.title, row.num_items, (*row.cells, row.cells[0])) for row in same.rows]
     assert same.exit_code == 0
     said = text(same)

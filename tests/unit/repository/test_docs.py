@@ -16,6 +16,7 @@ import lockstep
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))  # in no package; tests/scripts has the name too
 
+from findings import pages as findings_pages  # noqa: E402
 from reference import PARTS  # noqa: E402
 
 PAGES = sorted(
@@ -122,3 +123,11 @@ def test_generated_parts_say_what_the_code_says() -> None:
     assert [
         name for name in lockstep.__all__ if name.endswith("Error") and f"`lockstep.{name}`" not in shown["errors"]
     ] == []
+
+
+def test_the_pages_of_findings_are_those_that_the_code_makes_and_are_in_the_navigation() -> None:
+    made = findings_pages()
+    there = {path.name: path.read_text() for path in (ROOT / "docs" / "findings").glob("*.md")}
+    assert there == made, "run `python scripts/findings.py`"
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [name for name in made if f"- findings/{name}\n" not in navigation] == []

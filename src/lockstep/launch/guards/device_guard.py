@@ -9,20 +9,23 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from lockstep import torch_private
+from lockstep.handover.case import Case
 from lockstep.handover.environment import Position
+from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.guards.after_import import when_imported
 from lockstep.launch.guards.device_rules import check_device_index, crowded_device
 from lockstep.notices import say
 
 
-def guard_devices(position: Position) -> None:
+def guard_devices(position: Position, run_folder: Path) -> None:
     """Install the guard, now or when the script imports torch."""
     when_imported("torch.cuda", lambda cuda: _guard_cuda(cuda, position))
-    when_imported("torch.nn.parallel.distributed", lambda module: _guard_models(module, position))
+    when_imported("torch.nn.parallel.distributed", lambda module: _guard_models(module, position, run_folder))
 
 
 def _guard_cuda(cuda: ModuleType, position: Position) -> None:
@@ -44,7 +47,7 @@ def _guard_cuda(cuda: ModuleType, position: Position) -> None:
     torch_private.call_when_cuda_starts(pin)  # as torch itself keeps seeds that are set before CUDA is initialised
 
 
-def _guard_models(module: ModuleType, position: Position) -> None:
+def _guard_models(module: ModuleType, position: Position, run_folder: Path) -> None:
     wrapper = module.DistributedDataParallel
     original = wrapper.__init__
 
@@ -55,6 +58,7 @@ def _guard_models(module: ModuleType, position: Position) -> None:
             note = crowded_device(device.index, position, sys.modules["torch"].cuda.device_count())
             if note is not None:
                 say(note)
+                Case("shared-device", note, (position.rank,)).add_to(RunFolder(run_folder).findings)
         original(self, model, *args, **kwargs)
 
     wrapper.__init__ = __init__

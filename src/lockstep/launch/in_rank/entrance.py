@@ -28,7 +28,7 @@ from lockstep.handover.hidden_output import give_up, hide, show
 from lockstep.handover.late_settings import remember
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.run_folder import RunFolder
-from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, write_failure
+from lockstep.journal.failure import FailureKind, describe, kind_of, shortened, user_line, write_failure
 from lockstep.journal.news import Event, News
 from lockstep.journal.waiting_note import note_waits
 from lockstep.launch.guards.backend_guard import guard_backends
@@ -95,7 +95,7 @@ def _guard(order: RankTask, news: int, port: InheritedFile) -> None:
     guard_backends(settings.backend if settings else "", settings.device if settings else "cpu")
     guard_nested_ranks(variables, environment.position)
     if settings is not None and settings.device == "cuda":
-        guard_devices(environment.position)
+        guard_devices(environment.position, settings.run_folder)
 
 
 def _debugger(order: RankTask) -> None:
@@ -120,13 +120,15 @@ def _run_script(order: RankTask, news: int, log: int) -> int:
         code = _exit_code(ending)
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
-            News(order.rank, Event.LEAVING, code, time.monotonic_ns()).tell(news)
+        place = user_line(ending, Path(order.script).absolute())
+        News(order.rank, Event.LEAVING, code, place=place, time_ns=time.monotonic_ns()).tell(news)
         return code
     except KeyboardInterrupt as error:  # reported only when it did not come from the person at the launcher
         _failed(order, error, news, log)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever the script raises is its failure
         return _failed(order, error, news, log)
+    News(order.rank, Event.LEAVING, time_ns=time.monotonic_ns()).tell(news)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.diagnosis.words import PHASES, ranks_text
 from lockstep.errors import DIFFERENT_BITS, mistake_text
+from lockstep.findings.finding import Finding
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase, Record
 from lockstep.launch.verdict import RankEnd, Verdict
@@ -33,6 +34,8 @@ class Evidence:
     """What faulthandler wrote into the log; empty if nothing."""
     kill_reason: str
     """Why it got SIGKILL, as far as can be told."""
+    finding: Finding | None = None
+    """What kind of trouble it is, if it is a known one."""
 
 
 def failure_block(verdict: Verdict, evidence: Evidence) -> str:
@@ -46,15 +49,23 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
     if end.failure is not None and end.failure.kind is FailureKind.DAMAGE:
         return _damage(end.failure, doing, evidence)
     if end.failure is not None and end.failure.kind is FailureKind.STALL:
-        return "\n".join(map(visible, [f"FAILED    {end.failure.error}", f"{INDENT}log: {evidence.log}"]))
+        lines = [f"FAILED    {end.failure.error}", *_help(evidence.finding), f"{INDENT}log: {evidence.log}"]
+        return "\n".join(map(visible, lines))
     peer = end.failure is not None and end.failure.kind is FailureKind.PEER
     headline = _left_behind(verdict, end) if peer and verdict.left_early else _headline(end, doing)
     lines = [f"FAILED    {headline}"]
     lines += _where(end, doing)
-    lines += _body(end, evidence)
+    if not (peer and verdict.left_early):  # where others wait says nothing about who left
+        lines += _body(end, evidence)
     lines += _consequences(verdict)
+    lines += _help(evidence.finding)
     lines.append(f"{INDENT}log: {evidence.log}")
     return "\n".join(map(visible, lines))
+
+
+def _help(finding: Finding | None) -> list[str]:
+    """What to do first."""
+    return [f"{INDENT}help: {finding.first_aid}"] if finding is not None else []
 
 
 def _damage(failure: Failure, doing: Record | None, evidence: Evidence) -> str:
@@ -90,8 +101,7 @@ def _headline(end: RankEnd, doing: Record | None) -> str:
 
 def _left_behind(verdict: Verdict, end: RankEnd) -> str:
     """The text for culprits that ended without an error while others still needed them."""
-    who = ranks_text(verdict.left_early)
-    return f"{who} ended with exit code 0 while rank {end.rank} went on, and was missing from its next exchange"
+    return f"{verdict.leavers_text} while rank {end.rank} went on, and was missing from its next exchange"
 
 
 def _what(end: RankEnd) -> str:
@@ -139,8 +149,6 @@ def _consequences(verdict: Verdict) -> list[str]:
     lines = []
     if verdict.same:
         lines.append(f"{INDENT}the same on {ranks_text(verdict.same)}")
-    if verdict.left_early:
-        lines.append(f"{INDENT}{ranks_text(verdict.left_early)} had already left with exit code 0")
     if verdict.stopped:
         count = len(verdict.stopped)
         lines.append(f"{INDENT}{count} other rank{'s' if count > 1 else ''} stopped because of this")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lockstep.findings.end import is_full
+from lockstep.findings.full_disk import FINDING as FULL_DISK
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 
@@ -16,6 +19,7 @@ class Losses:
     """The losses of one run."""
 
     saying: Saying
+    cases: Cases
     sentences: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
@@ -23,3 +27,5 @@ class Losses:
         if sentence and sentence not in self.sentences:
             self.sentences.append(sentence)
             self.saying.line(Line("warning", sentence))
+            if is_full(sentence):
+                self.cases.add(FULL_DISK, sentence)

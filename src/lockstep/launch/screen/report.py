@@ -239,9 +239,14 @@ def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[
     return lines
 
 
+def is_long(result: Mapping[str, Any]) -> bool:
+    """Whether a run had enough steps to say where their time went."""
+    return int(result.get("steps") or 0) >= LEAST_STEPS_TOLD
+
+
 def summary_lines(told: Summary, result: Mapping[str, Any]) -> list[Line]:
     """Speed, the slowest rank, and what would help; nothing after a run of a few steps."""
-    if int(result.get("steps") or 0) < LEAST_STEPS_TOLD:
+    if not is_long(result):
         return []
     texts = {"speed": told.speed, "slowest": told.slowest, "advice": told.advice}
     return [Line(label, text) for label, text in texts.items() if text]

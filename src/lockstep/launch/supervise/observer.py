@@ -38,7 +38,7 @@ class Observer:
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._progress, self._stragglers = Progress(), Stragglers(losses.saying)
+        self._progress, self._stragglers = Progress(), Stragglers(losses.saying, losses.cases)
         self._gauges: tuple[Gauges, ...] = ()
         self._strategy = ""
         self.has_said_decided = has_said_decided
@@ -62,11 +62,11 @@ class Observer:
         self._strategy = self._strategy or str(self.decided().get("strategy") or "")
         self._stragglers.look(self._gauges, self._strategy)
         self._progress.add(Snapshot(now, self._gauges))
-        note = self._journals[0].note()
         if self._saying.terminal.updates:
-            self._saying.terminal.progress(self._progress.line(note, self._saying.terminal.width))
-        elif line := self._progress.line(note):
-            self._say_plainly(line, now)
+            width = self._saying.terminal.width
+            self._saying.terminal.progress(self._progress.line(self._journals[0].note(), width))
+        elif self._next_plain is None or now >= self._next_plain:
+            self._say_plainly(self._progress.line(self._journals[0].note()), now)
 
     def _look_for_losses(self) -> None:
         for journal in self._journals:
@@ -74,9 +74,11 @@ class Observer:
                 self._losses.add(sentence)
 
     def _say_plainly(self, line: str, now: float) -> None:
+        if not line:
+            return
         if self._next_plain is None:
             self._next_plain = now + PLAIN_LINE_S
-        elif now >= self._next_plain:
+        else:
             self._next_plain = now + PLAIN_LINE_S
             self._saying.plain(line)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, read_failure
+from lockstep.journal.news import News
 from lockstep.launch.nursery.messages import Exited
 from lockstep.launch.verdict import RankEnd, was_stopped
 
@@ -18,8 +19,8 @@ class _Rank:
     """The signals that the launcher sent it."""
     failure: Failure | None = None
     """What it reported because it could not write its record."""
-    leaving: tuple[int, int] | None = None
-    """The exit code and time of a `sys.exit` whose process has not ended yet; others may miss it before it does."""
+    leaving: News | None = None
+    """That its script has ended, and its process has not yet; others may miss it before it does."""
     end: RankEnd | None = None
 
 
@@ -71,9 +72,9 @@ class Ranks:
         for rank in ranks:
             self._all[rank].sent.add(number)
 
-    def leaving(self, number: int, code: int, time_ns: int) -> None:
-        """It has called `sys.exit`."""
-        self._all[number].leaving = (code, time_ns)
+    def leaving(self, news: News) -> None:
+        """Its script has ended."""
+        self._all[news.rank].leaving = news
 
     def reported(self, number: int, failure: Failure | None) -> Failure | None:
         """It has failed; `failure` is what it could not write down. Returns its failure."""
@@ -88,11 +89,12 @@ class Ranks:
         """Its process has ended."""
         number, rank = message.rank, self._all[message.rank]
         failure = self.failure_of(number)
-        stopped, left = was_stopped(message.signal, rank.sent), rank.leaving is not None
-        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure, left)
-        if rank.leaving is not None and stopped:
-            code, time_ns = rank.leaving
-            rank.end = RankEnd(number, code, 0, time_ns, False, failure, left)
+        stopped, leaving = was_stopped(message.signal, rank.sent), rank.leaving
+        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure)
+        if leaving is not None:
+            rank.end = replace(rank.end, left=bool(leaving.code), left_at=leaving.place)
+            if stopped:
+                rank.end = replace(rank.end, code=leaving.code, signal=0, time_ns=leaving.time_ns, stopped=False)
         return rank.end
 
     def vanished(self, code: int, signal: int, time_ns: int) -> None:

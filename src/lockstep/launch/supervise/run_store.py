@@ -13,6 +13,9 @@ import socket
 from types import TracebackType
 from typing import Self
 
+from lockstep.launch.nursery.handle import NurseryHandle
+from lockstep.launch.nursery.messages import StartStore
+
 TABLE_BYTES = 64 << 20
 """Room for what ranks tell each other; unwritten pages cost nothing."""
 
@@ -31,11 +34,18 @@ class RunStore:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
+        self._serves = False
 
     @property
     def descriptors(self) -> tuple[int, int]:
         """The memory and the port's socket, in the order in which ranks get them."""
         return self.table, self._socket.fileno()
+
+    def serve(self, nursery: NurseryHandle, ranks: int) -> None:
+        """Start the server, once, when a script wants a store at MASTER_PORT, where its rank has begun to listen."""
+        if not self._serves:
+            nursery.send(StartStore(self.port, ranks), (self._socket.fileno(),))
+        self._serves = True
 
     def __enter__(self) -> Self:
         return self

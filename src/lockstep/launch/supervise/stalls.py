@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
+from lockstep.findings.stall import finding_of
 from lockstep.journal.failure import Failure, FailureKind
-from lockstep.launch.folder import add_line
 from lockstep.launch.request import LaunchRequest, OnStall, Verbosity
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.sight.scenes import Scenes
@@ -30,7 +30,7 @@ class Stalls:
 
     Args:
         scenes: what is seen of the ranks.
-        record: the file where each line is kept.
+        cases: where they are kept.
         saying: where they go.
         request: the run.
         kill: ends a rank as anybody else might do, so that it is replaced like any rank that is lost.
@@ -38,13 +38,15 @@ class Stalls:
     """
 
     scenes: Scenes
-    record: Path
+    cases: Cases
     saying: Saying
     request: LaunchRequest
     kill: Callable[[int], None]
     stop: Callable[[Failure], None]
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
     """How long the wait was when it was said last."""
+    _helped: set[str] = field(default_factory=set)
+    """Findings for which it was said what to do."""
 
     def look(self, pids: Mapping[int, int]) -> None:
         """Look at the ranks; say and do what there is to say and do.
@@ -60,7 +62,7 @@ class Stalls:
         if not judgements:
             self._say_went_on()
         for judgement in judgements:
-            if self._say(judgement, scenes) and judgement.standing is Standing.STALLED:
+            if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
 
     def _act(self, judgement: Judgement, scenes: list[RankScene]) -> None:
@@ -79,9 +81,11 @@ class Stalls:
         line = self.scenes.line_of(rank)
         file, number = (line.file, line.line) if line is not None else ("", 0)
         said = self.scenes.sentence(judgement, scenes)
-        return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, time.monotonic_ns())
+        finding = finding_of(judgement, scenes).name
+        now_ns = time.monotonic_ns()
+        return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, now_ns, finding=finding)
 
-    def _say(self, judgement: Judgement, scenes: list[RankScene]) -> bool:
+    def _say(self, judgement: Judgement, scenes: list[RankScene], pids: Mapping[int, int]) -> bool:
         """Say it if it is new, or if it has lasted twice as long as when it was said; whether it is new."""
         if judgement.standing is Standing.SUSPECTED:
             return False
@@ -91,10 +95,16 @@ class Stalls:
             return False
         self._said[key] = judgement.holdup.waited_s
         said = self.scenes.sentence(judgement, scenes)
-        if judgement.standing is Standing.STALLED or self.request.verbosity is not Verbosity.QUIET:
+        finding, is_stalled = finding_of(judgement, scenes), judgement.standing is Standing.STALLED
+        self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
+        if is_stalled and self.request.recovery.on_stall is OnStall.STOP:
+            return before_s is None  # the failure block says it
+        if is_stalled or self.request.verbosity is not Verbosity.QUIET:
             self.saying.line(Line(judgement.standing.value, said))
-        told = {"time": time.time(), "standing": judgement.standing, "ranks": sorted(judgement.suspects), "said": said}
-        add_line(self.record, told)
+        if is_stalled and finding.name not in self._helped:
+            self._helped.add(finding.name)
+            pid = pids.get(min(judgement.suspects), 0)
+            self.saying.line(Line("help", finding.first_aid.replace("PID", str(pid))))
         return before_s is None
 
     def _say_went_on(self) -> None:

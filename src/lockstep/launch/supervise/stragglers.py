@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.spent import LEAST_STEPS, Spent, straggler
+from lockstep.findings.straggler import FINDING as STRAGGLER
 from lockstep.journal.gauges import Gauges
+from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 
@@ -19,6 +21,7 @@ class Stragglers:
     """Those of one world of ranks. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time."""
 
     saying: Saying
+    cases: Cases
     _base: Sequence[Gauges] = ()
     _found: tuple[int, str] | None = None
     _said: set[tuple[int, str]] = field(default_factory=set)
@@ -43,3 +46,4 @@ class Stragglers:
         if slow is not None and self._found == before and self._found not in self._said:
             self._said.add((slow.rank, slow.part))
             self.saying.line(Line("slow", slow.text))
+            self.cases.add(STRAGGLER, slow.text, [slow.rank])

@@ -21,7 +21,7 @@ from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.news import Event, read_news
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, StartStore, Sweep, Swept
+from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, Sweep, Swept
 from lockstep.launch.recovery import Loss
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
@@ -38,6 +38,7 @@ from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
 from lockstep.launch.supervise.stop_plan import StopPlan
+from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
 from lockstep.sight.scenes import Scenes
 
@@ -61,6 +62,8 @@ class Ending:
     """The step after which the run was saved because of the signal; None when it was not."""
     waited_s: float = 0.0
     """How long the ranks had time for that, if it was too short."""
+    known: dict[int, Known] = field(default_factory=dict)
+    """What is known about the end of each rank."""
 
 
 @dataclass
@@ -81,7 +84,6 @@ class Supervisor:
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _stop: StopPlan = field(default_factory=StopPlan)
     _joined: bool = False
-    _serves: bool = False
     _swept: bool = False
     _lost: bool = False
     _has_begun: bool = False
@@ -107,8 +109,9 @@ class Supervisor:
         self._interruption = Interruption(self.request, self.folder, self.saying)
         scenes = Scenes(str(self.request.script or ""), self.observer.journals)
         self._stalls = Stalls(
-            scenes, self.folder.stalls, self.saying, self.request, self._orders.kill, self._stop_stalled
+            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._stop_stalled
         )
+        self._surroundings = Surroundings(self.saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news, False)
         try:
@@ -130,7 +133,8 @@ class Supervisor:
         by, saved = self._interruption.ended(ends), Asking(self.folder.journal(0)).saved
         waited_s = self._interruption.waited_s
         joined = self._joined or self.observer.met
-        return Ending(ends, by, joined, gone, self._replacements.losses, saved, waited_s)
+        known = self._surroundings.known
+        return Ending(ends, by, joined, gone, self._replacements.losses, saved, waited_s, known)
 
     def _register(self) -> None:
         for source, handler in (
@@ -147,6 +151,7 @@ class Supervisor:
             self._send_due(now)
             if now >= look_at:
                 self.observer.look(now)
+                self._surroundings.look(self._ranks.running_pids)
                 if self._may_replace():
                     self._stalls.look(self._ranks.running_pids)
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
@@ -208,6 +213,7 @@ class Supervisor:
     def _on_exit(self, message: Exited) -> None:
         self._on_news()
         end = self._ranks.exited(message)
+        self._surroundings.ended(end)
         if self._may_replace() and self._replacements.take(end, self._ranks.running):
             return
         self._stop.sends = self._interruption.gave_up(end, self._ranks.running) or self._stop.sends
@@ -229,9 +235,10 @@ class Supervisor:
                         self._say_plain()
                     self._joined = True
                 case Event.STORE:
-                    self._serve()
+                    self.store.serve(self.nursery, self.request.ranks)
+                    self._joined = True
                 case Event.LEAVING:
-                    self._ranks.leaving(news.rank, news.code, news.time_ns)
+                    self._ranks.leaving(news)
                 case Event.FAILED:
                     failure = self._ranks.reported(news.rank, news.failure)
                     if failure is not None and not self._will_replace(news.rank, failure):
@@ -262,12 +269,6 @@ class Supervisor:
                 continue
             self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
         self._send_due(time.monotonic())
-
-    def _serve(self) -> None:
-        """Start the server, once, when a script wants a store at MASTER_PORT, where its rank has begun to listen."""
-        if not self._serves:
-            self.nursery.send(StartStore(self.store.port, self.request.ranks), (self.store.descriptors[1],))
-        self._serves = self._joined = True
 
     def _nursery_lost(self) -> None:
         self._selector.unregister(self.nursery.channel)

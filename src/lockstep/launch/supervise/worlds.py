@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.handover.restart import Restart
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
-from lockstep.launch.folder import add_line, remove_copies, renew_run_folder
+from lockstep.launch.folder import remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
 from lockstep.launch.request import LaunchRequest, OnFailure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
@@ -17,14 +16,14 @@ from lockstep.journal.record import Phase
 from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
-from lockstep.notices import say
 from lockstep.run.loop.agreed import Agreed
+from lockstep.run.loop.loss_gauge import show_loss
 from lockstep.run.loop.note_keys import ASKED, SNAPSHOT
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.replicas import hear, note
 from lockstep.run.loop.whole_batch import LaneFeatures, WholeBatch
 from lockstep.run.position.region import Region
-from lockstep.run.run_state import Machinery, RunState
+from lockstep.run.run_state import RunState
 from lockstep.strategy.contract import AnyPass, OpenLane, OrderedPass, Pass, PassResult
 from lockstep.strategy.losses import check_loss
 from lockstep.strategy.right_form import ORDERED_FORM, RIGHT_FORM
@@ -261,7 +260,7 @@ class Step:
         self._passes += 1
         run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
         if result.loss is not None:
-            _show_loss(run.machinery, self.number, result.loss)
+            show_loss(run, self.number, result.loss, result.unfinite)
         if run.machinery.witness is not None:
             norm = run.machinery.strategy.gradient_norm(
                 [p for model in run.progress.models for p in model.parameters()], 2.0
@@ -316,14 +315,6 @@ def _hear(run: RunState, notes: dict[int, Any]) -> None:
     if notes.pop(SNAPSHOT, 0):
         run.progress.snapshots.hear()
     run.progress.tallies.hear(notes)
-
-
-def _show_loss(machinery: Machinery, step: int, loss: float) -> None:
-    was_finite = math.isfinite(machinery.ledger.loss) or not machinery.ledger.num_losses
-    machinery.ledger.loss = loss
-    machinery.ledger.num_losses += 1
-    if was_finite and not math.isfinite(loss) and machinery.transport.rank == 0:
-        say(f"the loss is {loss} in step {step}.")
 
 
 def _means(notes: dict[int, dict[str, tuple[float, float]]], num_lanes: int) -> dict[str, float]:

@@ -210,7 +210,7 @@ class LanePass(Pass):
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
-        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart)
+        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart, all_ranks.unfinite)
 
     def _restore(self) -> None:
         """Restore what the pass began with; the exchange is made again from what the lanes left."""

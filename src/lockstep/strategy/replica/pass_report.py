@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from lockstep.errors import UsageError
@@ -60,6 +61,8 @@ class Conclusions:
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
+    unfinite: tuple[int, ...] = ()
+    """Lanes whose own loss is not finite, if the mean is not."""
 
     @property
     def scale(self) -> float:
@@ -87,15 +90,18 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
     for report in of_peers:
         used |= int(report[1], 16)
     notes = {int(lane): note for report in reports for lane, note in report[3].items()}
+    losses = {lane: values[2] for lane, values in lanes.items()}
+    loss = _loss(losses, weights)
     return Conclusions(
         weights=weights,
-        loss=_loss({lane: values[2] for lane, values in lanes.items()}, weights),
+        loss=loss,
         used=used,
         buffers=[report[2] for report in of_peers],
         notes=dict(sorted(notes.items())),
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
+        unfinite=() if loss is None or isfinite(loss) else tuple(n for n in sorted(losses) if not isfinite(losses[n])),
     )
 
 

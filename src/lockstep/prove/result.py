@@ -77,7 +77,7 @@ class Failed:
 
 
 @dataclass
-class Findings:
+class Result:
     """Everything that `verify` has to say. Filled in as the runs end."""
 
     title: str
@@ -95,7 +95,7 @@ class Findings:
     """Why equal bits are not promised at all (see `lockstep.handover.arithmetic`); empty where they are."""
     plain: Plain | None = None
     accepted: tuple[str, ...] = ()
-    """The findings in `ACCEPTABLE` that a person accepts: they do not make the exit code 1."""
+    """What of `ACCEPTABLE` a person accepts: they do not make the exit code 1."""
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     first_nan: Place | None = None

@@ -1,0 +1,84 @@
+"""Which finding an end or a stall is, and that each one is written as its page needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.diagnosis.culprits import Holdup
+from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
+from lockstep.diagnosis.stalls import Judgement, Standing
+from lockstep.findings.catalogue import FINDINGS
+from lockstep.findings.end import End, finding_of
+from lockstep.findings.stall import finding_of as finding_of_stall
+from lockstep.handover.case import Case, cases_in, names_of
+from lockstep.journal.failure import Failure, FailureKind
+from lockstep.journal.record import Phase
+from lockstep.machine.memory_pressure import Shortage
+
+
+def failure(error: str, finding: str = "") -> Failure:
+    return Failure(1, FailureKind.SCRIPT, error, "", "", 0, None, 0, finding=finding)
+
+
+@pytest.mark.parametrize(
+    ("end", "name"),
+    [
+        (End(None, 9, Shortage.HOST), "killed-for-memory"),
+        (End(None, 9), None),
+        (End(None, 11), "crash"),
+        (End(None, 15), None),
+        (End(failure("ValueError: no"), 0), None),
+        (End(failure("OSError: [Errno 28] No space left on device: 'a'"), 0), "full-disk"),
+        (End(failure("RuntimeError: [enforce fail] Unable to find address for: eth7"), 0), "wrong-interface"),
+        (End(failure("UsageError: x", "mismatched-collective"), 0), "mismatched-collective"),
+        (End(failure("UsageError: x", "of another version"), 0), None),
+    ],
+)
+def test_the_end_of_a_rank_says_what_it_was(end: End, name: str | None) -> None:
+    found = finding_of(end)
+    assert (found.name if found is not None else None) == name
+
+
+def stall(
+    phase: Phase | None, life: Life = Life.RUNS, what: str = "barrier", standing: Standing = Standing.STALLED
+) -> str:
+    doing = Doing(phase, "", 3, "train.py:3", 9.0, None) if phase is not None else None
+    scenes = [RankScene(0, Life.RUNS, None, Wait(9.0, frozenset({1}), what)), RankScene(1, life, doing, None)]
+    holdup = Holdup(frozenset({1}), frozenset({0}), 9.0)
+    return finding_of_stall(Judgement(standing, holdup, frozenset({1})), scenes).name
+
+
+def test_a_stall_is_named_by_what_the_suspect_does() -> None:
+    assert stall(Phase.DATA) == "stalled-in-data"
+    assert stall(Phase.COMPUTE) == stall(None) == "stalled-in-script"
+    assert stall(Phase.DATA, Life.STOPPED) == "stopped-process"
+    assert stall(None, what="the meeting of a group with rank 1") == "missing-rank"
+    assert stall(Phase.EVALUATE, standing=Standing.SLOW) == "busy-rank"
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_each_finding_is_written_as_its_page_needs_it(name: str) -> None:
+    finding = FINDINGS[name]
+    assert finding.name == name
+    assert not finding.title.endswith(".")
+    for text in (finding.seen, finding.why, *finding.what_to_do):
+        assert text.endswith("."), text
+        assert text.count("`") % 2 == 0, text
+    assert finding.example.strip()
+    assert all(len(line) <= 160 for line in finding.example.splitlines())
+
+
+def test_cases_are_read_as_they_were_kept_and_damage_is_left_out(tmp_path: Path) -> None:
+    path, cases = (
+        tmp_path / "findings.jsonl",
+        [Case("crash", "rank 1: x", (1,)), Case("nan-loss", "y"), Case("crash", "z")],
+    )
+    for case in cases:
+        case.add_to(path)
+    with path.open("a") as file:
+        file.write('{"finding": 3, "said": "x", "ranks": []}\n[1]\nnot json\n{"finding": "half')
+    assert cases_in(path) == cases
+    assert names_of(cases) == ["crash", "nan-loss"]
+    assert cases_in(tmp_path / "none") == []

@@ -9,15 +9,11 @@ the same programs in the same tree of processes; /proc shows their own command l
 server cannot stand for (fresh interpreters, options of Python) is started as always, and so is a launcher
 when variables that are read at imports are set.
 
-Only the end is shorter: what the server imported is not taken apart. A process that ends would copy all these pages
-from the server to free them, 0.25 s of a core for the launcher and for each rank, half of what a short run costs. Exit
-handlers, threads, buffered output, the script's own modules and torch.distributed's end as always; runs that are
-started cold end so too.
+Only the end is shorter, see `lockstep.testing.short_end`; runs that are started cold end as they do for users.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -34,11 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 NURSERY = "lockstep.launch.nursery.process"
-MODULES = ("torch", "torch._dynamo", "lockstep.run.start", "lockstep.cli.main", NURSERY)
+MODULES = ("lockstep.testing.short_end", "torch", "torch._dynamo", "lockstep.run.start", "lockstep.cli.main", NURSERY)
 READ_AT_IMPORT = (
     "PYTHON",
     "LD_",
@@ -54,8 +49,6 @@ READ_AT_IMPORT = (
 )
 """What variables begin with that a library, or Python, may have read when the server was started."""
 OURS = ("LOCKSTEP_TEST_",)
-ENDED = ("__main__", "builtins", "sys", "lockstep", "torch.distributed")
-"""Modules that are emptied when a process ends, and what is below them: there are objects whose end somebody awaits."""
 ROOM = 1 << 16
 """Bytes for another command line, and for another environment, where the kernel shows them."""
 MOST_BYTES = 1 << 18
@@ -261,28 +254,14 @@ def _become(command: Sequence[str], variables: Mapping[str, str], module: str) -
     return task
 
 
-def leave_imported(imported: Mapping[str, ModuleType]) -> None:
-    """The last exit handler: hide from the interpreter's end what it need not take apart, and from libc's, torch's C++."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(imported))  # they outlive everything that refers to them
-    for name, module in imported.items():
-        if sys.modules.get(name) is module and not f"{name}.".startswith(tuple(f"{one}." for one in ENDED)):
-            sys.modules[name] = None  # type: ignore[assignment]  # as the interpreter's end does
-    libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)  # with the exit code; the last one registered is the first one called
-    libc.on_exit(libc._IO_flush_all, None)
-
-
 def main() -> None:
     """The server; and, in forked processes, a launcher or a nursery."""
     end = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(end.fileno(), False)
-    imported: dict[str, ModuleType] = {}
-    atexit.register(leave_imported, imported)  # before anything else registers one
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
     gc.freeze()
-    imported |= sys.modules
     task = serve(end)
     if task is not None:
         sys.exit(task())

@@ -33,7 +33,7 @@ for epoch in run.epochs(2):
 
 @pytest.fixture(scope="module")
 def nursery():
-    with NurseryHandle(1, PRELOADED) as nursery:
+    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

@@ -33,8 +33,8 @@ def _leave_imported() -> None:
         if sys.modules.get(name) is module:
             sys.modules[name] = None  # type: ignore[assignment]  # as the interpreter's end does
     libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)  # with the exit code; the last one registered is the first one called
-    libc.on_exit(libc._IO_flush_all, None)
+    libc.fflush(None)
+    libc.on_exit(libc["_exit"], None)  # the last one registered is the first one called, with the exit code
 
 
 atexit.register(_leave_imported)

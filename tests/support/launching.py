@@ -124,11 +124,15 @@ def _variables(mark: str, more: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def start_python(
-    place: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    place: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    python: str = sys.executable,
 ) -> Running:
     """Start `python ARGUMENTS` in the folder `place`."""
     mark = uuid.uuid4().hex
-    command, variables = [sys.executable, *arguments], _variables(mark, env)
+    command, variables = [python, *arguments], _variables(mark, env)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err:
         process = subprocess.Popen(command, cwd=place, env=variables, stdin=stdin, stdout=out, stderr=err)
     return Running(process, mark, place)

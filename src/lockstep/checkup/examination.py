@@ -18,6 +18,7 @@ from lockstep.checkup.surroundings import (
     read_folder,
     read_shared_memory,
     shared_memory_row,
+    stacks_row,
     try_loopback,
     try_view,
 )
@@ -27,6 +28,7 @@ from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import count_gpus
 from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
+from lockstep.machine.stack_dump import refusal
 
 
 def examine(variables: Mapping[str, str], version: str) -> Report:
@@ -54,6 +56,7 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         loopback_row(try_loopback()),
         folder_row(base, *read_folder(base)),
         private_files_row(try_view()),
+        stacks_row(refusal()),
         leftover_row(orphaned_processes(), orphaned_shared_memory()),
     ]
     return Report(tuple(rows), facts)

@@ -139,6 +139,23 @@ def try_view() -> ViewReport:
         remove_tree(base)
 
 
+def stacks_row(refused: str) -> Row:
+    """How the launcher learns where a rank is that others wait for.
+
+    Args:
+        refused: why stacks cannot be read; empty when they can.
+    """
+    if not refused:
+        return ok("rank stacks", "py-spy reads them, whatever a rank does")
+    fix = (
+        "pip install py-spy"
+        if "not installed" in refused
+        else "In a container: docker run --cap-add=SYS_PTRACE. Elsewhere: sysctl kernel.yama.ptrace_scope=1, or less."
+    )
+    text = f"{refused}: a rank that others wait for is asked by a signal, and a stopped one cannot answer"
+    return note("rank stacks", text, fix)
+
+
 def private_files_row(report: ViewReport) -> Row:
     """Whether private views work; if not, why, and what happens then."""
     if report.problem:

@@ -46,6 +46,8 @@ class Stack:
 
     process: int
     threads: tuple[Thread, ...]
+    knows_gil: bool = True
+    """Whether it tells who holds the interpreter's lock."""
 
     @property
     def main(self) -> tuple[Frame, ...]:
@@ -88,13 +90,31 @@ def waits_for_samples(frames: Sequence[Frame]) -> bool:
     return any(frame.file.endswith(LOADER) and frame.function.endswith("_get_data") for frame in frames)
 
 
+def is_fetching(worker: Stack) -> bool:
+    """Whether a loader worker is fetching samples, rather than waiting for work."""
+    return any(frame.file.endswith(FETCH) for frame in worker.main)
+
+
 def line_in_worker(workers: Sequence[Stack], script: str) -> Frame | None:
     """Where a loader worker is that fetches; None when all wait for work, or none has a line of the script."""
     for worker in workers:
-        fetches = any(frame.file.endswith(FETCH) for frame in worker.main)
-        if fetches and (line := worker.in_script(script)) is not None:
+        if is_fetching(worker) and (line := worker.in_script(script)) is not None:
             return replace(line, function=f"{line.function}, in loader worker {worker.process}")
     return None
+
+
+def native_call(frames: Sequence[Frame]) -> str:
+    """The native function in which a stack ends, `sre_match (libpython3.11.so)`; empty if it ends in Python.
+
+    Args:
+        frames: with those of native code; the innermost first.
+    """
+    for frame in frames:
+        if frame.file.endswith(".py"):
+            return ""
+        if not frame.function.startswith("0x"):
+            return f"{frame.function} ({Path(frame.file).name})" if frame.file else frame.function
+    return ""
 
 
 def read_dump(text: str, process: int) -> Stack:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lockstep.diagnosis.causes import cause
 from lockstep.diagnosis.culprits import Holdup, holdups
 from lockstep.diagnosis.movement import Movement, movement
 from lockstep.diagnosis.scene import Life, RankScene
@@ -21,6 +22,9 @@ from lockstep.journal.record import Phase
 
 SHORTEST_S = 5.0
 TIMES = 8
+STANDSTILL_S = 15.0
+"""The shortest time after which ranks are suspected for whom nobody waits."""
+PARTS_OF_A_STEP = frozenset({Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.UPDATE})
 LOOK_S = 3.0
 """How long before its limit a rank is looked at."""
 
@@ -54,26 +58,43 @@ def judge(scenes: Sequence[RankScene], stall_after_s: float | None = None) -> li
     if any(scene.doing is not None and scene.doing.phase is Phase.PAUSED for scene in scenes):
         return []
     judgements = []
-    for holdup in holdups(scenes):
+    for holdup in holdups(scenes) or standstill(scenes):
         standings = {rank: _standing(scenes[rank], holdup, stall_after_s) for rank in holdup.culprits}
         judgements += [
             Judgement(standing, holdup, suspects)
             for standing in (Standing.STALLED, Standing.SLOW, Standing.SUSPECTED)
+            if holdup.waiting or standing is not Standing.SLOW  # work for which nobody waits is nobody's business
             if (suspects := frozenset(rank for rank, found in standings.items() if found is standing))
         ]
     return judgements
 
 
-def limit_s(scene: RankScene, stall_after_s: float | None) -> float:
-    """How long others may wait for a rank, from what it usually needs for what it does."""
+def standstill(scenes: Sequence[RankScene]) -> list[Holdup]:
+    """All ranks, each in its own part of a step, if they have been there for long and nobody waits; else nothing.
+
+    One rank alone is in it like many that wait for the same disk.
+    """
+    alive = [scene for scene in scenes if scene.life is not Life.ENDED]
+    lasts = [
+        scene.doing.lasts_s
+        for scene in alive
+        if scene.doing is not None and scene.doing.phase in PARTS_OF_A_STEP and scene.wait is None
+    ]
+    if not alive or len(lasts) < len(alive):
+        return []
+    return [Holdup(frozenset(scene.rank for scene in alive), frozenset(), min(lasts))]
+
+
+def limit_s(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> float:
+    """How long others may wait for a rank, or all stand still, from what it usually needs for what it does."""
     if stall_after_s is not None:
         return stall_after_s
     usual_s = scene.doing.usual_s if scene.doing is not None else None
-    return max(SHORTEST_S, TIMES * (usual_s or 0.0))
+    return max(SHORTEST_S if holdup.waiting else STANDSTILL_S, TIMES * (usual_s or 0.0))
 
 
 def _standing(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> Standing | None:
-    limit = limit_s(scene, stall_after_s)
+    limit = limit_s(scene, holdup, stall_after_s)
     if holdup.is_circle:  # nothing in it can come to an end
         return Standing.STALLED if holdup.waited_s >= min(limit, SHORTEST_S) else None
     if holdup.waited_s < limit:
@@ -105,13 +126,16 @@ def sentence(judgement: Judgement, scenes: Sequence[RankScene], lines: Mapping[i
         each = "; ".join(_wait_text(scenes[rank], holdup) for rank in sorted(holdup.culprits))
         others = holdup.waiting - holdup.culprits
         return f"{seconds}: ranks wait for each other: {each}{f'; {ranks_text(others)} for them' if others else ''}"
+    there = "; ".join(_where(scenes[rank], lines.get(rank)) for rank in sorted(judgement.suspects))
+    if not holdup.waiting:
+        still = "does not move" if len(judgement.suspects) == 1 else "do not move"
+        return f"{seconds}: {ranks_text(judgement.suspects)} {still}, in the middle of a step; {there}"
     first = max(holdup.waiting, key=lambda rank: wait.lasts_s if (wait := scenes[rank].wait) is not None else 0.0)
     one = len(judgement.suspects) == 1
     missing = f"{ranks_text(judgement.suspects)} {'has' if one else 'have'} not reached {_what(scenes[first])}"
     waiting = (
         f"{ranks_text(holdup.waiting)} {'waits' if len(holdup.waiting) == 1 else 'wait'} for {'it' if one else 'them'}"
     )
-    there = "; ".join(_where(scenes[rank], lines.get(rank)) for rank in sorted(judgement.suspects))
     return f"{seconds}: {missing}; {waiting}; {there}"
 
 
@@ -143,7 +167,8 @@ def _where(scene: RankScene, line: Frame | None) -> str:
         parts.append(f"({phase_text(doing.phase, doing.step)}, for {doing.lasts_s:.0f} s)")
     if moved := movement(scene.samples):
         parts.append(_used(moved))
-    return " ".join(parts)
+    why = cause(scene.samples) if scene.life is Life.RUNS else None
+    return " ".join(parts) + (f": {why.sentence}" if why is not None else "")
 
 
 def _used(moved: Movement) -> str:

@@ -20,7 +20,7 @@ stalled   5 s: ranks wait for each other: rank 0 for rank 1 in all_reduce(sum) o
         "trains, or two ranks `recv` from each other before they `send`."
     ),
     what_to_do=(
-        "Use groups in the same order on all ranks: compare the lines in the sentence.",
+        "Make the same calls in the same order on all ranks, with every group: compare the lines in the sentence.",
         "Exchange between two ranks with `batch_isend_irecv`, or let one of them send first.",
     ),
 )

@@ -43,6 +43,10 @@ class RunFolder:
         """The mapped ring of `rank`, made by the launcher before the rank starts."""
         return self.path / "journal" / f"rank-{rank:05d}.ring"
 
+    def answers(self, rank: int) -> Path:
+        """The stacks of `rank` that it wrote when it was asked (`lockstep.machine.asked_stack`)."""
+        return self.path / "journal" / f"rank-{rank:05d}.stacks"
+
     def log(self, rank: int) -> Path:
         """Everything that `rank` wrote to its standard output and error."""
         return self.path / "logs" / f"rank-{rank:05d}.log"

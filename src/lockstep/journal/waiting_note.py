@@ -11,8 +11,9 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.journal.ring import WAITING_OFFSET, map_ring, name_process, publish
@@ -53,6 +54,23 @@ class WaitingNote:
     def _write(self, waiting: Waiting) -> None:
         publish(self._ring, WAITING_OFFSET, pack(waiting))
 
+
+@dataclass
+class Subject:
+    """What the exchange under way is about, beside its operation: `bucket 2, first layer4.0.conv1.weight`.
+
+    Set before an exchange, asked for only when somebody waits so long that it is noted.
+    """
+
+    of: Callable[[], str] | None = None
+
+    def with_line(self, line: str) -> str:
+        """`bucket 2, first layer4.0.conv1.weight, train.py:88`; the line alone where nothing is known."""
+        return ", ".join(filter(None, (self.of() if self.of is not None else "", line)))
+
+
+subject = Subject()
+"""Of this process: exchanges of gradients are made one after the other."""
 
 _mine: WaitingNote | None = None
 

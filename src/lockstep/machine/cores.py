@@ -63,16 +63,27 @@ def quotas(groups: str, root: Path) -> list[float]:
         groups: the text of /proc/self/cgroup: lines `0::/path` (version 2) or `4:cpu,cpuacct:/path` (version 1).
         root: where control groups are mounted.
     """
-    found: list[float] = []
+    folders = group_folders(groups, root, "cpu")
+    found = [quota for folder in folders for quota in (_quota_v2(folder / "cpu.max"), _quota_v1(folder))]
+    return [quota for quota in found if quota > 0]
+
+
+def group_folders(groups: str, root: Path, controller: str) -> list[Path]:
+    """The folders of a process's control groups that may have this controller's files, and of all groups above.
+
+    Args:
+        groups: the text of /proc/PID/cgroup, as above.
+        root: where control groups are mounted.
+        controller: `cpu`, `memory`.
+    """
+    mounts: list[tuple[Path, str]] = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            for mount in (root, root / "unified"):
-                found += [_quota_v2(folder / "cpu.max") for folder in _upwards(mount, path)]
-        elif "cpu" in controllers.split(","):
-            for mount in {root / controllers, root / "cpu"}:
-                found += [_quota_v1(folder) for folder in _upwards(mount, path)]
-    return [quota for quota in found if quota > 0]
+            mounts += [(mount, path) for mount in (root, root / "unified")]
+        elif controller in controllers.split(","):
+            mounts += [(mount, path) for mount in {root / controllers, root / controller}]
+    return [folder for mount, path in mounts for folder in _upwards(mount, path)]
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:

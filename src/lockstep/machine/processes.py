@@ -8,9 +8,11 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 
 
 def _prctl(option: int, value: int) -> None:
@@ -33,6 +35,12 @@ def die_with_parent(parent: int) -> None:
 def go_on_without_parent() -> None:
     """Get SIGCONT, not SIGKILL, when the parent ends: a process that was stopped then sees that it is alone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def let_read(reader: int) -> None:
+    """Let a process and those below it read this one's memory where Yama allows it to ancestors only (ptrace_scope 1)."""
+    with suppress(OSError):  # a kernel without Yama
+        _prctl(_PR_SET_PTRACER, reader)
 
 
 def adopt_orphans() -> None:

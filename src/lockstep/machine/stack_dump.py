@@ -12,7 +12,16 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+from lockstep.machine.processes import interpreter_options
+
 PATIENCE_S = 5.0
+_SLEEPER = """
+import os, sys, time
+from lockstep.machine.processes import let_read
+let_read(os.getppid())
+print(flush=True)
+time.sleep(60)
+"""
 
 
 @lru_cache
@@ -22,13 +31,19 @@ def py_spy() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
-def dump(pid: int) -> str:
-    """The stacks of all threads in py-spy's JSON; empty when they cannot be read. Does not stop the process."""
+def dump(pid: int, *, native: bool = False) -> str:
+    """The stacks of all threads in py-spy's JSON; empty when they cannot be read.
+
+    Args:
+        pid: the process.
+        native: with the calls of native code between; for that the process is stopped, for some hundredths of a second.
+            Otherwise it is not stopped.
+    """
     if not (command := py_spy()):
         return ""
     try:
         done = subprocess.run(
-            [command, "dump", "--nonblocking", "--json", "--pid", str(pid)],
+            [command, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)],
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -38,3 +53,19 @@ def dump(pid: int) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
+
+
+def refusal() -> str:
+    """Why the stacks of another process of this user cannot be read here; empty if they can. Starts two processes."""
+    if not py_spy():
+        return "py-spy is not installed"
+    command = [sys.executable, *interpreter_options(), "-c", _SLEEPER]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            return "" if dump(other.pid) else "the kernel does not let py-spy read other processes"
+        finally:
+            other.kill()

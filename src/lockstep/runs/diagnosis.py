@@ -90,7 +90,7 @@ def _abandoned(view: View) -> str:
 
 def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
     """Who holds others up now; looks at suspects for as long as it takes to tell."""
-    scenes_of, began = Scenes(viewer.run.title, viewer.journals), time.monotonic()
+    scenes_of, began = Scenes(viewer.run.title, viewer.journals, viewer.run.folder.answers), time.monotonic()
     try:
         while True:
             (scenes, judgements), looked_s = scenes_of.judge(view.pids), time.monotonic() - began

@@ -1,4 +1,7 @@
-"""Looks at one rank that others wait for, again and again, without its help and without stopping it."""
+"""Looks at one rank that others wait for, again and again, without its help and without stopping it.
+
+Where nobody may read the rank's memory, it is asked for its stack, less often.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,34 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 
+from lockstep.diagnosis.causes import stays_in_one_line
 from lockstep.diagnosis.movement import Sample
-from lockstep.diagnosis.stack import Frame, Stack, line_in_worker, read_dump, waits_for_samples
+from lockstep.diagnosis.stack import (
+    Frame,
+    Stack,
+    Thread,
+    is_fetching,
+    line_in_worker,
+    native_call,
+    read_dump,
+    waits_for_samples,
+)
+from lockstep.machine.asked_stack import ask
+from lockstep.machine.blocked import Blocked, blocked
+from lockstep.machine.held_back import held_back
 from lockstep.machine.leftovers import descendants
-from lockstep.machine.process_state import file_bytes, process_state, processor_s_below
+from lockstep.machine.process_state import ProcessState, file_bytes, process_state, processor_s_below
 from lockstep.machine.stack_dump import dump
 
 EVERY_S = 0.2
 """Between two samples; one takes 20 ms of processor time."""
 KEPT = 24
+ASKED_EVERY_S = 0.5
+"""Between two questions to a rank whose memory cannot be read."""
+TRIES = 2
+"""How often in a row its memory must have been refused before it is asked."""
 
 
 class Probe:
@@ -24,12 +45,14 @@ class Probe:
     Args:
         pid: the rank's process.
         every_s: the time between two samples.
+        answers: the file into which the rank writes its stack when it is asked; None: it is not asked.
     """
 
-    def __init__(self, pid: int, every_s: float = EVERY_S) -> None:
-        self.pid, self._every_s = pid, every_s
+    def __init__(self, pid: int, every_s: float = EVERY_S, answers: Path | None = None) -> None:
+        self.pid, self._every_s, self._answers = pid, every_s, answers
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._over = threading.Event()
+        self._refused, self._asked_at, self._native = 0, 0.0, ""
         threading.Thread(target=self._run, name=f"probe of {pid}", daemon=True).start()
 
     @property
@@ -56,22 +79,67 @@ class Probe:
             state = process_state(self.pid)
             if state is None:
                 return
-            stack = _stack_of(self.pid)
-            workers = stack is not None and waits_for_samples(stack.main)
-            self._samples.append(
-                Sample(
-                    at_s=time.monotonic(),
-                    processor_s=state.processor_s,
-                    others_s=processor_s_below(self.pid),
-                    file_bytes=file_bytes(self.pid),
-                    stack=stack,
-                    workers=tuple(filter(None, map(_stack_of, descendants(self.pid)))) if workers else (),
-                )
-            )
+            self._samples.append(self._sample(state))
+            self._look_into_native_code(state)
             self._over.wait(self._every_s)
 
+    def _sample(self, state: ProcessState) -> Sample:
+        before = self._samples[-1] if self._samples else None
+        stack = self._stack(state)
+        workers: tuple[Stack, ...] = ()
+        worker = None
+        if stack is not None and waits_for_samples(stack.main):
+            workers = tuple(filter(None, (self._stack_of(pid) for pid in descendants(self.pid))))
+            worker = self._blocked_worker(workers, before)
+        return Sample(
+            at_s=time.monotonic(),
+            processor_s=state.processor_s,
+            others_s=processor_s_below(self.pid),
+            file_bytes=file_bytes(self.pid),
+            stack=stack,
+            workers=workers,
+            blocked=blocked(self.pid, state.letter, before.blocked if before is not None else None),
+            worker=worker,
+            held_back=held_back(self.pid),
+            native=self._native,
+        )
 
-def _stack_of(pid: int) -> Stack | None:
+    def _blocked_worker(self, workers: tuple[Stack, ...], before: Sample | None) -> Blocked | None:
+        """Where the loader worker is in the kernel that fetches."""
+        pid = next((worker.process for worker in workers if is_fetching(worker)), 0)
+        state = process_state(pid) if pid else None
+        if state is None:
+            return None
+        return blocked(pid, state.letter, before.worker if before is not None else None)
+
+    def _look_into_native_code(self, state: ProcessState) -> None:
+        """Look once, when the rank stays in one line with the interpreter's lock in hand: it is stopped for that."""
+        if not self._native and not state.is_stopped and stays_in_one_line(self.samples):
+            with suppress(ValueError):
+                self._native = native_call(read_dump(dump(self.pid, native=True), self.pid).main) or "?"
+
+    def _stack(self, state: ProcessState) -> Stack | None:
+        """The rank's stack; None also between two questions, and of one that is stopped and cannot be read."""
+        if self._refused < TRIES:
+            stack = _read_stack(self.pid)
+            self._refused = 0 if stack is not None else self._refused + 1
+            return stack
+        now = time.monotonic()
+        if state.is_stopped or now - self._asked_at < ASKED_EVERY_S:
+            return None
+        self._asked_at = now
+        return self._asked(self.pid)
+
+    def _stack_of(self, pid: int) -> Stack | None:
+        return _read_stack(pid) if self._refused < TRIES else self._asked(pid)
+
+    def _asked(self, pid: int) -> Stack | None:
+        lines = ask(pid, self._answers) if self._answers is not None else []
+        frames = tuple(Frame(line.function, line.file, line.number) for line in lines)
+        return Stack(pid, (Thread(pid, "", holds_gil=False, frames=frames),), knows_gil=False) if frames else None
+
+
+def _read_stack(pid: int) -> Stack | None:
     with suppress(ValueError):
         return read_dump(dump(pid), pid)
     return None

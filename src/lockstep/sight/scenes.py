@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class Scenes:
 
     script: str
     journals: Mapping[int, JournalReader]
+    answers: Callable[[int], Path] | None = None
+    """The file into which a rank writes its stack when it is asked; None: ranks are not asked."""
     _paces: dict[int, Pace] = field(default_factory=dict)
     _probes: dict[int, Probe] = field(default_factory=dict)
     _idleness: dict[int, Idleness] = field(default_factory=dict)
@@ -50,8 +52,12 @@ class Scenes:
         waits = {rank: self.journals[rank].waiting() for rank in pids}
         lasts = {rank: self._learn(rank) for rank in pids}
         noted_s = max((_since_s(wait, now_ns) for wait in waits.values() if wait is not None), default=0.0)
-        idle_s = self._idle_s(pids, now_ns) if not any(lasts.values()) and not noted_s else {}
-        if noted_s < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S:
+        is_plain = len(pids) > 1 and not any(lasts.values()) and not noted_s
+        idle_s = self._idle_s(pids, now_ns) if is_plain else {}
+        still_s = min(
+            ((now_ns - last.time_ns) / 1e9 if last is not None else 0.0 for last in lasts.values()), default=0.0
+        )
+        if max(noted_s, still_s) < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S:
             self.aim((), pids)
             return []
         if idle_s:
@@ -71,7 +77,7 @@ class Scenes:
         """
         scenes = self.look(pids)
         judgements = judge(scenes, stall_after_s)
-        plain = {scene.rank for scene in scenes if scene.doing is None}
+        plain = {scene.rank for scene in scenes if scene.doing is None and self.journals[scene.rank].waiting() is None}
         self.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)
         return scenes, judgements
 
@@ -120,7 +126,8 @@ class Scenes:
             if rank not in ranks or probe.pid != pids.get(rank):
                 self._probes.pop(rank).stop()
         for rank in set(ranks) & pids.keys() - self._probes.keys():
-            self._probes[rank] = Probe(pids[rank], EVERY_S * max(1.0, len(ranks) / 2))
+            answers = self.answers(rank) if self.answers is not None else None
+            self._probes[rank] = Probe(pids[rank], EVERY_S * max(1.0, len(ranks) / 2), answers)
 
     def line_of(self, rank: int) -> Frame | None:
         """Where a rank is in the script, as a probe saw it last; None if none could."""

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.caller import where
 from lockstep.errors import LockstepError, PeerLost, UsageError, WorldError
+from lockstep.journal.waiting_note import subject
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, children
 from lockstep.node.meeting import meet
@@ -78,6 +79,11 @@ def _error_for(trouble: int, text: str) -> LockstepError:
     return WorldError(f"{text}. {MORE_MEMORY}" if trouble == NO_MEMORY else text)
 
 
+def _where() -> str:
+    """The calling line, and what the exchange is about; asked for only when ranks wait for long, or something is wrong."""
+    return subject.with_line(where())
+
+
 def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
     """The order in which to add all ranks' partials: postfix, a byte per leaf (rank by rank) and 255 for an addition.
 
@@ -127,7 +133,7 @@ class SharedMemoryTransport(Transport):
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self._store = store
-        self._group = _guarded(meet)(store, rank, world_size, where)
+        self._group = _guarded(meet)(store, rank, world_size, _where)
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._under_way: list[tuple[compiled.Message, Tensor]] = []

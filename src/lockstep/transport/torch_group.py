@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.caller import where
 from lockstep.errors import PeerLost
-from lockstep.journal.waiting_note import waits
+from lockstep.journal.waiting_note import subject, waits
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
 from lockstep.transport.alone import AloneTransport
@@ -50,7 +51,8 @@ def _waits(what: str, ranks: Iterable[int] = ()) -> Iterator[None]:
 
 
 def _wait(work: Any) -> None:
-    with _waits("the exchange of gradients"):
+    what = "the exchange of gradients"
+    with _waits(what if subject.of is None else f"{what} ({subject.with_line(where())})"):
         work.wait()
 
 

@@ -16,7 +16,7 @@ from lockstep.handover.saving import Saving
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import FOR_OPTIMIZERS, OURS
-from lockstep.launch.request import Device, LaunchRequest, Outcome, Verbosity
+from lockstep.launch.request import Device, LaunchRequest, OnStall, Outcome, Recovery, Verbosity
 from lockstep.layout.mesh import Form, launched, on_ranks
 from lockstep.machine.ending_signals import ENDING
 from lockstep.trials.runs_folder import RunsFolder, kept_sentence
@@ -151,6 +151,7 @@ class Trials(AbstractContextManager["Trials"]):
             evidence=dict(evidence),
             saving=saving,
             verbosity=Verbosity.QUIET,
+            recovery=Recovery(on_stall=OnStall.STOP),  # nobody sees a line about it
             folder=place.folder,
         )
         outcome = launch(request, None, self._nursery)

@@ -129,6 +129,15 @@ def test_a_rank_that_works_while_others_wait_is_a_finding_and_the_run_goes_on(tm
     check(run, "busy-rank", r"slow .*rank 1 is at script.py:\d+", (1,))
 
 
+def test_one_rank_alone_that_stands_still_in_its_data_is_a_finding(tmp_path):
+    run = run_script(tmp_path, TRAIN, "-n", "1", "--on-stall", "stop", "--stall-after", "1.5", args=("stuck",))
+    assert run.code == 1, run.err
+    said = (
+        r"stalled \d+ s: rank 0 does not move, in the middle of a step; rank 0 is at script.py:2\d in Data.__getitem__"
+    )
+    check(run, "stalled-in-data", said, (0,))
+
+
 ENDS = [
     ("early-leaver", PLAIN, "leave", {}, r"rank 1 ended with exit code 0 \(sys.exit at script.py:9\), while", (1,)),
     ("mismatched-collective", PLAIN, "mismatch", {}, r"all_reduce\(sum\) .* at script.py:11", (0,)),

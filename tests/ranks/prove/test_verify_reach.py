@@ -3,12 +3,16 @@
 Each script has a mistake that its first steps hide, or that used to be blamed on something else.
 """
 
+import subprocess
+import sys
+
 import pytest
 
 from lockstep.handover.recording import AT_END
 from lockstep.prove.plain import Agreement
 from lockstep.prove.result import Result
 from tests.scripts.verifying import Verifier, named, nursery, verified
+from tests.support.launching import write_script
 
 pytestmark = pytest.mark.ranks
 __all__ = ["nursery", "verified"]
@@ -232,3 +236,29 @@ def test_lists_of_many_tensors_are_compared(verified: Verifier) -> None:
     before = "many = nn.Sequential(*[nn.Linear(1, 1) for _ in range(40)])\nrun.prepare(many)\naverage = [p.detach().clone() for p in many.parameters()]"
     item, _, _ = named(verified(before=before, after="average[-1] += run.world_size"))
     assert item == "script average.79"
+
+
+STUCK = """
+    import time, torch, lockstep
+    run = lockstep.init(seed=1, lanes=2, threads=1)
+    model = torch.nn.Linear(1, 1)
+    loader = torch.utils.data.DataLoader(torch.ones(8, 1), 4)
+    model, optimizer, loader = run.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
+    for epoch in run.epochs(1):
+        for step in run.steps(loader):
+            for x in step:
+                run.backward(model(x).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            if run.rank == 1:
+                time.sleep(600)
+"""
+
+
+def test_a_run_in_which_a_rank_is_stuck_ends_with_its_name(tmp_path):
+    script = write_script(tmp_path, STUCK)
+    command = [sys.executable, "-m", "lockstep", "verify", script, "--ranks", "1,2", "--steps", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "stalled" in said and "rank 1 is at script.py:14" in said, said

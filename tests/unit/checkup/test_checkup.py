@@ -23,6 +23,7 @@ from lockstep.checkup.surroundings import (
     read_shared_memory,
     shared_memory_row,
     size_text,
+    stacks_row,
     try_loopback,
 )
 from lockstep.checkup.table import show
@@ -262,3 +263,12 @@ def test_a_system_without_private_views_is_told_what_happens_then() -> None:
     partly = private_files_row(ViewReport(real=("/mnt/usb (Invalid argument)",)))
     assert partly.state is State.NOTE
     assert "not /mnt/usb (Invalid argument)" in partly.text
+
+
+def test_where_stacks_cannot_be_read_the_way_out_is_told() -> None:
+    assert stacks_row("").state is State.OK
+    refused = stacks_row("the kernel does not let py-spy read other processes")
+    assert refused.state is State.NOTE
+    assert "asked by a signal" in refused.text
+    assert "SYS_PTRACE" in refused.fix
+    assert stacks_row("py-spy is not installed").fix == "pip install py-spy"

@@ -7,6 +7,8 @@ from lockstep.diagnosis.scene import Doing, Life, RankScene, Wait
 from lockstep.diagnosis.stack import Frame, Stack, Thread
 from lockstep.diagnosis.stalls import Standing, judge, sentence
 from lockstep.journal.record import Phase
+from lockstep.machine.blocked import Blocked
+from lockstep.machine.held_back import HeldBack
 
 ALL_REDUCE = "all_reduce(sum) of [4] float32 (train.py:88)"
 
@@ -19,15 +21,25 @@ def works(rank, *, lasts_s=60.0, usual_s=None, life=Life.RUNS, samples=(), phase
     return RankScene(rank, life, Doing(phase, "lane 0", 730, "train.py:31", lasts_s, usual_s), None, samples)
 
 
-def stack(*lines):
+def stack(*lines, held=True):
     return Stack(
-        7, (Thread(7, "MainThread", True, tuple(Frame("load", "/home/me/dataset.py", line) for line in lines)),)
+        7, (Thread(7, "MainThread", held, tuple(Frame("load", "/home/me/dataset.py", line) for line in lines)),)
     )
 
 
-def samples(*lines, cores=0.0, others=0.0, bytes_per_s=0):
+def samples(*lines, cores=0.0, others=0.0, bytes_per_s=0, held=True, letter="R", delayed=0.0, pages=0):
+    """A sample each second; `held`: with the interpreter's lock; `delayed`: the share of the time without a core."""
     return tuple(
-        Sample(float(n), cores * n, others * n, int(bytes_per_s * n), stack(line)) for n, line in enumerate(lines)
+        Sample(
+            at_s=float(n),
+            processor_s=cores * n,
+            others_s=others * n,
+            file_bytes=int(bytes_per_s * n),
+            stack=stack(line, held=held),
+            blocked=Blocked(letter, "" if letter == "R" else "futex"),
+            held_back=HeldBack(run_delay_s=delayed * n, major_faults=pages * n),
+        )
+        for n, line in enumerate(lines)
     )
 
 
@@ -62,6 +74,12 @@ def test_the_limit_fits_what_the_rank_does(waited_s, usual_s, expected):
         (samples(*[41, 42] * 4, cores=1.0), Standing.STALLED),  # a loop without an end
         (samples(*[41] * 8, others=0.9), Standing.SLOW),  # a compiler, a loader worker
         (samples(*[41] * 8, bytes_per_s=50e6), Standing.SLOW),  # a state is written
+        (samples(*[41] * 8, cores=1.0, held=False), Standing.SLOW),  # a long matrix product
+        (samples(*[41] * 8, cores=0.2, held=False, letter="S"), Standing.STALLED),  # it polls for something
+        (samples(*[41] * 8, cores=0.02, delayed=0.9), Standing.SLOW),  # too little of a core to come to other lines
+        (samples(*[41] * 8, cores=0.2, delayed=0.7), Standing.STALLED),  # enough of a core to do so
+        (samples(*range(41, 49), cores=0.05, delayed=0.9), Standing.SLOW),  # it takes what it gets
+        (samples(*[41] * 8, pages=50, letter="D"), Standing.SLOW),  # page by page
         (samples(41, 41), Standing.SUSPECTED),  # looked at too short
     ],
 )
@@ -103,7 +121,8 @@ def test_the_sentence_names_who_is_missing_where_and_since_when():
     line = Frame("__getitem__", "/home/me/dataset.py", 41)
     assert sentence(judgement, scenes, {3: line}) == (
         f"62 s: rank 3 has not reached {ALL_REDUCE}; ranks 0-2 wait for it; rank 3 is at dataset.py:41 in __getitem__ "
-        "(forward and backward of step 730, for 63 s) and uses no processor time"
+        "(forward and backward of step 730, for 63 s) and uses no processor time: it stays in one line and holds the "
+        "interpreter's lock"
     )
 
 
@@ -114,3 +133,29 @@ def test_without_a_stack_the_journals_last_line_is_told():
         "rank 1 is stopped by a signal (SIGCONT lets it go on), it was at train.py:31 "
         "(forward and backward of step 730, for 9 s)"
     )
+
+
+@pytest.mark.parametrize(
+    ("scenes", "expected"),
+    [
+        ([works(0, lasts_s=14.0, samples=STILL)], [Standing.SUSPECTED]),
+        ([works(0, lasts_s=16.0, samples=STILL)], [Standing.STALLED]),
+        ([works(0, lasts_s=16.0, samples=MOVING)], []),  # nobody waits for its work
+        ([works(0, lasts_s=16.0, usual_s=10.0, samples=STILL)], []),
+        ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.SCRIPT)], []),  # it may wait for a person
+        ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.EVALUATE)], []),
+        ([works(0, samples=STILL), works(1, samples=STILL, phase=Phase.DATA)], [Standing.STALLED]),
+        ([works(0, samples=STILL), works(1, samples=STILL, phase=Phase.EVALUATE)], []),
+        ([works(0, samples=STILL), works(1, lasts_s=1.0)], []),
+    ],
+)
+def test_ranks_for_which_nobody_waits_are_stalled_if_all_stand_still_in_a_step(scenes, expected):
+    assert standings(*scenes) == expected
+
+
+def test_a_standstill_is_told_without_anybody_who_waits():
+    scenes = [works(0, samples=STILL), works(1, samples=MOVING)]
+    (judgement,) = judge(scenes)
+    assert judgement.suspects == {0}
+    said = sentence(judgement, scenes, {0: Frame("load", "/home/me/dataset.py", 41)})
+    assert said.startswith("60 s: rank 0 does not move, in the middle of a step; rank 0 is at dataset.py:41 in load")

@@ -40,7 +40,9 @@ from lockstep.launch.in_rank.function_main import function_program
 from lockstep.launch.in_rank.script_main import Program, module_program, script_program
 from lockstep.launch.in_rank.task import RankTask, apply_variables, read_task
 from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
-from lockstep.machine.processes import die_with_parent
+from lockstep.machine.asked_stack import answer_into
+from lockstep.machine.leftovers import MARKER
+from lockstep.machine.processes import die_with_parent, let_read
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
@@ -65,6 +67,8 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     note_waits(folder.journal(order.rank))
     log = os.open(folder.log(order.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.enable(log)
+    answer_into(folder.answers(order.rank))
+    let_read(int(os.environ.get(MARKER, "0").partition("-")[0]))  # the launcher
     if order.said:
         hide([said.encode("latin-1") for said in order.said])
     atexit.register(do_last)

@@ -38,7 +38,7 @@ class Observer:
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
         self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._progress, self._stragglers = Progress(), Stragglers(losses.saying, losses.cases)
+        self._progress, self._stragglers = Progress(), Stragglers(losses.saying, losses.cases, self._pid_of)
         self._gauges: tuple[Gauges, ...] = ()
         self._strategy = ""
         self.has_said_decided = has_said_decided
@@ -110,6 +110,9 @@ class Observer:
         self._saying.line(lanes_line(decided, self._request.threads))
         if decided.get("arithmetic"):
             self._saying.line(numerics_line(decided))
+
+    def _pid_of(self, rank: int) -> int:
+        return self._journals[rank].pid
 
     @property
     def journals(self) -> Mapping[int, JournalReader]:

@@ -54,9 +54,7 @@ class Stalls:
         Args:
             pids: the processes of the ranks that have not ended.
         """
-        if len(self.scenes.journals) == 1 or (
-            self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT
-        ):
+        if self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
         scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s)
         if not judgements:

@@ -1,16 +1,23 @@
-"""Ranks that keep the others waiting in each step: found while the run goes on, from the gauges, and said once."""
+"""Ranks that keep the others waiting in each step: found while the run goes on, from the gauges, and said once.
+
+Between the two times that a rank must be found, the kernel's counters tell what kept it, or its loader workers, from running.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.diagnosis.spent import LEAST_STEPS, Spent, straggler
+from lockstep.diagnosis.causes import Cause, kept_from_running
+from lockstep.diagnosis.spent import LEAST_STEPS, Spent, Straggler, straggler
 from lockstep.findings.straggler import FINDING as STRAGGLER
 from lockstep.journal.gauges import Gauges
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
+from lockstep.machine.held_back import HeldBack, held_back
+from lockstep.machine.leftovers import descendants
 
 EQUAL_WORK = ("ddp", "zero1")
 """Strategies under which all ranks do the same; stages differ by design."""
@@ -18,12 +25,22 @@ EQUAL_WORK = ("ddp", "zero1")
 
 @dataclass
 class Stragglers:
-    """Those of one world of ranks. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time."""
+    """Those of one world of ranks. A rank must be slow twice in a row, for at least `LEAST_STEPS` steps each time.
+
+    Args:
+        saying: where lines go.
+        cases: where they are kept.
+        pid_of: the process of a rank; 0 before it began.
+    """
 
     saying: Saying
     cases: Cases
+    pid_of: Callable[[int], int]
     _base: Sequence[Gauges] = ()
     _found: tuple[int, str] | None = None
+    _since_s: float = 0.0
+    _held: Mapping[int, HeldBack] = field(default_factory=dict)
+    """What had kept the processes of the rank that was found from running until then; its own first."""
     _said: set[tuple[int, str]] = field(default_factory=set)
 
     def look(self, gauges: Sequence[Gauges], strategy: str) -> None:
@@ -43,7 +60,28 @@ class Stragglers:
             return
         self._base, slow = gauges, straggler(spent)
         before, self._found = self._found, (slow.rank, slow.part) if slow is not None else None
-        if slow is not None and self._found == before and self._found not in self._said:
-            self._said.add((slow.rank, slow.part))
-            self.saying.line(Line("slow", slow.text))
-            self.cases.add(STRAGGLER, slow.text, [slow.rank])
+        if slow is None or self._found in self._said:
+            return
+        if self._found != before:
+            self._since_s, self._held = time.monotonic(), self._look_at(slow)
+            return
+        self._said.add((slow.rank, slow.part))
+        why = self._cause(slow)
+        said = f"{slow.text}{f'; {why.sentence}' if why is not None else ''}"
+        self.saying.line(Line("slow", said))
+        self.cases.add(STRAGGLER, said, [slow.rank])
+
+    def _look_at(self, slow: Straggler) -> dict[int, HeldBack]:
+        pid = self.pid_of(slow.rank)
+        if not pid:
+            return {}
+        return {each: held_back(each) for each in (pid, *(descendants(pid) if slow.part == "data" else ()))}
+
+    def _cause(self, slow: Straggler) -> Cause | None:
+        """What kept the rank from running since it was found first, or else what kept one of its loader workers."""
+        now, seconds = self._look_at(slow), time.monotonic() - self._since_s
+        for number, (pid, before) in enumerate(self._held.items()):
+            found = kept_from_running(before, now[pid], seconds) if pid in now else None
+            if found is not None:
+                return Cause(found.why, found.text, "its loader worker") if number else found
+        return None

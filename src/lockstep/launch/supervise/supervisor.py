@@ -107,7 +107,7 @@ class Supervisor:
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
         self._interruption = Interruption(self.request, self.folder, self.saying)
-        scenes = Scenes(str(self.request.script or ""), self.observer.journals)
+        scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
             scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._stop_stalled
         )

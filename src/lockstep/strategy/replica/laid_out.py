@@ -172,6 +172,14 @@ class LaidOut:
             self._hooks.append(hook)
         self.on_watch()
 
+    def name_of(self, number: int) -> str:
+        """The name of a trainable parameter, by its number; with the model's, where there are several models."""
+        for title, model in self.models:
+            for name, parameter in model.named_parameters():
+                if parameter is self.trainable[number]:
+                    return name if len(self.models) == 1 else f"{title}.{name}"
+        return f"parameter {number}"
+
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         bucket, note = self.bucket_of[number], self.arrivals.append
 

@@ -107,7 +107,7 @@ class LanePass(Pass):
         setting.last_pass = cut.step, self._number
         self._sums = PartialSums(laid.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
         self._buffers = BufferPass(laid.bank, cut)
-        self.reduction = Reduction(peers, placement, laid.pool.buckets)
+        self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
         self._next_lane = setting.lanes.start
         self._marks = laid.arena.marks()
         self._open: ReplicaLane | None = None

@@ -7,10 +7,12 @@ from the start. Buckets begin in one fixed order on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
+from lockstep.journal.waiting_note import subject
 from lockstep.layout.placement import Placement
 from lockstep.strategy.profiled import profiled
 from lockstep.strategy.replica.slots import WIDE, Bucket, PartialSums, Slot
@@ -24,10 +26,13 @@ class Reduction:
         transport: the ranks.
         placement: lanes on ranks.
         buckets: all buckets, in the order in which they begin.
+        name_of: the name of a trainable parameter, by its number; asked for only when a rank waits for long.
     """
 
-    def __init__(self, transport: Transport, placement: Placement, buckets: Sequence[Bucket]) -> None:
-        self._transport, self._placement, self._buckets = transport, placement, buckets
+    def __init__(
+        self, transport: Transport, placement: Placement, buckets: Sequence[Bucket], name_of: Callable[[int], str]
+    ) -> None:
+        self._transport, self._placement, self._buckets, self._name_of = transport, placement, buckets, name_of
         self._under_way: dict[int, Pending] = {}
         self._missing: list[set[int]] = []
         self._result: Slot | None = None
@@ -94,15 +99,24 @@ class Reduction:
     def finish(self, scale: float) -> Slot:
         """Wait for all sums, multiplied by `scale`; return the slot that holds them."""
         assert self._result is not None
-        for pending in self._under_way.values():
-            pending.advance(scale)
-        for number, pending in self._under_way.items():
-            with profiled(f"lockstep: reduce bucket {number}"):
-                pending.finish()
-            out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
-            if target.data_ptr() != out.data_ptr():
-                target.copy_(out)
+        try:
+            for number, pending in self._under_way.items():
+                subject.of = partial(self._text_of, number)
+                pending.advance(scale)
+            for number, pending in self._under_way.items():
+                subject.of = partial(self._text_of, number)
+                with profiled(f"lockstep: reduce bucket {number}"):
+                    pending.finish()
+                out, target = _part(self._wide, self._buckets[number]), _part(self._result.flats, self._buckets[number])
+                if target.data_ptr() != out.data_ptr():
+                    target.copy_(out)
+        finally:
+            subject.of = None
         return self._result
+
+    def _text_of(self, number: int) -> str:
+        """`bucket 2, first layer4.0.conv1.weight`: the parameter whose gradient is complete first."""
+        return f"bucket {number}, first {self._name_of(self._buckets[number].members[0])}"
 
 
 def _part(flats: Sequence[Tensor], bucket: Bucket) -> Tensor:

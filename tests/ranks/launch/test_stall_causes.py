@@ -1,0 +1,114 @@
+"""Why a rank does not come for which others wait: the sentence says so, also where its memory may not be read."""
+
+import os
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import lockstep
+from tests.support.launching import run_script, start_python, write_script
+
+pytestmark = pytest.mark.ranks
+
+PLAIN = """
+import ctypes, fcntl, os, re, subprocess, sys, threading, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("lockstep")
+rank = dist.get_rank()
+
+
+def endless():
+    while True:
+        pass
+
+
+def late():
+    match sys.argv[1]:
+        case "loop":
+            endless()
+        case "sleep":
+            time.sleep(600)
+        case "native":
+            re.match("(a+)+$", "a" * 40 + "b")
+        case "pipe":
+            pipe = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE).stdin
+            pipe.write(bytes(1 << 20))
+        case "child":
+            subprocess.run(["sleep", "600"])
+        case "thread":
+            threading.Thread(target=raises).start()
+            over.wait()
+
+
+def raises():
+    raise RuntimeError("in a thread")
+    over.set()
+
+
+over = threading.Event()
+file = open("shared.lock", "w")
+if sys.argv[1] == "lock":
+    if rank == 0:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    dist.barrier()
+    if rank == 1:
+        fcntl.flock(file, fcntl.LOCK_EX)
+if rank == 1:
+    late()
+dist.all_reduce(torch.ones(4))
+"""
+
+CAUSES = {
+    "lock": r"script.py:44 and uses no processor time: it waits for the lock of \S+/shared.lock, which process \d+ \(\S+.*\) holds",
+    "loop": r"script.py:1[01] in endless and uses [\d.]+ cores: it stays in (one line|two lines) and holds the interpreter's lock",
+    "sleep": r"script.py:19 in late and uses no processor time: it sleeps",
+    "native": r"script.py:21 in late and uses [\d.]+ cores: it stays in native code \(sre_\w+ .*\) and holds the interpreter's lock",
+    "pipe": r"script.py:24 in late and uses no processor time: it writes into a pipe that is full; process \d+ \(sleep 600\)",
+    "child": r"script.py:26 in late and uses no processor time: it waits for its child process \d+ \(sleep 600\)",
+    "thread": r"script.py:29 in late and uses no processor time: it waits for a lock, or for another of its threads",
+}
+
+
+def stalled(done):
+    """The one sentence about the rank that is missing."""
+    (sentence,) = re.findall(r"^FAILED +stalled (.*)$", done.err, re.MULTILINE)
+    assert "rank 1 has not reached all_reduce" in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(
+    "how", ["lock", *(pytest.param(how, marks=pytest.mark.thorough) for how in CAUSES if how != "lock")]
+)
+def test_the_sentence_says_why_a_rank_does_not_come(tmp_path, how):
+    done = run_script(tmp_path, PLAIN, "-n", "2", "--on-stall", "stop", args=(how,))
+    assert done.code == 1, done.err
+    assert re.search(CAUSES[how], stalled(done)), done.err
+
+
+def start_without_py_spy(place: Path, *options: str):
+    """Run lockstep by the interpreter that this environment was made from: there is no py-spy beside it."""
+    python = Path(sys.executable).resolve()
+    path = os.pathsep.join([str(Path(lockstep.__file__).parents[1]), sysconfig.get_path("purelib")])
+    if python.with_name("py-spy").exists() or Path("/usr/bin/py-spy").exists():
+        pytest.skip("py-spy is beside the interpreter that this environment was made from")
+    return start_python(
+        place,
+        *("-m", "lockstep", "run", *options),
+        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
+        python=str(python),
+    )
+
+
+@pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.thorough), "loop"])
+def test_a_rank_whose_memory_cannot_be_read_is_asked_for_its_line(tmp_path, how):
+    script = write_script(tmp_path, PLAIN)
+    done = start_without_py_spy(tmp_path, "-n", "2", "--on-stall", "stop", script, how).finish()
+    assert done.code == 1, done.err
+    where = {"sleep": "script.py:19 in late and uses no", "loop": r"script.py:1[01] in endless and uses [\d.]+ cores"}
+    assert re.search(where[how], stalled(done)), done.err
+    assert "in late" in (done.folder / "journal" / "rank-00001.stacks").read_text()
+    assert (done.folder / "journal" / "rank-00000.stacks").read_text() == ""

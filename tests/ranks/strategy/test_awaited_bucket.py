@@ -1,0 +1,58 @@
+"""A rank that waits for long in the exchange of gradients notes in which bucket, with the name of a parameter."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep.journal.ring import JournalReader, make_ring
+from lockstep.journal.waiting_note import note_waits, subject
+from lockstep.layout.placement import place
+from lockstep.run import start
+from lockstep.strategy.replica.reduction import Reduction
+from lockstep.strategy.replica.slots import PartialSums, SlotPool
+from lockstep.testing.ranks import Started, run_ranks
+from lockstep.transport.torch_group import GroupTransport
+from tests.support.launching import until
+
+pytestmark = pytest.mark.ranks
+
+NAMES = ("body.weight", "head.weight")
+
+
+def comes_late(folder, over_gloo):
+    """Rank 1 comes to the exchange once rank 0 has noted that it waits; it returns that note."""
+    rank = int(os.environ["RANK"])
+    note_waits(Path(folder) / f"{rank}.ring")
+    start.init()
+    transport = GroupTransport(torch.device("cpu")) if over_gloo else start._present[0].machinery.transport
+    placement = place(2, 2)
+    parameters = [torch.nn.Parameter(torch.ones(10_000)) for _ in NAMES]
+    pool = SlotPool(parameters, transport, 2, bucket_bytes=40_000)
+    sums = PartialSums(pool, placement.subtrees(rank), scaled=True)
+    sums.add(rank, pool.take(), 1.0)
+    reduction = Reduction(transport, placement, pool.buckets, NAMES.__getitem__)
+    reduction.begin(sums, {0, 1}, 0, frozenset())
+    note = ""
+    if rank == 1:
+        first = JournalReader(Path(folder) / "0.ring")
+
+        def has_noted():
+            nonlocal note
+            waiting = first.waiting()
+            note = waiting.what if waiting is not None else ""
+            return "bucket" in note
+
+        until(has_noted, "the note of rank 0")
+    reduction.finish(1.0)
+    assert subject.of is None
+    return note
+
+
+@pytest.mark.parametrize("over_gloo", [False, True], ids=["shared memory", "gloo"])
+def test_the_bucket_and_its_first_parameter_are_noted(tmp_path, over_gloo):
+    for rank in range(2):
+        make_ring(tmp_path / f"{rank}.ring", rank)
+    note = run_ranks(comes_late, Started(2, lanes=2), str(tmp_path), over_gloo)[1]
+    assert "(bucket 0, first head.weight, test_awaited_bucket.py:" in note

@@ -33,7 +33,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 NURSERY = "lockstep.launch.nursery.process"
-MODULES = ("lockstep.testing.short_end", "torch", "torch._dynamo", "lockstep.run.start", "lockstep.cli.main", NURSERY)
+MODULES = (
+    "lockstep.testing.short_end",
+    "torch",
+    "torch._dynamo",
+    "lockstep.run.start",
+    "lockstep.cli.main",
+    "lockstep.cli.run",
+    NURSERY,
+)
 READ_AT_IMPORT = (
     "PYTHON",
     "LD_",

@@ -27,7 +27,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # rank the test that it runs.
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
-.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak \
+.PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults \
         test-torches test-torch test-peers wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
@@ -85,6 +85,10 @@ bench: native  ## the benchmarks against stock PyTorch
 
 soak: native  ## ten minutes of training with a fault every ten seconds: useful time, and the same bits (twenty minutes)
 	$(BIN)/python -m benchmarks.soak
+
+# Rows that make mounts, control groups and network namespaces need root (FAULTS="stopped sleep" for rows with such a word).
+faults: native  ## thirty faults under lockstep and under torchrun: what is said, how soon, what is lost and left
+	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
 docs: $(STAMP)  ## builds the documentation into build/site; a dead link fails it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -72,8 +72,6 @@ for _ in run.epochs(10000):
         if load == "a child of rank 0" and step.number % 300 == 0 and run.is_main:
             work = "import time; end = time.time() + 8\nwhile time.time() < end: sum(range(1000))"
             subprocess.run([sys.executable, "-c", work], check=True)
-        if load == "saves" and step.number % 50 == 0:
-            run.save_state(f"states/{step.number}")
         if load == "a large file" and step.number % 300 == 0 and run.is_main:
             end = time.monotonic() + 8
             with Path("large.bin").open("wb") as file:
@@ -82,5 +80,7 @@ for _ in run.epochs(10000):
                     file.flush()
                     os.fsync(file.fileno())
                     file.seek(0)
+    if load == "saves":
+        run.save_state("state")
     if run.any(time.monotonic() - began > seconds):
         break

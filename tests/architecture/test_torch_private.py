@@ -14,7 +14,16 @@ ROOT = Path(__file__).parents[2]
 THE_PLACE = ROOT / "src" / "lockstep" / "torch_private.py"
 FILES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").rglob("*.py")]
 ROOTS = {"torch", "dist", "c10d", "distributed_c10d", "nn", "F", "optim", "cuda"}
-NOT_TORCHS = {"_exit", "_getframe", "_xoptions", "_semlock", "_args_from_interpreter_flags", "_Hash", "_native"}
+NOT_TORCHS = {
+    "_exit",
+    "_getframe",
+    "_xoptions",
+    "_semlock",
+    "_args_from_interpreter_flags",
+    "_config",
+    "_Hash",
+    "_native",
+}
 """Private names of Python's own library; and ours."""
 LISTED = {name for each in torch_private.ATTRIBUTES for name in each.names.split()}
 

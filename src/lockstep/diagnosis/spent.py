@@ -8,10 +8,17 @@ from statistics import mean, median
 
 from lockstep.journal.gauges import Gauges
 
-PARTS = ("data", "compute", "exchange", "update")
-NAMES = {"data": "data", "compute": "forward and backward", "exchange": "exchange", "update": "optimizer"}
-OWN = ("data", "compute", "update")
-"""Parts in which a rank keeps others waiting; in the exchange it waits itself."""
+PARTS = ("data", "compute", "exchange", "update", "script")
+NAMES = {
+    "data": "data",
+    "compute": "forward and backward",
+    "exchange": "exchange",
+    "update": "optimizer",
+    "script": "the script around it",
+}
+OWN = ("data", "compute", "update", "script")
+"""Parts in which a rank keeps others waiting; in the exchange it waits itself. In the script it may do either, so that
+counts only where nothing else does."""
 
 LEAST_STEPS = 10
 TIMES = 1.5
@@ -71,14 +78,14 @@ def straggler(spent: Sequence[Spent]) -> Straggler | None:
     found = []
     for part in OWN:
         took = [one.parts[part] for one in spent]
-        if part != "update" and all(one.samples for one in spent):
+        if part in {"data", "compute"} and all(one.samples for one in spent):
             took = [seconds * usual / one.samples for seconds, one in zip(took, spent, strict=True)]
         for rank, own_s in enumerate(took):
             others_s = median(took[:rank] + took[rank + 1 :])
             excess_s = own_s - others_s
             if own_s > TIMES * others_s and excess_s > max(LEAST_SHARE * spent[rank].step_s, LEAST_S):
                 found.append((excess_s, Straggler(rank, part, own_s, others_s)))
-    return max(found, key=lambda each: each[0])[1] if found else None
+    return max(found, key=lambda each: (each[1].part != "script", each[0]))[1] if found else None
 
 
 @dataclass(frozen=True)

@@ -51,14 +51,19 @@ class LastingBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._num_fetched == len(self._parts):
-            self._batches = None
             raise StopIteration
         while True:
             batch, deaths = self._tried(self._fetch)
             if not deaths:
                 self._num_fetched += 1
+                self._end_if_over()
                 return batch
             self._replace(deaths)
+
+    def _end_if_over(self) -> None:
+        """Let the workers end after the last batch, which nobody may ask whether it is: they remove their sockets then."""
+        if self._num_fetched == len(self._parts):
+            self._batches = None
 
     def _fetch(self) -> Any:
         assert self._batches is not None

@@ -9,7 +9,7 @@ FINDING = Finding(
     title="A rank is slower than the others, step after step",
     seen=(
         "Over at least ten steps, twice in a row, one rank took more than 1.5 times as long as the others for a "
-        "part of the step: data, forward and backward, or optimizer."
+        "part of the step: data, forward and backward, optimizer, or the script around it."
     ),
     example="""\
 slow      rank 1 takes 48 ms a step in forward and backward, the others 3 ms, and wait for it
@@ -21,6 +21,6 @@ slow      rank 1 takes 48 ms a step in forward and backward, the others 3 ms, an
     what_to_do=(
         "See what else runs on its cores (`top`), and whether its control group throttles it (`cpu.stat`).",
         "In data: give its loader more workers, or put the samples on a local disk.",
-        "In forward and backward: look for what the script computes on this rank only.",
+        "In forward and backward, or in the script: look for what it does on this rank only.",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-FORMAT = struct.Struct("<11qd")
+FORMAT = struct.Struct("<12qd")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Gauges:
     compute_ns: int = 0
     exchange_ns: int = 0
     update_ns: int = 0
+    script_ns: int = 0
+    """Of the script itself, after its first step."""
     num_losses: int = 0
     """Passes that had a loss; while it is 0, `loss` means nothing."""
     loss: float = float("nan")

@@ -1,10 +1,10 @@
 """What a run may leave behind, and how to find and remove it.
 
-That is processes, found by their ancestry or their marker, the shared memory that loader workers of a killed rank had
-no time to remove, and the sockets through which processes of torch.multiprocessing hand each other tensors.
+That is processes, found by their ancestry or their marker, and the shared memory that loader workers of a killed rank had
+no time to remove.
 
-Only this run's own are touched: descendants of its nursery, processes that carry its marker, files whose name holds the
-number of such a process, and sockets that such a process has open; and the memory of groups that nothing uses any more.
+Only this run's own are touched: descendants of its nursery, processes that carry its marker, and files whose name holds the
+number of such a process; and the memory of groups that nothing uses any more.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
-_SOCKET_FOLDER = re.compile(r"pymp-\w+$")
-"""How multiprocessing names its folders in the folder of temporary files."""
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
 """Snapshots of a run (`lockstep.handover.snapshots`)."""
@@ -174,29 +172,3 @@ def remove_unlocked_snapshots(folder: Path = SHARED_MEMORY) -> None:
     with suppress(OSError):
         for path in unlocked_snapshots(folder):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def socket_folders(processes: Iterable[int], proc: Path = PROC) -> set[Path]:
-    """Folders of multiprocessing with a socket that one of `processes` has open; call it before they end."""
-    paths: dict[str, Path] = {}
-    for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
-        fields = line.split(maxsplit=7)
-        if len(fields) > 7 and _SOCKET_FOLDER.search(str(Path(fields[7]).parent)):
-            paths[f"socket:[{fields[6]}]"] = Path(fields[7]).parent
-    found: set[Path] = set()
-    for process in processes if paths else ():
-        folder = f"{proc}/{process}/fd"
-        with suppress(OSError):
-            for descriptor in os.listdir(folder):  # noqa: PTH208 - as in `descendants`
-                with suppress(OSError):
-                    found.update({paths.get(os.readlink(f"{folder}/{descriptor}"), proc)} - {proc})  # noqa: PTH115
-    return found
-
-
-def remove_sockets(folders: Iterable[Path]) -> None:
-    """Remove folders that `socket_folders` found, once the processes are gone."""
-    for folder in folders:
-        with suppress(OSError):
-            for file in folder.glob("listener-*"):
-                file.unlink(missing_ok=True)
-            folder.rmdir()

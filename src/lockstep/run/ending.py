@@ -8,6 +8,7 @@ import sys
 
 from torch import Tensor
 
+from lockstep.handover.at_the_end import left_at
 from lockstep.notices import say
 from lockstep.rank.join import leave
 from lockstep.run.loop.evaluation import say_shares
@@ -34,7 +35,7 @@ def end(run: RunState) -> bool:
                 bits_held(run),
                 run.machinery.written.take() if run.machinery.written is not None else {},
             ]
-            told = run.machinery.transport.all_gather_object(mine, "the end of the script")
+            told = run.machinery.transport.all_gather_object(mine, "the end of the script", "".join(left_at))
             say_written(run.machinery, [paths for _, paths in told])
             compare(run, [one for one, _ in told])
             testify_end(run)

@@ -54,8 +54,9 @@ def disagreement(frames: Sequence[Frame]) -> UsageError | None:
     ranks = sorted(range(len(frames)), key=lambda rank: (frames[rank].operation, frames[rank].where, rank))
     groups = []
     for (operation, where), members in groupby(ranks, key=lambda rank: (frames[rank].operation, frames[rank].where)):
-        names = ", ".join(map(str, members))
-        groups.append(f"rank {names} is at {operation!r}" + (f" ({where})" if where else ""))
+        names = list(map(str, members))
+        who = f"ranks {', '.join(names)} are" if len(names) > 1 else f"rank {names[0]} is"
+        groups.append(f"{who} at {operation!r}" + (f" ({where})" if where else ""))
     return UsageError(
         f"The ranks are not at the same place: {'; '.join(groups)}.",
         "Make the same calls in the same order on every rank: take them out of `if run.is_main:` and of conditions "

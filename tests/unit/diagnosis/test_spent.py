@@ -6,15 +6,17 @@ from lockstep.diagnosis.spent import Spent, straggler, summary
 from lockstep.journal.gauges import Gauges
 
 
-def spent(data=1, compute=20, exchange=2, update=2, samples=320, steps=20):
+def spent(data=1, compute=20, exchange=2, update=2, samples=320, steps=20, script=0):
     """Milliseconds per step."""
-    each = {"data": data, "compute": compute, "exchange": exchange, "update": update}
+    each = {"data": data, "compute": compute, "exchange": exchange, "update": update, "script": script}
     return Spent(steps, samples, {part: ms / 1e3 for part, ms in each.items()})
 
 
 def test_two_looks_give_the_mean_of_the_steps_between():
     old, new = Gauges(step=10, samples=100, data_ns=10**9), Gauges(step=20, samples=420, data_ns=2 * 10**9)
-    assert Spent.between(old, new) == Spent(10, 320, {"data": 0.1, "compute": 0, "exchange": 0, "update": 0})
+    assert Spent.between(old, new) == Spent(
+        10, 320, {"data": 0.1, "compute": 0, "exchange": 0, "update": 0, "script": 0}
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,8 @@ def test_two_looks_give_the_mean_of_the_steps_between():
         ([spent(), spent(compute=48, exchange=0)], (1, "compute")),
         ([spent(exchange=40), spent(exchange=40), spent(data=40)], (2, "data")),
         ([spent(), spent(update=30)], (1, "update")),
+        ([spent(exchange=50), spent(script=50)], (1, "script")),
+        ([spent(script=60), spent(compute=70)], (1, "compute")),  # rank 0 may wait there
         ([spent(), spent(compute=26)], None),  # a third more is noise
         ([spent(samples=160), spent(compute=40, samples=320)], None),  # it has twice the lanes
         ([spent(data=0.1), spent(data=1)], None),  # ten times as long, but nobody waits for 1 ms

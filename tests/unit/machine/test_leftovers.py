@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +21,8 @@ from lockstep.machine.leftovers import (
     marked,
     orphaned_shared_memory,
     remove_shared_memory,
-    remove_sockets,
     remove_unlocked_snapshots,
     remove_unmarked_group_files,
-    socket_folders,
     unmarked_group_files,
 )
 
@@ -154,18 +150,3 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
             continue
         raise AssertionError("the end was not noticed")
     ours.close()
-
-
-def test_folders_of_sockets_are_found_by_the_process_that_has_them_open_and_removed(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("pymp-ours", "pymp-theirs", "other")]
-    with contextlib.ExitStack() as stack:
-        for folder in folders:
-            folder.mkdir()
-            if folder.name != "pymp-theirs":
-                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(folder / "listener-1"))
-        (folders[1] / "listener-1").touch()
-        found = socket_folders([os.getpid(), 2**22 + 1])
-        assert found >= {folders[0]}
-        assert not found & set(folders[1:])
-    remove_sockets({folders[0], tmp_path / "pymp-gone"})
-    assert [folder.exists() for folder in folders] == [False, True, True]

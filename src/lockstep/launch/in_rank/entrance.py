@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.handover.at_the_end import do_last
+from lockstep.handover.at_the_end import do_last, left_at
 from lockstep.handover.environment import decode, encode_place
 from lockstep.handover.hidden_output import give_up, hide, show
 from lockstep.handover.late_settings import remember
@@ -43,6 +43,7 @@ from lockstep.launch.stopping import CAUSE_S, STOPPED_WITHIN_S
 from lockstep.machine.asked_stack import answer_into
 from lockstep.machine.leftovers import MARKER
 from lockstep.machine.processes import die_with_parent, let_read
+from lockstep.machine.socket_folder import share_socket_folder
 
 MOST_NEWS_BYTES = 3500
 """The kernel keeps a message of up to 4096 bytes together, whatever else is written into the same pipe."""
@@ -72,6 +73,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     if order.said:
         hide([said.encode("latin-1") for said in order.said])
     atexit.register(do_last)
+    share_socket_folder()
     _line_buffered_streams()
     start_equal_streams()
     _guard(order, news, port)
@@ -125,6 +127,7 @@ def _run_script(order: RankTask, news: int, log: int) -> int:
         if code:
             sys.last_value = ending  # exit handlers see that the script did not end well
         place = user_line(ending, Path(order.script).absolute())
+        left_at.append(place)
         News(order.rank, Event.LEAVING, code, place=place, time_ns=time.monotonic_ns()).tell(news)
         return code
     except KeyboardInterrupt as error:  # reported only when it did not come from the person at the launcher

@@ -23,12 +23,11 @@ from lockstep.machine.leftovers import (
     kill,
     marked,
     remove_shared_memory,
-    remove_sockets,
     remove_unmarked_group_files,
-    socket_folders,
 )
 from lockstep.machine.private_view import ViewReport
 from lockstep.machine.processes import interpreter_options
+from lockstep.machine.socket_folder import remove_socket_folder
 
 END_S = 5.0
 """How long a nursery has to end everything below it and itself."""
@@ -141,16 +140,14 @@ class NurseryHandle:
     def bury(self) -> None:
         """Kill what carries the marker of a dead nursery, since nobody else will."""
         ended: set[int] = {self.process}
-        sockets: set[Path] = set()
         until = time.monotonic() + END_S
         while (left := marked(MARKER, self.marker)) and time.monotonic() < until:
             ended.update(left)
-            sockets |= socket_folders(left)
             kill(left)
             select.select([], [], [], 0.002)
         remove_shared_memory(ended)
         remove_unmarked_group_files()
-        remove_sockets(sockets)
+        remove_socket_folder(self.marker)
 
     def __enter__(self) -> Self:
         return self

@@ -45,17 +45,17 @@ from lockstep.launch.nursery.messages import (
 )
 from lockstep.launch.nursery.store_server import serve_store
 from lockstep.machine.leftovers import (
+    MARKER,
     cleans_up,
     descendants,
     kill,
     remove_shared_memory,
-    remove_sockets,
     remove_unlocked_snapshots,
     remove_unmarked_group_files,
-    socket_folders,
 )
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
+from lockstep.machine.socket_folder import remove_socket_folder
 
 Task = Callable[[], int]
 """What a forked child does; its result is the exit code."""
@@ -74,8 +74,6 @@ class Nursery:
         """Rank (or STORE) by process."""
         self._known: set[int] = set()
         """Descendants that were stopped or reaped here, loader workers too: the sweep removes their shared memory."""
-        self._sockets: set[Path] = set()
-        """Folders of sockets that descendants have open, which the sweep removes too."""
         self._looked = False
         self._view: PrivateView | None = None
         """Where the ranks of the current run see files, if not as they are."""
@@ -191,9 +189,7 @@ class Nursery:
         """
         self._looked = True
         _send(signal.SIGSTOP, busy)
-        below = descendants(os.getpid())
-        self._known.update(below)
-        self._sockets |= socket_folders(below)
+        self._known.update(descendants(os.getpid()))
         _send(signal.SIGCONT, busy)
 
     def _reap(self) -> None:
@@ -213,7 +209,6 @@ class Nursery:
     def _sweep(self) -> int:
         """Kill every descendant and remove their shared memory; return the number of processes killed."""
         killed: set[int] = set()
-        self._sockets |= socket_folders(descendants(os.getpid()))
         deadline = time.monotonic() + CLEANERS_GRACE_S
         while alive := descendants(os.getpid()):
             doomed = [process for process in alive if not cleans_up(process)]
@@ -232,10 +227,9 @@ class Nursery:
         remove_shared_memory(killed | self._known)
         remove_unmarked_group_files()
         remove_unlocked_snapshots()
-        remove_sockets(self._sockets)
+        remove_socket_folder(os.environ.get(MARKER, ""))
         self._looked = False
         self._known.clear()
-        self._sockets.clear()
         return len(killed)
 
 

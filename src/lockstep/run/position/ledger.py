@@ -26,6 +26,8 @@ class Ledger:
         self.spent_ns: dict[Phase, int] = dict.fromkeys(Phase, 0)
         self.intervals: list[tuple[Phase, str, int, int]] | None = None
         """Every (phase, operation, begin, end) since somebody put a list here; `lockstep bench` does."""
+        self._before_steps_ns: int | None = None
+        """What the script took before its first step had ended: imports, the data set, the model."""
         self.step = 0
         self.epoch = 0
         self.num_epochs = 0
@@ -56,6 +58,8 @@ class Ledger:
 
     def publish(self) -> None:
         """Show the gauges to the launcher; once a step."""
+        if self._before_steps_ns is None:
+            self._before_steps_ns = self.spent_ns[Phase.SCRIPT]
         if self._journal is not None:
             self._journal.gauges(
                 Gauges(
@@ -69,6 +73,7 @@ class Ledger:
                     compute_ns=self.spent_ns[Phase.COMPUTE],
                     exchange_ns=self.spent_ns[Phase.EXCHANGE],
                     update_ns=self.spent_ns[Phase.UPDATE],
+                    script_ns=self.spent_ns[Phase.SCRIPT] - self._before_steps_ns,
                     num_losses=self.num_losses,
                     loss=self.loss,
                 )

@@ -1,0 +1,27 @@
+"""Scripted faults: something happens to one rank at one step, once, and leaves a file that says so.
+
+    from lockstep.testing import faults
+
+    for step, batch in enumerate(loader, 1):
+        if faults.at(step) == "skip":          # does nothing unless LOCKSTEP_FAULTS says so
+            continue
+        ...
+
+    LOCKSTEP_FAULTS="stop rank=1 step=5" LOCKSTEP_FAULTS_FOLDER=/tmp/it lockstep run -n 2 train.py
+
+Any launcher that sets RANK will do. A replacement that comes to the same step finds the file and goes on. In a test:
+
+    subprocess.run(command, env={**os.environ, **faults.variables("kill rank=1 step=5", tmp_path)})
+    (event,) = faults.assert_fired("kill rank=1 step=5", tmp_path)
+
+text -> what happens to whom, when      plan
+-> once, with a file as proof           firing
+-> the effect                           acts, control_group
+"""
+
+from __future__ import annotations
+
+from lockstep.testing.faults.firing import Fired, assert_fired, at, fired, sample, variables
+from lockstep.testing.faults.plan import KINDS, Fault, Plan
+
+__all__ = ["KINDS", "Fault", "Fired", "Plan", "assert_fired", "at", "fired", "sample", "variables"]

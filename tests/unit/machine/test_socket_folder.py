@@ -1,0 +1,46 @@
+"""Processes of a run keep their sockets in one folder, whoever of them is killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lockstep.machine.leftovers import MARKER
+from lockstep.machine.socket_folder import remove_socket_folder
+
+PROGRAM = """
+import multiprocessing, os, sys
+from multiprocessing.connection import Listener
+from lockstep.machine.socket_folder import share_socket_folder
+
+def be_killed():
+    listener = Listener(family="AF_UNIX")
+    print(listener.address, flush=True)
+    os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    share_socket_folder()
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=be_killed)
+    child.start()
+    child.join()
+    be_killed()
+"""
+
+
+def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_path):
+    marker = f"4711-{os.urandom(8).hex()}"
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    paths = []
+    for method in ("fork", "spawn"):
+        command = [sys.executable, str(program), method]
+        done = subprocess.run(command, env={**os.environ, MARKER: marker}, capture_output=True, text=True, timeout=60)
+        assert done.returncode == -9, done.stderr
+        paths += map(Path, done.stdout.split())
+    (folder,) = {path.parent for path in paths}
+    assert len(paths) == 4
+    assert sorted(folder.iterdir()) == sorted(paths)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    remove_socket_folder(marker)
+    assert not folder.exists()
+    remove_socket_folder(marker)

@@ -23,8 +23,9 @@ CONTRACTS ?= tests/contract
 CPP = $$(git ls-files '*.cpp' '*.hpp')
 PYTEST := $(BIN)/python -m pytest
 PARALLEL = -n $(WORKERS) --dist worksteal
-# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew.
-BYTECODE = $(BIN)/python -m compileall -q src
+# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, every process would compile the package anew, and every
+# rank the test that it runs.
+BYTECODE = $(BIN)/python -m compileall -q src tests
 
 .PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults \
         test-torches test-torch test-peers wheels try-wheels release constraints clean

@@ -67,7 +67,7 @@ lengths = torch.arange(1, 45) % 7 + 1
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[NurseryHandle]:
-    with NurseryHandle(1, PRELOADED) as nursery:
+    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

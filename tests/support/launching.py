@@ -6,7 +6,6 @@ Every process of a run inherits a variable with a value of its own, so a test fi
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import select
@@ -102,16 +101,21 @@ def start(
     """Start `lockstep run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself."""
     mark = uuid.uuid4().hex
     variables = _variables(mark, env)
-    if is_cold or stdin != subprocess.DEVNULL or not _server().can_start({**os.environ, **(env or {})}):
+    if is_cold or stdin != subprocess.DEVNULL or not server().can_start({**os.environ, **(env or {})}):
         return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err, Path(os.devnull).open() as null:
         streams = [null.fileno(), out.fileno(), err.fileno()]
-        return Running(_server().start(["run", *options], place, variables, streams), mark, place)
+        return Running(server().start(["run", *options], place, variables, streams), mark, place)
 
 
-@functools.cache
-def _server() -> Server:
-    return Server()
+_servers: list[Server] = []
+
+
+def server() -> Server:
+    """The one of this process; another one where a test's time limit has ended it."""
+    if not _servers or _servers[-1].has_ended:
+        _servers.append(Server())
+    return _servers[-1]
 
 
 def _variables(mark: str, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -8,6 +8,8 @@ Importing takes 2 to 5 s of a core for each run, and there are hundreds. Everyth
 the same programs in the same tree of processes; /proc shows their own command lines and environments. A nursery that the
 server cannot stand for (fresh interpreters, options of Python) is started as always, and so is a launcher
 when variables that are read at imports are set.
+
+Only the end is shorter, see `lockstep.testing.short_end`; runs that are started cold end as they do for users.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 NURSERY = "lockstep.launch.nursery.process"
-MODULES = ("torch", "torch._dynamo", "lockstep.run.start", "lockstep.cli.main", NURSERY)
+MODULES = (
+    "lockstep.testing.short_end",
+    "torch",
+    "torch._dynamo",
+    "lockstep.run.start",
+    "lockstep.cli.main",
+    "lockstep.cli.run",
+    NURSERY,
+)
 READ_AT_IMPORT = (
     "PYTHON",
     "LD_",
@@ -109,6 +119,14 @@ class Server:
         variables["LOCKSTEP_TEST_ROOM"] = "x" * ROOM
         self._process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def can_start(self, variables: Mapping[str, str]) -> bool:
         """Whether a launcher with these variables would be the same as one that imports everything itself."""

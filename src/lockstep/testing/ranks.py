@@ -32,7 +32,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 def preload(*modules: str) -> None:
     """Import these once, in the server that ranks are forked from. Call before the first `run_ranks`."""
-    _SERVER.set_forkserver_preload(["torch", COMPILER, "lockstep.testing.ranks", *modules])
+    _SERVER.set_forkserver_preload(["torch", COMPILER, "lockstep.testing.ranks", *modules, "lockstep.testing.frozen"])
 
 
 preload()

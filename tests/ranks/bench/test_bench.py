@@ -47,7 +47,7 @@ HONEST = {"init": "lanes=2", "epochs": 50, "update": "optimizer.step()", "after"
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[NurseryHandle]:
-    with NurseryHandle(1, PRELOADED) as nursery:
+    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

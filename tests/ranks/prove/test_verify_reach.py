@@ -89,7 +89,7 @@ def test_what_the_script_computes_behind_its_loop_is_compared_by_the_values_that
             "AssertionError: some are missing at train.py:",
         ),
         ({"end": "torch.load('missing.pt')"}, "No such file or directory: 'missing.pt' at train.py:"),
-        ({"end": "import sys; sys.exit(3)"}, "it ended with exit code 3"),
+        pytest.param({"end": "import sys; sys.exit(3)"}, "it ended with exit code 3", marks=pytest.mark.thorough),
     ],
 )
 def test_a_script_that_cannot_come_to_its_end_is_no_failure_and_the_end_is_named_as_not_proved(

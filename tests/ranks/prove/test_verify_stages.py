@@ -33,7 +33,7 @@ for epoch in run.epochs(2):
 
 @pytest.fixture(scope="module")
 def nursery():
-    with NurseryHandle(1, PRELOADED) as nursery:
+    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 
@@ -48,7 +48,7 @@ def result_of(nursery, tmp_path, form, mistake=""):
             trials.remove()
 
 
-@pytest.mark.parametrize("strategy", ["model_parallel", "pipeline"])
+@pytest.mark.parametrize("strategy", ["model_parallel", pytest.param("pipeline", marks=pytest.mark.thorough)])
 def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
     result = result_of(nursery, tmp_path, Form(strategy))
     assert result.failed is None, result.failed

@@ -19,9 +19,10 @@ def test_a_compiled_model_has_the_same_bits_on_1_2_and_4_ranks(ranks):
     assert run_ranks(compiled.as_users_do, Started(ranks, timeout_s=240)) == [alone] * ranks
 
 
+@pytest.mark.compiles
 def test_compiled_before_or_after_prepare_the_bits_are_the_same():
-    [alone] = run_ranks(compiled.before_and_after, Started(1))
-    assert run_ranks(compiled.before_and_after, Started(2)) == [alone] * 2
+    [alone] = run_ranks(compiled.before_and_after, Started(1, timeout_s=240))
+    assert run_ranks(compiled.before_and_after, Started(2, timeout_s=240)) == [alone] * 2
 
 
 @pytest.mark.thorough

@@ -122,7 +122,7 @@ def program(tmp_path, form, mistake="", strategy=None):
 
 @pytest.fixture(scope="module")
 def nursery():
-    with NurseryHandle(1, PRELOADED) as nursery:
+    with NurseryHandle(1, ("lockstep.testing.short_end", *PRELOADED)) as nursery:
         yield nursery
 
 

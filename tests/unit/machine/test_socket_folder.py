@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from lockstep.machine.leftovers import MARKER
 from lockstep.machine.socket_folder import remove_socket_folder
@@ -27,7 +30,16 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_path):
+@pytest.fixture
+def temporary(monkeypatch):
+    """A folder for temporary files that no other run sweeps; its path is short, since that of a socket is."""
+    with tempfile.TemporaryDirectory(prefix="ls-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
+
+
+def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_path, temporary):
     marker = f"4711-{os.urandom(8).hex()}"
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+from lockstep.run.watch import holdings
 from lockstep.run.watch.own_values import OwnChanges, OwnValues
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of test modules lie beside this script, and whatever they hold would be walked in each look."""
+    monkeypatch.setattr(holdings, "_FOREIGN", set(sys.modules))
+
 
 START = """
 import argparse, collections, functools, itertools, types

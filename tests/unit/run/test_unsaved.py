@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from lockstep.run.watch import holdings
 from lockstep.run.watch.own_values import OwnValues
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of test modules lie beside this script, and whatever they hold would be walked in each look."""
+    monkeypatch.setattr(holdings, "_FOREIGN", set(sys.modules))
 
 
 class Meter:

@@ -91,6 +91,11 @@ def functions():
                 yield path, node
 
 
+def test_no_two_files_of_tests_have_the_same_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == [], "pytest imports them by their name alone"
+
+
 def test_no_file_has_more_than_500_lines_and_no_function_more_than_60():
     long_files = {path.name: n for path in SOURCE.rglob("*.py") if (n := len(path.read_text().splitlines())) > 500}
     long_functions = {

@@ -15,6 +15,10 @@ from pathlib import Path
 
 from lockstep.machine.leftovers import MARKER
 
+SOCKET, LONGEST = "/listener-12345678", 107
+"""What multiprocessing adds for a socket; how long the path of one may be (unix(7))."""
+SHORT = Path("/tmp")  # noqa: S108 - the folder in it has mode 0700 and a random name
+
 _HELD: list[int] = []
 """Descriptors of folders that nobody may take for left behind."""
 
@@ -35,5 +39,7 @@ def remove_socket_folder(marker: str) -> None:
 
 
 def _folder(marker: str) -> Path:
-    """As long as multiprocessing's own: the path of a socket has 107 characters at most."""
-    return Path(tempfile.gettempdir()) / f"pymp-{marker[-8:]}"
+    """Among temporary files; in /tmp where a socket's path would be too long there, on which multiprocessing would wait forever."""
+    name = f"pymp-{marker[-8:]}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(str(folder)) + len(SOCKET) <= LONGEST else SHORT / name

@@ -25,6 +25,7 @@ import lockstep
 how = sys.argv[1]
 if how == "bound":
     os.sched_setaffinity(0, {0})
+    time.sleep(1.5)
 if how == "late" and os.environ["RANK"] == "1":
     time.sleep(600)
 
@@ -105,7 +106,7 @@ def check(run: Finished, name: str, said: str, ranks: tuple[int, ...]) -> Case:
 
 
 STALLS = [
-    ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:13", (1,)),
+    ("missing-rank", TRAIN, "late", r"rank 1 has not reached .*; rank 1 is at script.py:1\d: it sleeps", (1,)),
     ("stalled-in-data", TRAIN, "stuck", r"rank 1 is at script.py:2\d in Data.__getitem__", (1,)),
     ("stalled-in-script", TRAIN, "sleep", r"rank 1 is at script.py:4\d ", (1,)),
     ("stopped-process", TRAIN, "stop", r"rank 1 is stopped by a signal", (1,)),

@@ -56,3 +56,19 @@ def test_a_killed_process_leaves_its_socket_in_the_folder_that_is_removed(tmp_pa
     remove_socket_folder(marker)
     assert not folder.exists()
     remove_socket_folder(marker)
+
+
+def test_where_temporary_files_have_long_paths_the_sockets_are_in_a_short_one(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    marker = f"4711-{os.urandom(8).hex()}"
+    command = [sys.executable, str(program), "fork"]
+    done = subprocess.run(command, env={**os.environ, MARKER: marker}, capture_output=True, text=True, timeout=60)
+    paths = [Path(line) for line in done.stdout.split()]
+    assert [path.parent for path in paths] == [Path("/tmp") / f"pymp-{marker[-8:]}"] * 2, done.stderr
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    remove_socket_folder(marker)
+    assert not paths[0].parent.exists()

@@ -18,6 +18,7 @@ from lockstep.run.loop.training import say_written
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
+from lockstep.transport.frame import AT_THE_END
 
 
 def end(run: RunState) -> bool:
@@ -35,7 +36,7 @@ def end(run: RunState) -> bool:
                 bits_held(run),
                 run.machinery.written.take() if run.machinery.written is not None else {},
             ]
-            told = run.machinery.transport.all_gather_object(mine, "the end of the script", "".join(left_at))
+            told = run.machinery.transport.all_gather_object(mine, AT_THE_END, "".join(left_at))
             say_written(run.machinery, [paths for _, paths in told])
             compare(run, [one for one, _ in told])
             testify_end(run)

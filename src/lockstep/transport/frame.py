@@ -17,6 +17,10 @@ _HEAD = struct.Struct("<I28s100s")
 INLINE_BYTES = FRAME_BYTES - _HEAD.size
 
 
+AT_THE_END = "the end of the script"
+"""The operation of ranks that have nothing more to do."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """What one rank is doing."""
@@ -57,8 +61,11 @@ def disagreement(frames: Sequence[Frame]) -> UsageError | None:
         names = list(map(str, members))
         who = f"ranks {', '.join(names)} are" if len(names) > 1 else f"rank {names[0]} is"
         groups.append(f"{who} at {operation!r}" + (f" ({where})" if where else ""))
-    return UsageError(
+    error = UsageError(
         f"The ranks are not at the same place: {'; '.join(groups)}.",
         "Make the same calls in the same order on every rank: take them out of `if run.is_main:` and of conditions "
         "that differ between ranks.",
     )
+    has_left = any(frame.operation == AT_THE_END for frame in frames)
+    error.finding = "early-leaver" if has_left else "mismatched-collective"
+    return error

@@ -64,7 +64,7 @@ def diagnose(run: Run) -> Diagnosis:
     if view.is_over:
         return Diagnosis(_abandoned(view), True, "", losses, cases, view)
     now = _stalled_now(viewer, view)
-    headline = f"under way: {len(view.pids)} of {run.ranks} ranks have a process"
+    headline = f"under way: {len(view.pids)} of {len(view.rows)} rank{'s' * (len(view.rows) != 1)} {'has' if len(view.pids) == 1 else 'have'} a process"
     return Diagnosis(headline, bool(now), "", losses, (*cases, *now), viewer.look())
 
 

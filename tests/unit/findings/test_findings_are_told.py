@@ -82,3 +82,8 @@ def test_cases_are_read_as_they_were_kept_and_damage_is_left_out(tmp_path: Path)
     assert cases_in(path) == cases
     assert names_of(cases) == ["crash", "nan-loss"]
     assert cases_in(tmp_path / "none") == []
+
+
+def test_help_after_the_end_is_not_about_a_process() -> None:
+    assert "kill -CONT" not in FINDINGS["stopped-process"].aid_afterwards
+    assert all("PID" not in finding.aid_afterwards for finding in FINDINGS.values())

@@ -53,7 +53,11 @@ def _show(run: Run, told: Diagnosis) -> None:
         ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
-        *(("found", f"{case.finding}: {case.said}") for case in told.cases if case.said not in told.block),
+        *(
+            ("now" if case in told.now else "found", f"{case.finding}: {case.said}")
+            for case in told.cases
+            if case.said not in told.block
+        ),
     ]:
         console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)
     if told.block:

@@ -18,12 +18,14 @@ from rich.console import Console
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
 from lockstep.errors import UsageError
+from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter, make_ring
 from lockstep.journal.waiting import Waiting
 from lockstep.journal.waiting_note import WaitingNote
 from lockstep.machine.process_state import began_ticks
+from lockstep.runs.diagnosis import is_stuck
 from lockstep.runs.groups import grouped
 from lockstep.runs.places import run_at
 from lockstep.runs.table import duration_text, table_of, total_of
@@ -326,3 +328,9 @@ def test_one_rank_is_not_called_ranks():
 def test_a_launcher_that_is_none_is_no_error(tmp_path, launcher):
     folder = made(tmp_path / "run", launcher=launcher)
     assert CliRunner().invoke(watch, ["--once", str(folder.path)]).exit_code == 0
+
+
+def test_a_run_with_a_slow_rank_is_not_stuck():
+    assert not is_stuck([])
+    assert not is_stuck([Case("busy-rank", "slow 5 s: ...", (1,))])
+    assert is_stuck([Case("busy-rank", "slow 5 s: ...", (1,)), Case("stalled-in-data", "stalled 5 s: ...", (2,))])

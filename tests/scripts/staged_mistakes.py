@@ -447,7 +447,34 @@ def replaced_buffer_on_both_sides():
 
 
 ELSEWHERE = "which another stage holds"
+
+
+def evaluates_on_one_rank(number):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+    run = lockstep.init(lanes=4, threads=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(images_data(), batch_size=16)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.rank == number:
+            with torch.no_grad():
+                model(images_data()[0][0].expand(4, -1, -1, -1))  # the shape of a lane's batch
+
+
+def evaluates_on_rank_0():
+    evaluates_on_one_rank(0)
+
+
+def evaluates_on_rank_1():
+    evaluates_on_one_rank(1)
+
+
 MISTAKES = {
+    evaluates_on_rank_0: (2, MP, "The stages are at different calls of the model: stage 0 at call"),
+    evaluates_on_rank_1: (2, PP, "outside of a lane). Call the model the same number of times on every rank"),
     averages_a_cut_model: (2, MP, ELSEWHERE),
     averages_a_cut_model_at_once: (2, MP, ELSEWHERE),
     penalty_in_the_loop: (2, PP, ELSEWHERE),

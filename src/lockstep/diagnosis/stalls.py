@@ -20,7 +20,8 @@ from lockstep.diagnosis.stack import Frame
 from lockstep.diagnosis.words import awaited_text, phase_text, ranks_text
 from lockstep.journal.record import Phase
 
-SHORTEST_S = 5.0
+SHORTEST_S = 4.7
+"""Others wait at least so long before a rank is suspected: the launcher looks four times a second, and names it within 5 s."""
 TIMES = 8
 STANDSTILL_S = 15.0
 """The shortest time after which ranks are suspected for whom nobody waits."""

@@ -20,6 +20,7 @@ from lockstep.sight.probe import EVERY_S, Probe
 
 RECORDS = 24
 """How many of each rank's newest records are looked at."""
+LEARN_EVERY_NS = 1_000_000_000
 FIRST_S = 1.0
 """The shortest wait that is looked into."""
 
@@ -41,6 +42,7 @@ class Scenes:
     _probes: dict[int, Probe] = field(default_factory=dict)
     _idleness: dict[int, Idleness] = field(default_factory=dict)
     """By process."""
+    _learn_at_ns: int = 0
 
     def look(self, pids: Mapping[int, int], starting: Collection[int] = ()) -> list[RankScene]:
         """Return the scene of each rank, rank r at index r; none while no rank has waited for long.
@@ -51,7 +53,10 @@ class Scenes:
         """
         now_ns = time.monotonic_ns()
         waits = {rank: self.journals[rank].waiting() for rank in pids}
-        lasts = {rank: self._learn(rank) for rank in pids}
+        learns = now_ns >= self._learn_at_ns
+        if learns:
+            self._learn_at_ns = now_ns + LEARN_EVERY_NS
+        lasts = {rank: self._learn(rank) if learns else self.journals[rank].last() for rank in pids}
         noted_s = max((_since_s(wait, now_ns) for wait in waits.values() if wait is not None), default=0.0)
         is_plain = len(pids) > 1 and not any(lasts.values()) and not noted_s
         idle_s = self._idle_s(pids, now_ns) if is_plain else {}

@@ -197,7 +197,7 @@ GROUP = Path("/sys/fs/cgroup/memory")
 """Where control groups of the first version limit memory."""
 
 
-def run_with_little_memory(tmp_path, how):
+def run_with_little_memory(tmp_path, how, on_failure="stop"):
     """The run of TRAIN in a control group of 2 GiB."""
     own = GROUP / f"lockstep-test-{os.getpid()}"
     try:
@@ -213,7 +213,7 @@ def run_with_little_memory(tmp_path, how):
         "-n",
         "2",
         "--on-failure",
-        "stop",
+        on_failure,
         write_script(tmp_path, TRAIN),
     ]
     joined = ["sh", "-c", f'echo $$ > {own}/cgroup.procs && exec "$@"', "sh", *command, how]
@@ -231,6 +231,15 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_a_finding_that_names_limit_a
     case = check(run, "killed-for-memory", r"its control group may use 2.1 GB \(the host has [\d.]+ of", (1,))
     assert re.search(r"rank 1 held \d\.\d\d GB, rank 0 0\.\d\d GB", case.said), case.said
     assert f"why: {case.said.removeprefix('rank 1: ')}" in run.err
+
+
+@pytest.mark.thorough
+def test_where_the_rank_is_replaced_a_line_says_so(tmp_path):
+    run = run_with_little_memory(tmp_path, "memory", "replace")
+    assert re.search(
+        r"^memory +rank 1: the kernel killed it for lack of memory: .*rank 1 held \d", run.err, re.MULTILINE
+    )
+    assert re.search(r"^replace +rank 1 was killed", run.err, re.MULTILINE), run.err
 
 
 @pytest.mark.thorough

@@ -55,7 +55,7 @@ STILL, MOVING = samples(*[41] * 8), samples(*range(41, 49), cores=1.0)
 @pytest.mark.parametrize(
     ("waited_s", "usual_s", "expected"),
     [
-        (1.9, None, []),
+        (1.6, None, []),
         (2.5, None, [Standing.SUSPECTED]),
         (5.5, None, [Standing.STALLED]),
         (5.5, 10.0, []),  # eight times what it usually takes

@@ -215,6 +215,7 @@ class Supervisor:
         end = self._ranks.exited(message)
         self._surroundings.ended(end)
         if self._may_replace() and self._replacements.take(end, self._ranks.running):
+            self._surroundings.goes_on_without(end.rank)
             return
         self._stop.sends = self._interruption.gave_up(end, self._ranks.running) or self._stop.sends
         if end.failure is not None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockstep.findings import shared_core
+from lockstep.findings import killed_for_memory, shared_core
 from lockstep.findings.end import End, finding_of
 from lockstep.findings.finding import Finding
 from lockstep.journal.failure import FailureKind
@@ -32,6 +32,12 @@ class Known:
     finding: Finding | None = None
     why_killed: str = ""
     """Why it got SIGKILL, as far as can be told; empty if it did not."""
+
+
+def memory_line(rank: int, known: Mapping[int, Known]) -> Line | None:
+    """Why the kernel killed a rank, if it did so for lack of memory."""
+    end = known.get(rank, Known())
+    return Line("memory", f"rank {rank}: {end.why_killed}") if end.finding is killed_for_memory.FINDING else None
 
 
 @dataclass
@@ -87,6 +93,11 @@ class Surroundings:
                 else f"killed by {signal_name(end.signal)}"
             )
             self.cases.add(finding, f"rank {end.rank}: {said}", [end.rank])
+
+    def goes_on_without(self, rank: int) -> None:
+        """Say that the kernel killed it for lack of memory, if it did; a run that ends says so in its failure block."""
+        if (line := memory_line(rank, self.known)) is not None:
+            self.saying.line(line)
 
     def _memory_text(self) -> str:
         """`rank 1 held 3.1 GB, rank 0 0.4 GB`: the largest first."""

@@ -32,6 +32,7 @@ from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
 from lockstep.launch.supervise.supervisor import Ending, Supervisor
+from lockstep.launch.supervise.surroundings import memory_line
 from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 
@@ -84,6 +85,8 @@ class Worlds:
                 history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
+                if (memory := memory_line(decision.loss.rank, world.ending.known)) is not None:
+                    self.losses.saying.line(memory)
                 self.losses.saying.line(restart_line(decision, world.whence))
                 request = _next(request, decision, world)
 

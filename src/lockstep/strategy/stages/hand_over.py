@@ -16,6 +16,8 @@ class Call:
     """One call of the model."""
 
     number: int
+    is_in_lane: bool = False
+    """Whether it is made in a lane, so that a backward may follow."""
     handed: list[Tensor] = field(default_factory=list)
     """What went to the next stage, with its graph: first activations, then lent parameters."""
     flags: list[bool] = field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lockstep.caller import where
 from lockstep.errors import UsageError
 from lockstep.strategy.stages.call_arguments import arguments, replace_arguments
 from lockstep.strategy.stages.carried_streams import CarriedStreams
@@ -122,8 +123,8 @@ class StageRunner:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         self._count += 1
-        call = self._call = Call(self._count)
-        if torch.is_grad_enabled() and self._in_lane():
+        call = self._call = Call(self._count, self._in_lane())
+        if torch.is_grad_enabled() and call.is_in_lane:
             self.open_calls.append(call)
         self._streams.mark()
         self._has_left = False
@@ -191,12 +192,8 @@ class StageRunner:
         assert self._call is not None
         assert self._stage.entry is not None
         self._ghosts.end()
-        (number, flags, news, streams), tensors = self._links.take_over()
-        if number != self._call.number:
-            raise UsageError(
-                f"The stages are at different calls of the model ({number} and {self._call.number}).",
-                "Call the model the same number of times on every rank; do not put a call under `if run.is_main`.",
-            )
+        (number, is_in_lane, place, flags, news, streams), tensors = self._links.take_over()
+        _check_same_call((number, is_in_lane, place), self._call, self._links.stage)
         carried = self._stage.entry.carried
         first, behind = len(carried), len(carried) + sum(news)
         values = [*tensors[:first], *self.loans.receive(news, tensors[first:behind])]
@@ -267,12 +264,31 @@ class StageRunner:
         self._call.flags = [grad and value.requires_grad for value in self._call.handed]
         words, states = self._streams.pack()
         sent = [*carried, *(value for value, is_new in zip(lent, news, strict=True) if is_new), *states]
-        self._links.hand_over([self._call.number, self._call.flags, news, words], sent)
+        call = self._call
+        self._links.hand_over([call.number, call.is_in_lane, where(), call.flags, news, words], sent)
         self.loans.put_back()
         gone = {number: absent(ghost(leaves[number])) for number in self._next.entry.carried}
         self._has_left = True
         self._ghosts.begin(carried)
         return replace_arguments(args, kwargs, gone)
+
+
+def _check_same_call(theirs: tuple[int, bool, str], call: Call, stage: int) -> None:
+    """Check that what arrived at `stage` is of the call that it is in; `theirs`: number, whether in a lane, line."""
+    if theirs[:2] == (call.number, call.is_in_lane):
+        return
+    here = _place_of(call.number, call.is_in_lane, where())
+    error = UsageError(
+        f"The stages are at different calls of the model: stage {stage - 1} at {_place_of(*theirs)}, stage {stage} at {here}.",
+        "Call the model the same number of times on every rank; do not put a call under `if run.is_main`.",
+    )
+    error.finding = "mismatched-collective"
+    raise error
+
+
+def _place_of(number: int, is_in_lane: bool, place: str) -> str:
+    """`call 12 (train.py:31, in a lane)`."""
+    return f"call {number} ({place}, {'in' if is_in_lane else 'outside of'} a lane)"
 
 
 def _missed(name: str, entry: Entry | None, what: str) -> UsageError:

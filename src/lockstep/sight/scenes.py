@@ -116,7 +116,8 @@ class Scenes:
         doing = wait = None
         if last is not None:
             place = f"{Path(last.file).name}:{last.line}" if last.file else ""
-            lasts_s, usual_s = (now_ns - last.time_ns) / 1e9, self._paces[rank].usual_s(last)
+            lasts_s = (now_ns - last.time_ns) / 1e9
+            usual_s = self._paces.setdefault(rank, Pace()).usual_s(last)
             doing = Doing(last.phase, last.operation, last.step, place, lasts_s, usual_s)
         probe = self._probes.get(rank)
         if waiting is not None:

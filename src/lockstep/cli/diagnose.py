@@ -15,7 +15,7 @@ from rich.text import Text
 from lockstep.cli.screen import screen
 from lockstep.findings.catalogue import FINDINGS
 from lockstep.findings.finding import Finding
-from lockstep.handover.case import names_of
+from lockstep.handover.case import latest, names_of
 from lockstep.handover.run_folder import runs_folder
 from lockstep.runs.diagnosis import Diagnosis
 from lockstep.runs.diagnosis import diagnose as look
@@ -53,7 +53,11 @@ def _show(run: Run, told: Diagnosis) -> None:
         ("run", run.text),
         ("state", told.headline),
         *(("lost", text) for text in told.losses),
-        *(("found", f"{case.finding}: {case.said}") for case in told.cases if case.said not in told.block),
+        *(
+            ("now" if case in told.now else "found", f"{case.finding}: {case.said}")
+            for case in latest(told.cases)
+            if case.said not in told.block
+        ),
     ]:
         console.print(f"{label:<10}{hung(text)}", soft_wrap=True, markup=False)
     if told.block:

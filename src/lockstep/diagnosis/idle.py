@@ -1,7 +1,8 @@
 """Ranks that wait without a note: those of a plain script that meet over Gloo or NCCL.
 
-Such a rank uses no processor time, and its stack ends in a function of torch.distributed, or in a backward pass, where
-DistributedDataParallel exchanges without a Python frame.
+Such a rank uses no processor time and does not wake up, and its stack ends in a function of torch.distributed, or in a
+backward pass, where DistributedDataParallel exchanges without a Python frame. A loop of short steps and pauses uses
+hardly more time, but wakes up in each.
 """
 
 from __future__ import annotations
@@ -17,31 +18,35 @@ BUSY = 0.03
 """The share of a core up to which a rank counts as idle."""
 TICK_S = 0.011
 """The kernel counts in steps of 10 ms, and a rank that waits looks around now and then."""
+WAKES_PER_S = 3.0
+"""How often a rank that waits may fall asleep anew: a question for its stack, twice a second, wakes it up."""
 SETTLED_S = 1.0
 """How long a rank must have been idle before a backward pass counts as waiting."""
 
 
 @dataclass
 class Idleness:
-    """Since when one process has used no processor time."""
+    """Since when one process has used no processor time, and slept on."""
 
-    _seen: tuple[float, float] | None = None
+    _seen: tuple[float, float, int] | None = None
     _since_s: float = field(default=0.0)
 
-    def note(self, now_s: float, processor_s: float) -> float:
+    def note(self, now_s: float, processor_s: float, sleeps: int = 0) -> float:
         """How long it has been idle.
 
         Args:
             now_s: the time.
             processor_s: what it has used since it began.
+            sleeps: how often its first thread has fallen asleep since it began.
         """
         if self._seen is None:
-            self._seen, self._since_s = (now_s, processor_s), now_s
-        before_s, used_s = self._seen
+            self._seen, self._since_s = (now_s, processor_s, sleeps), now_s
+        before_s, used_s, slept = self._seen
         if now_s > before_s:
-            if processor_s - used_s > BUSY * (now_s - before_s) + TICK_S:
+            works = processor_s - used_s > BUSY * (now_s - before_s) + TICK_S
+            if works or sleeps - slept > WAKES_PER_S * (now_s - before_s) + 1:
                 self._since_s = now_s
-            self._seen = now_s, processor_s
+            self._seen = now_s, processor_s, sleeps
         return now_s - self._since_s
 
 

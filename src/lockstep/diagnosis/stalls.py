@@ -25,7 +25,8 @@ SHORTEST_S = 4.7
 TIMES = 8
 STANDSTILL_S = 15.0
 """The shortest time after which ranks are suspected for whom nobody waits."""
-PARTS_OF_A_STEP = frozenset({Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.UPDATE})
+PARTS_OF_A_STEP = frozenset({Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE})
+"""Not the update: the script may do anything behind it, and take its time."""
 LOOK_S = 3.0
 """How long before its limit a rank is looked at."""
 

@@ -26,3 +26,8 @@ class Finding:
     def first_aid(self) -> str:
         """The first thing to do, as a terminal says it: without Markdown."""
         return self.what_to_do[0].replace("`", "")
+
+    @property
+    def aid_afterwards(self) -> str:
+        """The first thing to do that still helps when the ranks have ended."""
+        return next(step for step in self.what_to_do if "PID" not in step).replace("`", "")

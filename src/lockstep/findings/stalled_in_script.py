@@ -20,7 +20,7 @@ stalled   5 s: rank 1 has not reached the exchange of gradients of step 3 (train
         "the others do not call, or skips one that they do, as in `if run.is_main: model(x)`."
     ),
     what_to_do=(
-        "Look at the line in the sentence, and find what this rank waits for there that the others do not.",
+        "Look at the line in the sentence, and find what the rank waits for there.",
         "Call what exchanges (models in training, collectives, `barrier`, `save_state`) on all ranks or on none.",
         (
             "Start with `--on-stall replace` to have the rank replaced with the same bits, or with `--on-stall stop` "

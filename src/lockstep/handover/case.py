@@ -5,6 +5,7 @@ What is known about each finding is in `lockstep.findings`.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from lockstep.handover.run_folder import add_line, read_lines
 
+_SECONDS = re.compile(r"\b\d+ s\b")
 _LATEST = 1e18
 """No time is later; a longer number is none that a float can hold."""
 
@@ -43,6 +45,11 @@ def cases_in(path: Path) -> list[Case]:
 def names_of(cases: Iterable[Case]) -> list[str]:
     """The findings of these cases, each once, in their order."""
     return list(dict.fromkeys(case.finding for case in cases))
+
+
+def latest(cases: Iterable[Case]) -> list[Case]:
+    """Of a wait that was said again after twice the time, what was said last."""
+    return list({(case.finding, case.ranks, _SECONDS.sub("", case.said)): case for case in cases}.values())
 
 
 def _decoded(told: dict[str, Any]) -> Case | None:

@@ -18,6 +18,7 @@ from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import STATES, RunFolder, make_base
 from lockstep.journal.ring import make_ring
 from lockstep.launch.request import LaunchRequest
+from lockstep.machine.process_state import began_ticks
 
 
 def reserve_run_folder(base: Path, name: str | None, title: str, now: datetime) -> Path:
@@ -134,6 +135,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "on_failure": request.recovery.on_failure,
         "max_restarts": request.recovery.max_restarts,
         "why": request.why,
+        "launcher": [os.getpid(), began_ticks(os.getpid())],
     }
 
 

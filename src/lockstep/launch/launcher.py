@@ -102,12 +102,8 @@ def _launch(
     _note_outcome(outcome, world)
     _note_finding(cases, world)
     _say_ending(request, saying, outcome, world)
-    if (
-        request.call is None
-        and request.verbosity is not Verbosity.QUIET
-        and (line := cases.last_line(request.run_folder))
-    ):
-        saying.line(line)
+    if request.call is None and not outcome.interrupted_by:  # the caller of a function gets an exception instead
+        _say_trouble(request, saying, outcome, cases)
     return outcome
 
 
@@ -152,7 +148,7 @@ def _evidence(world: World, folder: RunFolder) -> Evidence:
 
 
 def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: World) -> None:
-    """Say the last lines; a failure block comes at the very end."""
+    """Say how the run ended."""
     saying.settle()
     if outcome.interrupted_by:
         left = StatesLeft(world.ending.saved, world.newest_step, world.ending.waited_s) if world.saves else None
@@ -169,14 +165,21 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
             saying.line(line)
         for line in summary_lines(world.observer.summary(outcome.duration_s), world.observer.result()):
             saying.line(line)
-    if outcome.block and request.call is None:  # the caller of a function gets an exception instead
-        saying.block(outcome.block)
 
 
 def _in_vain(request: LaunchRequest) -> list[Line]:
     """What was asked of a script that does without `lockstep.init`."""
     asked = (request.saving is not None, unsaved_line()), (request.check_every not in {"", OFF}, unchecked_line())
     return [line for is_asked, line in asked if is_asked]
+
+
+def _say_trouble(request: LaunchRequest, saying: Saying, outcome: Outcome, cases: Cases) -> None:
+    """Say which findings there were, and last of all how the run failed."""
+    found = cases.last_line(request.run_folder)
+    if found is not None and request.verbosity is not Verbosity.QUIET:
+        saying.line(found)
+    if outcome.block:
+        saying.block(outcome.block)
 
 
 def _open_standard_streams() -> None:

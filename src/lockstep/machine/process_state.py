@@ -50,6 +50,21 @@ def file_bytes(pid: int, proc: Path = PROC) -> int:
     return 0
 
 
+def began_ticks(pid: int, proc: Path = PROC) -> int:
+    """When a process began, in ticks since the machine did: numbers of processes are used again; 0 when there is none."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    return 0
+
+
+def sleeps_of(pid: int, proc: Path = PROC) -> int:
+    """How often the first thread of a process has fallen asleep since it began; 0 where the kernel does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        text = (proc / str(pid) / "status").read_text(errors="replace")
+        return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return 0
+
+
 def resident_bytes(pid: int, proc: Path = PROC) -> int:
     """The memory of a process that is in RAM, with what it shares; 0 when there is none."""
     with suppress(OSError, ValueError, IndexError):

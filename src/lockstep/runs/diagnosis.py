@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
+from lockstep.findings.busy_rank import FINDING as BUSY_RANK
 from lockstep.findings.stall import finding_of
 from lockstep.handover.case import Case, cases_in
 from lockstep.handover.run_folder import read_json, read_lines
@@ -31,6 +33,8 @@ class Diagnosis:
     """What was lost on the way, oldest first."""
     cases: tuple[Case, ...] = ()
     """The findings, as they were said then, oldest first, and those of now."""
+    now: tuple[Case, ...] = ()
+    """Those of now."""
     view: View = field(default_factory=lambda: View(()))
 
     def as_json(self) -> dict[str, Any]:
@@ -60,12 +64,17 @@ def diagnose(run: Run) -> Diagnosis:
     cases = tuple(cases_in(run.folder.findings))
     if outcome:
         headline, is_bad = _ended(outcome)
-        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, cases, view)
+        return Diagnosis(headline, is_bad, str(outcome.get("block") or ""), losses, cases, view=view)
     if view.is_over:
-        return Diagnosis(_abandoned(view), True, "", losses, cases, view)
+        return Diagnosis(_abandoned(view), True, "", losses, cases, view=view)
     now = _stalled_now(viewer, view)
-    headline = f"under way: {len(view.pids)} of {run.ranks} ranks have a process"
-    return Diagnosis(headline, bool(now), "", losses, (*cases, *now), viewer.look())
+    headline = f"under way: {len(view.pids)} of {len(view.rows)} rank{'s' * (len(view.rows) != 1)} {'has' if len(view.pids) == 1 else 'have'} a process"
+    return Diagnosis(headline, is_stuck(now), "", losses, (*cases, *now), now, viewer.look())
+
+
+def is_stuck(now: Iterable[Case]) -> bool:
+    """Whether one of these is not merely slow."""
+    return any(case.finding != BUSY_RANK.name for case in now)
 
 
 def _ended(outcome: dict[str, Any]) -> tuple[str, bool]:

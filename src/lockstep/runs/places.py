@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder, read_json
+from lockstep.handover.run_folder import RunFolder, read_json, read_lines
+from lockstep.machine.process_state import began_ticks
 from lockstep.visible import visible
 
 GIVE_ONE = "Give a run's name or folder; `ls` of the folder of all runs shows what there is."
@@ -22,6 +23,21 @@ class Run:
     title: str
     """The script, module or function."""
     ranks: int
+    """At its first start; fewer may go on."""
+    launcher: tuple[int, int] = (0, 0)
+    """The number of the launcher's process, and when that began."""
+
+    @property
+    def ranks_now(self) -> int:
+        """Those of its newest start."""
+        told = [told.get("ranks") for told in read_lines(self.folder.restarts)[-1:]]
+        return next((ranks for ranks in told if type(ranks) is int and 0 < ranks <= self.ranks), self.ranks)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether its launcher is at work: without ranks, it is about to start them, or to say how the run ended."""
+        pid, ticks = self.launcher
+        return pid > 0 < ticks and began_ticks(pid) == ticks and not self.folder.outcome.exists()
 
     @property
     def text(self) -> str:
@@ -41,6 +57,9 @@ def run_at(word: str | None, runs: Path) -> Run:
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
     if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
         raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
+    match plan.get("launcher"):
+        case [int(pid), int(ticks)]:
+            return Run(folder, title, ranks, (pid, ticks))
     return Run(folder, title, ranks)
 
 

@@ -61,7 +61,7 @@ def total_of(view: View) -> str:
     """`64 ranks: 1 works, 62 wait, 1 stopped`."""
     by_state = {state: tuple(row for row in view.rows if row.state is state) for state in STYLES}
     counts = ", ".join(_state(Group(rows), always=True) for rows in by_state.values() if rows)
-    return f"{len(view.rows)} ranks: {counts}"
+    return f"{len(view.rows)} rank{'s' * (len(view.rows) != 1)}: {counts}"
 
 
 def _state(group: Group, *, always: bool = False) -> str:
@@ -73,10 +73,12 @@ def _state(group: Group, *, always: bool = False) -> str:
 
 
 def _doing(group: Group) -> str:
-    """What most of them do, and where."""
+    """What most of them do, and where; with its process number of one that is stopped, which `kill -CONT` needs."""
     texts = [
         f"{row.doing} ({row.place})" if row.place and row.place not in row.doing else row.doing for row in group.rows
     ]
+    if len(group.rows) == 1 and group.rows[0].state is State.STOPPED:
+        return f"process {group.rows[0].pid}, {texts[0]}"
     most = max(dict.fromkeys(texts), key=texts.count)
     return most if group.does_one_thing else f"{most}: {texts.count(most)} of them"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from lockstep.diagnosis.words import awaited_text, phase_text
+from lockstep.diagnosis.words import PHASES, awaited_text, phase_text
 from lockstep.errors import UsageError
 from lockstep.journal.failure import read_failure
 from lockstep.journal.gauges import Gauges
@@ -55,20 +56,22 @@ class View:
     """The ranks, rank r at index r."""
 
     rows: tuple[Row, ...]
+    is_led: bool = False
+    """Whether the launcher may yet start ranks."""
 
     @property
     def pids(self) -> dict[int, int]:
         """The processes of the ranks that have not ended."""
-        return {row.rank: row.pid for row in self.rows if row.state not in {State.ENDED, State.FAILED}}
+        return {row.rank: row.pid for row in self.rows if row.pid and row.state not in {State.ENDED, State.FAILED}}
 
     @property
     def is_over(self) -> bool:
-        """Whether no rank is left."""
-        return not self.pids
+        """Whether no rank is left, and none will come."""
+        return not self.pids and not self.is_led
 
 
 class Viewer:
-    """Looks at a run again and again.
+    """Looks at a run again and again; ranks that all start again have new journals.
 
     Raises:
         UsageError: when its journals are another version's, or damaged.
@@ -76,8 +79,19 @@ class Viewer:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.journals: dict[int, JournalReader] = {}
+        self._opened = 0
+        self._before: dict[int, tuple[float, Gauges]] = {}
+        self._open()
+
+    def _open(self) -> None:
+        """Open the journals of the ranks' newest start, which are made in the order of ranks."""
+        run = self.run
         try:
-            self.journals = {rank: JournalReader(run.folder.journal(rank)) for rank in range(run.ranks)}
+            opened = run.folder.journal(0).stat().st_ino
+            if opened == self._opened:
+                return
+            journals = {rank: JournalReader(run.folder.journal(rank)) for rank in range(run.ranks_now)}
         except OSError as error:
             what = f"{Path(error.filename).name}: {error.strerror}" if error.filename else str(error)
             raise UsageError(
@@ -88,13 +102,19 @@ class Viewer:
                 f"The journals in {run.folder.path} cannot be read: {error}.",
                 "Use the version of lockstep that made them.",
             ) from None
-        self._before: dict[int, tuple[float, Gauges]] = {}
+        self._opened = opened
+        self._before.clear()
+        self.journals.clear()
+        self.journals.update(journals)
 
     def look(self) -> View:
         """The run now."""
-        return View(tuple(self._row(rank, journal) for rank, journal in self.journals.items()))
+        is_led = self.run.is_led
+        with suppress(UsageError):  # the next start is being made ready
+            self._open()
+        return View(tuple(self._row(rank, journal, is_led) for rank, journal in self.journals.items()), is_led)
 
-    def _row(self, rank: int, journal: JournalReader) -> Row:
+    def _row(self, rank: int, journal: JournalReader, is_led: bool) -> Row:
         now_ns, last, gauges, wait = time.monotonic_ns(), journal.last(), journal.gauges(), journal.waiting()
         pid = journal.pid if started_with(journal.pid, MARKER) else 0
         process = process_state(pid) if pid else None
@@ -107,6 +127,8 @@ class Viewer:
         state = State.WORKS
         if failed is not None:
             state = State.FAILED
+        elif not journal.pid and is_led:
+            doing = PHASES[Phase.START]
         elif process is None:
             state = State.ENDED
         elif process.is_stopped:

@@ -15,7 +15,7 @@ from lockstep.diagnosis.stalls import Judgement, judge, sentence
 from lockstep.journal.record import Record
 from lockstep.journal.ring import JournalReader
 from lockstep.journal.waiting import Waiting
-from lockstep.machine.process_state import process_state
+from lockstep.machine.process_state import process_state, sleeps_of
 from lockstep.sight.probe import EVERY_S, Probe
 
 RECORDS = 24
@@ -100,10 +100,13 @@ class Scenes:
         return records[-1] if records else None
 
     def _idle_s(self, pids: Mapping[int, int], now_ns: int) -> dict[int, float]:
-        """How long each rank has used no processor time."""
+        """How long each rank has used no processor time and slept on."""
         states = {rank: state for rank, pid in pids.items() if (state := process_state(pid)) is not None}
         idleness = {rank: self._idleness.setdefault(pids[rank], Idleness()) for rank in states}
-        return {rank: idleness[rank].note(now_ns / 1e9, state.processor_s) for rank, state in states.items()}
+        return {
+            rank: idleness[rank].note(now_ns / 1e9, state.processor_s, sleeps_of(pids[rank]))
+            for rank, state in states.items()
+        }
 
     def _scene(
         self, rank: int, pid: int, last: Record | None, waiting: Waiting | None, idle_s: Mapping[int, float]
@@ -113,7 +116,8 @@ class Scenes:
         doing = wait = None
         if last is not None:
             place = f"{Path(last.file).name}:{last.line}" if last.file else ""
-            lasts_s, usual_s = (now_ns - last.time_ns) / 1e9, self._paces[rank].usual_s(last)
+            lasts_s = (now_ns - last.time_ns) / 1e9
+            usual_s = self._paces.setdefault(rank, Pace()).usual_s(last)
             doing = Doing(last.phase, last.operation, last.step, place, lasts_s, usual_s)
         probe = self._probes.get(rank)
         if waiting is not None:

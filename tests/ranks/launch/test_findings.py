@@ -123,7 +123,7 @@ def test_ranks_that_stand_still_are_a_finding(tmp_path, name, script, how, said,
     check(run, name, said, ranks)
     assert "\nstalled " not in run.err, "the failure block says it"
     assert re.search(rf"^FAILED    stalled .*{said}", run.err, re.MULTILINE), run.err
-    assert f"  help: {FINDINGS[name].first_aid}" in run.err
+    assert f"  help: {FINDINGS[name].aid_afterwards}" in run.err
 
 
 def test_a_rank_that_works_while_others_wait_is_a_finding_and_the_run_goes_on(tmp_path):
@@ -159,7 +159,7 @@ def test_how_a_run_failed_is_a_finding(tmp_path, name, script, how, env, said, r
     is_mistake = "\nerror: " in run.err  # its own sentence ends with its fix; either rank may be the first to say it
     assert case.ranks == ranks or is_mistake or name == "wrong-interface"
     if not is_mistake:
-        assert f"help: {FINDINGS[name].first_aid}" in run.err
+        assert f"help: {FINDINGS[name].aid_afterwards}" in run.err
     if name == "crash":
         assert re.search(r'File ".*script.py", line \d+ in <module>', run.err), "the stack is in the block"
 

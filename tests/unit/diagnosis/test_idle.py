@@ -42,6 +42,13 @@ def test_ticks_of_the_clock_do_not_end_idleness_and_work_does():
     assert told == [0, 0.25, 0.5, 0.75, 0.0]
 
 
+def test_a_loop_of_short_steps_and_pauses_is_not_idle_and_a_rank_that_is_asked_for_its_stack_is():
+    loop, asked = Idleness(), Idleness()
+    moments = [0.25 * number for number in range(40)]
+    assert [loop.note(now_s, 1.0, int(40 * now_s)) for now_s in moments][-1] == 0.0
+    assert [asked.note(now_s, 1.0, int(2 * now_s)) for now_s in moments][-1] == moments[-1]
+
+
 @pytest.mark.parametrize("text", ["", "7", "[1]", '[{"frames": [{"name": "f"}]}]', "[null]"])
 def test_what_is_no_dump_is_refused(text):
     with pytest.raises(ValueError):

@@ -151,6 +151,7 @@ def test_without_a_stack_the_journals_last_line_is_told():
         ([works(0, lasts_s=14.0, samples=STILL)], [Standing.SUSPECTED]),
         ([works(0, lasts_s=16.0, samples=STILL)], [Standing.STALLED]),
         ([works(0, lasts_s=16.0, samples=MOVING)], []),  # nobody waits for its work
+        ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.UPDATE)], []),  # behind the optimizer all is the script's
         ([works(0, lasts_s=16.0, usual_s=10.0, samples=STILL)], []),
         ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.SCRIPT)], []),  # it may wait for a person
         ([works(0, lasts_s=600.0, samples=STILL, phase=Phase.EVALUATE)], []),

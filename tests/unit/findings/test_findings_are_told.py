@@ -12,7 +12,7 @@ from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.findings.catalogue import FINDINGS
 from lockstep.findings.end import End, finding_of
 from lockstep.findings.stall import finding_of as finding_of_stall
-from lockstep.handover.case import Case, cases_in, names_of
+from lockstep.handover.case import Case, cases_in, latest, names_of
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.journal.record import Phase
 from lockstep.machine.memory_pressure import Shortage
@@ -82,3 +82,15 @@ def test_cases_are_read_as_they_were_kept_and_damage_is_left_out(tmp_path: Path)
     assert cases_in(path) == cases
     assert names_of(cases) == ["crash", "nan-loss"]
     assert cases_in(tmp_path / "none") == []
+
+
+def test_help_after_the_end_is_not_about_a_process() -> None:
+    assert "kill -CONT" not in FINDINGS["stopped-process"].aid_afterwards
+    assert all("PID" not in finding.aid_afterwards for finding in FINDINGS.values())
+
+
+def test_a_wait_that_was_said_again_is_told_once_and_another_one_too() -> None:
+    first = Case("stalled-in-script", "stalled 5 s: rank 1 has not reached step 7 (for 5 s)", (1,))
+    again = Case("stalled-in-script", "stalled 10 s: rank 1 has not reached step 7 (for 10 s)", (1,))
+    other = Case("stalled-in-script", "stalled 5 s: rank 1 has not reached step 9 (for 5 s)", (1,))
+    assert latest([first, again, other]) == [again, other]

@@ -18,11 +18,14 @@ from rich.console import Console
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
 from lockstep.errors import UsageError
-from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.case import Case
+from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.journal.record import Phase
 from lockstep.journal.ring import JournalWriter, make_ring
 from lockstep.journal.waiting import Waiting
 from lockstep.journal.waiting_note import WaitingNote
+from lockstep.machine.process_state import began_ticks
+from lockstep.runs.diagnosis import is_stuck
 from lockstep.runs.groups import grouped
 from lockstep.runs.places import run_at
 from lockstep.runs.table import duration_text, table_of, total_of
@@ -243,7 +246,7 @@ def test_random_bytes_in_a_journal_are_no_error(tmp_path):
 
 
 def row(rank, state, *, step=5, doing="end of step 5", place="train.py:7", lasts_s=1.0):
-    return Row(rank, 0, state, step, doing, lasts_s, place, None, 200 << 20)
+    return Row(rank, 4100 + rank, state, step, doing, lasts_s, place, None, 200 << 20)
 
 
 IN_EXCHANGE = "in the exchange of gradients of step 6 (train.py:34)"
@@ -292,3 +295,42 @@ def test_the_table_of_64_ranks_fits_a_terminal_and_keeps_numbers_states_and_line
 @pytest.mark.parametrize(("seconds", "text"), [(0.34, "0.3 s"), (62, "62 s"), (720, "12 min"), (11_160, "3.1 h")])
 def test_durations_are_short(seconds, text):
     assert duration_text(seconds) == text
+
+
+def test_ranks_that_start_again_are_seen_with_their_new_journals_and_their_number(tmp_path):
+    folder = made(tmp_path / "run", 3, launcher=[os.getpid(), began_ticks(os.getpid())])
+    JournalWriter(folder.journal(1)).write(Phase.COMPUTE, "lane 1", 7)
+    viewer = Viewer(run_at("run", tmp_path))
+    assert (len(viewer.look().rows), viewer.look().is_over) == (3, False), "its launcher is at work"
+    assert viewer.look().rows[0].doing == "starting up"
+    add_line(folder.restarts, {"restart": 1, "lost": "rank 2", "ranks": 2})
+    folder.journal(0).parent.rename(tmp_path / "before")
+    assert len(viewer.look().rows) == 3, "what is being made is not looked at"
+    folder.journal(0).parent.mkdir()
+    for rank in range(2):
+        make_ring(folder.journal(rank), rank)
+    assert [row.doing for row in viewer.look().rows] == ["starting up"] * 2
+    assert len(Viewer(run_at("run", tmp_path)).look().rows) == 2
+    folder.outcome.write_text(json.dumps({"exit_code": 0}))
+    assert viewer.look().is_over
+
+
+def test_a_run_whose_launcher_is_gone_is_over(tmp_path):
+    made(tmp_path / "run", launcher=[os.getpid(), began_ticks(os.getpid()) - 1])
+    assert Viewer(run_at("run", tmp_path)).look().is_over
+
+
+def test_one_rank_is_not_called_ranks():
+    assert total_of(View((row(0, State.WORKS),))) == "1 rank: 1 works"
+
+
+@pytest.mark.parametrize("launcher", [None, 7, [1], ["1", "2"], [True, 1], [-1, 5], [10**30, 5]])
+def test_a_launcher_that_is_none_is_no_error(tmp_path, launcher):
+    folder = made(tmp_path / "run", launcher=launcher)
+    assert CliRunner().invoke(watch, ["--once", str(folder.path)]).exit_code == 0
+
+
+def test_a_run_with_a_slow_rank_is_not_stuck():
+    assert not is_stuck([])
+    assert not is_stuck([Case("busy-rank", "slow 5 s: ...", (1,))])
+    assert is_stuck([Case("busy-rank", "slow 5 s: ...", (1,)), Case("stalled-in-data", "stalled 5 s: ...", (2,))])

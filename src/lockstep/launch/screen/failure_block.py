@@ -65,7 +65,7 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
 
 def _help(finding: Finding | None) -> list[str]:
     """What to do first."""
-    return [f"{INDENT}help: {finding.first_aid}"] if finding is not None else []
+    return [f"{INDENT}help: {finding.aid_afterwards}"] if finding is not None else []
 
 
 def _damage(failure: Failure, doing: Record | None, evidence: Evidence) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 
-from lockstep.findings import crash, early_leaver, full_disk, killed_for_memory, wrong_interface
+from lockstep.findings import crash, full_disk, killed_for_memory, wrong_interface
 from lockstep.findings.catalogue import FINDINGS
 from lockstep.findings.finding import Finding
 from lockstep.journal.failure import Failure
 from lockstep.machine.memory_pressure import LACK, Shortage
 
-CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+CRASHES = frozenset({signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
 """Signals that the kernel, or the process itself, sends for what its own code did."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|Errno (28|122)\b|PytorchStreamWriter failed writing")
 _INTERFACE = re.compile(r"Unable to find (address|interface) for|Bootstrap : no socket interface found")
@@ -26,8 +27,6 @@ class End:
     """0 when no signal ended it."""
     shortage: Shortage | None = None
     """Whose memory was short when a rank was killed; None if nobody's, or nobody knows."""
-    left_early: bool = False
-    """Whether others had left with exit code 0 while it went on."""
 
 
 def is_full(text: str) -> bool:
@@ -37,8 +36,6 @@ def is_full(text: str) -> bool:
 
 def finding_of(end: End) -> Finding | None:
     """The finding; None for what a traceback or a mistake's sentence says itself."""
-    if end.left_early:
-        return early_leaver.FINDING
     if end.shortage is not None:
         return killed_for_memory.FINDING
     if end.failure is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from lockstep.machine.cores import CGROUP_LIST, CGROUP_ROOT
+from lockstep.machine.cores import CGROUP_LIST, CGROUP_ROOT, group_folders
 
 VMSTAT = Path("/proc/vmstat")
 MEMINFO = Path("/proc/meminfo")
@@ -50,9 +50,9 @@ def read_memory_pressure(groups: Path = CGROUP_LIST, root: Path = CGROUP_ROOT) -
         groups: the list of this process's control groups.
         root: where they are mounted.
     """
-    folders = _folders(_read(groups), root)
-    own = [_read(file) for file in (VMSTAT, *(folder / name for folder in folders[:1] for name in _EVENTS))]
-    kills = sum(int(match[1]) for text in own if (match := _KILLS.search(text)))
+    folders = group_folders(_read(groups), root, "memory")
+    own = [text for folder in folders for name in _EVENTS if (text := _read(folder / name))][:1]
+    kills = sum(int(match[1]) for text in (_read(VMSTAT), *own) if (match := _KILLS.search(text)))
     events = [match for folder in folders if (match := _REACHED.search(_read(folder / "memory.events")))]
     reached = sum(int(match[1]) for match in events) + sum(_number(folder / "memory.failcnt") for folder in folders)
     host, limits = _read(MEMINFO), [_number(folder / name) for folder in folders for name in _LIMITS]
@@ -83,20 +83,6 @@ def explain_kill(before: MemoryPressure, now: MemoryPressure) -> str:
     if short is Shortage.HOST:
         return f"the kernel killed a process {LACK}: the host has {free}"
     return f"sent by another process; the kernel reports no shortage of memory ({free})"
-
-
-def _folders(groups: str, root: Path) -> list[Path]:
-    """The memory control group of this process, and those around it."""
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root / "memory" if controllers else root
-        own = top / path.lstrip("/")
-        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(top) and folder.exists()]
-        if any((folder / name).exists() for folder in folders for name in _EVENTS):
-            return folders
-    return []
 
 
 def _kilobytes(text: str, name: str) -> int:

@@ -38,9 +38,5 @@ class Cases:
             folder: the run's, as it was named before.
         """
         names = names_of(cases_in(self.path))
-        return Line("found", f"{', '.join(names)}: {more(folder)}") if names else None
-
-
-def more(folder: Path) -> str:
-    """Where to read on."""
-    return f"`lockstep diagnose {folder}` says why, and what to do"
+        said = f"{', '.join(names)}: `lockstep diagnose {folder}` says why, and what to do"
+        return Line("found", said) if names else None

@@ -29,6 +29,8 @@ class RankEnd:
     """Whether its script said `sys.exit` with another code than 0."""
     left_at: str = ""
     """The line of any `sys.exit`: `train.py:31`."""
+    peak_bytes: int = 0
+    """The most memory that it, or a loader worker of its, ever held; 0 if not known."""
 
 
 def was_stopped(by: int, sent: Collection[int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.supervise.surroundings import Surroundings
 from lockstep.launch.verdict import RankEnd
+from lockstep.machine.memory_pressure import Shortage
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(100)"]
 
@@ -53,6 +55,15 @@ def test_a_rank_that_somebody_killed_is_no_finding_but_it_is_said_why(surroundin
     surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None))
     assert surroundings.known[1].why_killed.startswith("sent by another process")
     assert cases_in(surroundings.cases.path) == []
+
+
+def test_a_rank_that_grew_after_the_last_look_is_told_with_what_it_held(
+    surroundings: Surroundings, pids: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surroundings.look(pids)
+    monkeypatch.setattr("lockstep.launch.supervise.surroundings.shortage", lambda before, now: Shortage.GROUP)
+    surroundings.ended(RankEnd(1, 128 + signal.SIGKILL, signal.SIGKILL, 1, False, None, peak_bytes=1_800_000_000))
+    assert re.search(r"rank 1 held 1\.80 GB, rank 0 0\.\d\d GB", surroundings.known[1].why_killed)
 
 
 def test_a_crash_is_a_finding_unless_the_launcher_sent_the_signal(surroundings: Surroundings) -> None:

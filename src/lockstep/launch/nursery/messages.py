@@ -94,6 +94,8 @@ class Exited:
     """0 when no signal ended it."""
     time_ns: int
     """Of `time.monotonic_ns`."""
+    peak_bytes: int
+    """The most memory that it, or a child that it has reaped, ever held."""
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class Nursery:
         """Report the ranks that have ended."""
         while True:
             try:
-                process, status = os.waitpid(-1, os.WNOHANG)
+                process, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if process == 0:
@@ -205,7 +205,7 @@ class Nursery:
             self._known.add(process)
             rank = self._children.pop(process, STORE)
             if rank != STORE:
-                self._channel.send(_exited(rank, status))
+                self._channel.send(_exited(rank, status, used.ru_maxrss << 10))
 
     def _sweep(self) -> int:
         """Kill every descendant and remove their shared memory; return the number of processes killed."""
@@ -241,10 +241,10 @@ def _send(number: int, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-def _exited(rank: int, status: int) -> Exited:
+def _exited(rank: int, status: int, peak_bytes: int) -> Exited:
     by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + by_signal
-    return Exited(rank, code, by_signal, time.monotonic_ns())
+    return Exited(rank, code, by_signal, time.monotonic_ns(), peak_bytes)
 
 
 def _become_interpreter(told: RankTask, handed: Sequence[int], parent: int) -> None:

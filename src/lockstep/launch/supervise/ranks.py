@@ -90,7 +90,9 @@ class Ranks:
         number, rank = message.rank, self._all[message.rank]
         failure = self.failure_of(number)
         stopped, leaving = was_stopped(message.signal, rank.sent), rank.leaving
-        rank.end = RankEnd(number, message.code, message.signal, message.time_ns, stopped, failure)
+        rank.end = RankEnd(
+            number, message.code, message.signal, message.time_ns, stopped, failure, peak_bytes=message.peak_bytes
+        )
         if leaving is not None:
             rank.end = replace(rank.end, left=bool(leaving.code), left_at=leaving.place)
             if stopped:

@@ -50,7 +50,7 @@ class Surroundings:
     """Of each rank that has ended."""
     _pressure: MemoryPressure = field(default_factory=read_memory_pressure)
     _held: dict[int, int] = field(default_factory=dict)
-    """The memory of each rank in bytes, when it was looked at last."""
+    """The memory of each rank in bytes: the most ever of one that has ended, of the others when they were looked at last."""
     _next_s: float = 0.0
     _has_said_core: bool = False
 
@@ -79,6 +79,8 @@ class Surroundings:
     def ended(self, end: RankEnd) -> None:
         """A rank has ended: find out what is known about that, and keep the finding if it is one."""
         short, why = None, ""
+        if end.peak_bytes:  # the last look may have been before it grew
+            self._held[end.rank] = end.peak_bytes
         is_worker = end.failure is not None and end.failure.kind is FailureKind.WORKER
         if is_worker or (end.signal == signal.SIGKILL and not end.stopped):
             now = read_memory_pressure()

@@ -21,7 +21,7 @@ from lockstep.cli.shared_options import (
     check_form,
     form_from,
 )
-from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, spellings, variable, without_meaning
+from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, spellings, variable, without_meaning
 from lockstep.errors import UsageError
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
@@ -194,8 +194,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         UsageError: with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
-    check_nodes(own["nnodes"])
-    ignored = without_meaning(options)
+    place = place_from(own["nnodes"], options)
+    ignored = without_meaning(options) if place.is_one_node else []
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
@@ -237,6 +237,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
+            place=place,
         ),
         ignored,
     )

@@ -72,16 +72,12 @@ def accept_torchrun_options(function: Function) -> Function:
     return function
 
 
-def check_nodes(nnodes: str | None) -> None:
-    """Refuse more than one node.
-
-    Raises:
-        UsageError: for anything but 1 and 1:1.
-    """
-    if nnodes not in (None, "1", "1:1"):
-        raise UsageError(
-            f"--nnodes {nnodes} asks for several nodes, which this version does not support.", "Leave it out."
-        )
+def place_from(nnodes, given):
+    from lockstep.nodes.place import NodePlace
+    if nnodes in (None,"1","1:1"): return NodePlace()
+    least,_,most=nnodes.partition(":")
+    n=given["node_rank"]
+    return NodePlace(int(least),int(most or least),int(n) if n is not None else None,given["rdzv_endpoint"] or "",given["rdzv_id"] or "")
 
 
 def without_meaning(given: Mapping[str, Any]) -> list[str]:

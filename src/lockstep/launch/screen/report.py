@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.diagnosis.spent import Summary
+from lockstep.diagnosis.words import ranks_text
 from lockstep.handover.arithmetic import arithmetic_text
 from lockstep.launch.recovery import Loss, RestartAll
 from lockstep.launch.request import LaunchRequest
@@ -19,6 +20,7 @@ from lockstep.machine.ending_signals import signal_name
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
+MOST_NODES_SHOWN = 8
 LEAST_STEPS_TOLD = 50
 """The first steps say little about the others."""
 
@@ -53,6 +55,13 @@ def ranks_line(request: LaunchRequest) -> Line:
     each = " each" if max(request.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
     return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+
+
+def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
+    """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
+    here = ranks_text(request.numbers)
+    shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
+    return Line("nodes", f"{_count(len(nodes), 'node')} with {request.world_size} ranks, {here} here: {shown}")
 
 
 def device_names(count: int, names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ class Interruption:
         if again or not (may_ask and grace_s and running):
             self.is_asked = False
             return stopping.after_signal(now, number, running, again)
-        asking = Asking(self.folder.journal(0))
+        asking = Asking(self.folder.journal(self.request.numbers.start))
         if not asking.listens:
             return stopping.after_signal(now, number, running, again)
         asking.ask(number)

@@ -40,6 +40,7 @@ from lockstep.launch.supervise.starting import Start
 from lockstep.launch.supervise.stop_plan import StopPlan
 from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
+from lockstep.nodes.cluster import Cluster
 from lockstep.sight.scenes import Scenes
 
 IDLE_S = 0.5
@@ -81,6 +82,8 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
+    cluster: Cluster | None = None
+    """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _stop: StopPlan = field(default_factory=StopPlan)
     _joined: bool = False
@@ -100,7 +103,7 @@ class Supervisor:
         Raises:
             WorldError: when the nursery cannot import torch, or dies.
         """
-        logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
+        logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
         self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
         self._replacements = Replacements(
@@ -130,7 +133,7 @@ class Supervisor:
             os.close(self._news_end)
         ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
         gone = self._lost or self._orders.gave_up
-        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(0)).saved
+        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(self.request.numbers.start)).saved
         waited_s = self._interruption.waited_s
         joined = self._joined or self.observer.met
         known = self._surroundings.known
@@ -143,6 +146,8 @@ class Supervisor:
             (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
+        if self.cluster is not None:
+            self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
 
     def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
         look_at = 0.0
@@ -166,6 +171,8 @@ class Supervisor:
             ]
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
+            if self.cluster is not None:
+                self._heed(self.cluster)
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
@@ -173,7 +180,7 @@ class Supervisor:
     def _start_ranks(self) -> None:
         start = Start(self.request, self.nursery, self.store, self.saying)
         self._start = start
-        for number in range(self.request.ranks):
+        for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
 
@@ -209,6 +216,15 @@ class Supervisor:
                 self._orders.answered()
             case Swept():
                 self._swept = True
+
+    def _heed(self, cluster: Cluster) -> None:
+        """Do what other nodes make necessary, and tell them what they have to know."""
+        for number in cluster.signals():
+            self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
+        if cluster.must_end and not self._interruption.by:
+            self._stop.end_badly(self._ranks.running)
+        if self._stop and not self._interruption.is_asked:
+            cluster.tell_fall()
 
     def _on_exit(self, message: Exited) -> None:
         self._on_news()
@@ -268,6 +284,8 @@ class Supervisor:
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue
+            if self.cluster is not None:
+                self.cluster.tell_signal(number)
             self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
         self._send_due(time.monotonic())
 

@@ -1,0 +1,85 @@
+"""What a node knows of the run from the log: pure, fed entry by entry, the same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import Member, Refused
+
+
+@dataclass
+class RunView:
+    """The run, as far as the log tells."""
+
+    asking: dict[str, NodeRecord] = field(default_factory=dict)
+    """The nodes that ask for the next round, in the order in which they came."""
+    round: int = -1
+    """The newest one with a roster."""
+    members: list[Member] = field(default_factory=list)
+    """Of that round."""
+    threads: int = 0
+    """Per rank, in that round."""
+    gone: set[str] = field(default_factory=set)
+    """Nodes whose agent ended, or cannot be reached any more."""
+    fallen: list[str] = field(default_factory=list)
+    """The nodes whose ranks are to end or have ended badly in this round, in that order."""
+    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """How the ranks of a node ended in this round."""
+    signals: list[tuple[str, int]] = field(default_factory=list)
+    """Signals that people sent, and to which node."""
+    decision: dict[str, Any] | None = None
+    """What follows this round, once that is decided."""
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+    def take(self, entry: dict[str, Any]) -> None:
+        """Take the next entry of the log."""
+        node = str(entry.get("node", ""))
+        match entry.get("kind"):
+            case "asks":
+                record = NodeRecord.decode(entry["record"])
+                self.asking[record.node] = record
+                self.gone.discard(record.node)
+            case "refused":
+                refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
+                for each in refused.nodes:
+                    self.refused[each] = refused
+                    self.asking.pop(each, None)
+            case "roster":
+                self._begin(entry)
+            case "gone":
+                self.gone.add(node)
+                self.asking.pop(node, None)
+            case "signal":
+                self.signals.append((node, int(entry["number"])))
+            case "fall" if entry["round"] == self.round and node not in self.fallen:
+                self.fallen.append(node)
+            case "ended" if entry["round"] == self.round:
+                self.ended[node] = entry["told"]
+            case "decision" if entry["round"] == self.round:
+                self.decision = entry["decided"]
+
+    def _begin(self, entry: dict[str, Any]) -> None:
+        self.round, self.threads = int(entry["round"]), int(entry["threads"])
+        self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
+        for member in self.members:
+            self.asking.pop(member.record.node, None)
+        self.fallen, self.ended, self.decision = [], {}, None
+
+    def numbers(self) -> dict[str, int]:
+        """The number of each node of this round."""
+        return {member.record.node: member.number for member in self.members}
+
+    def lost_members(self) -> list[Member]:
+        """Members of this round that are gone before they told how their ranks ended."""
+        return [one for one in self.members if one.record.node in self.gone and one.record.node not in self.ended]
+
+    def is_over(self) -> bool:
+        """Whether all members of this round have told how their ranks ended, or are gone."""
+        return all(one.record.node in self.ended or one.record.node in self.gone for one in self.members)
+
+    def must_end(self, node: str) -> bool:
+        """Whether the ranks of `node` are to end because of what happened elsewhere."""
+        badly = (one for one, told in self.ended.items() if told.get("exit_code"))
+        return any(one != node for one in (*self.fallen, *badly)) or bool(self.lost_members())

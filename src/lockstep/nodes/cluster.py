@@ -11,6 +11,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
 LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
+END_S = 5.0
+"""How long the link may take to end."""
 AWAY_S = 10.0
 """How long a round waits for nodes of the round before that are there but have not asked again."""
 
@@ -236,5 +239,10 @@ class Cluster:
             self.read()
 
     def close(self) -> None:
-        """Leave the run."""
+        """Leave the run, once the link has passed on what was told."""
+        with suppress(OSError):
+            self.link.shutdown(socket.SHUT_WR)
+            self.link.settimeout(END_S)
+            while self.link.recv(1 << 16):
+                pass
         self.link.close()

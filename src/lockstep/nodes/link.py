@@ -29,6 +29,8 @@ CONNECT_S = 5.0
 """How long one attempt to reach the first node may take."""
 AGAIN_S = 0.5
 """Between two attempts."""
+LINGER_S = 3.0
+"""How long the run's first node stays for others that have not heard yet how the run ends."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class LinkOrder:
     """A word that names this node, unlike any other."""
     patience_s: float
     """How long to try to reach the first node."""
+    log: str
+    """A file for what torch says about connections."""
 
 
 class Link:
@@ -61,6 +65,9 @@ class Link:
         self._store_class = importlib.import_module("torch.distributed").TCPStore
         self._telling = threading.Lock()
         self._adding = threading.Lock()
+        self._writes: RunLog | None = None
+        self._there: set[str] = set()
+        """Other nodes that have connections to the gate here."""
 
     def run(self) -> None:
         """Serve."""
@@ -75,6 +82,9 @@ class Link:
         self._tell({"kind": "port", "port": self._tunnel.port})
         threading.Thread(target=self._pass_on, args=(reads,), daemon=True).start()
         self._take_orders()
+        until = time.monotonic() + LINGER_S
+        while self._there and time.monotonic() < until:
+            time.sleep(0.01)
         del served
 
     def _serve_store(self) -> Any:
@@ -108,6 +118,9 @@ class Link:
 
     def _on_gate(self, node: str, is_there: bool) -> None:
         """A node's last connection has ended, or its first one has come."""
+        if node == self._order.node:
+            return
+        (self._there.add if is_there else self._there.discard)(node)
         if not is_there:
             threading.Thread(target=self._add, args=({"kind": "gone", "node": node},), daemon=True).start()
 
@@ -131,7 +144,8 @@ class Link:
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
-            self._writes.add(entry)
+            if self._writes is not None:
+                self._writes.add(entry)
 
     def _tell(self, told: dict[str, Any]) -> None:
         with self._telling, suppress(OSError):
@@ -156,6 +170,7 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
+    os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
         Link(order, ours, gate).run()

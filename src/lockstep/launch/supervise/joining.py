@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from lockstep.errors import UsageError
+from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.legacy_local_rank import source_of
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import StartLink
@@ -50,7 +50,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         listener.bind((host, int(port)))
         listener.listen(128)
     node = secrets.token_hex(8)
-    order = LinkOrder(is_host, host, int(port), "key", node, patience_s)
+    order = LinkOrder(is_host, host, int(port), "key", node, patience_s, str(RunFolder(request.run_folder).link_log))
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()

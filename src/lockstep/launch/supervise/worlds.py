@@ -37,7 +37,7 @@ from lockstep.launch.supervise.supervisor import Ending, Supervisor
 from lockstep.launch.supervise.surroundings import Known, memory_line
 from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
-from lockstep.nodes.cluster import Cluster
+from lockstep.nodes.cluster import Cluster, Interrupted
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,10 @@ class Worlds:
 
     def _meet(self, request: LaunchRequest, cluster: Cluster) -> LaunchRequest:
         """Wait for the other nodes; make this node's files for the ranks that it has among them."""
-        seat, threads = cluster.meet(self.signals)
+        try:
+            seat, threads = cluster.meet(self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
         request = replace(request, seat=seat, threads=threads)
         make_rank_files(request)
         if request.verbosity is not Verbosity.QUIET:

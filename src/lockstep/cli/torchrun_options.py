@@ -74,10 +74,18 @@ def accept_torchrun_options(function: Function) -> Function:
 
 def place_from(nnodes, given):
     from lockstep.nodes.place import NodePlace
-    if nnodes in (None,"1","1:1"): return NodePlace()
-    least,_,most=nnodes.partition(":")
-    n=given["node_rank"]
-    return NodePlace(int(least),int(most or least),int(n) if n is not None else None,given["rdzv_endpoint"] or "",given["rdzv_id"] or "")
+
+    if nnodes in (None, "1", "1:1"):
+        return NodePlace()
+    least, _, most = nnodes.partition(":")
+    n = given["node_rank"]
+    return NodePlace(
+        int(least),
+        int(most or least),
+        int(n) if n is not None else None,
+        given["rdzv_endpoint"] or "",
+        given["rdzv_id"] or "",
+    )
 
 
 def without_meaning(given: Mapping[str, Any]) -> list[str]:

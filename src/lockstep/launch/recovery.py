@@ -83,7 +83,15 @@ class RestartAll:
     """How many, if they are fewer than before; else 0."""
 
 
-Decision = Stop | RestartAll
+@dataclass(frozen=True)
+class Regroup:
+    """All ranks are started again, on other nodes than before; nobody failed, so it is not counted."""
+
+    changes: str
+    """`node 1 (host b) is gone, host c joins`."""
+
+
+Decision = Stop | RestartAll | Regroup
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class Cluster:
     patience_s: float
     say: Callable[[str, str], None]
     view: RunView = field(default_factory=RunView)
+    lanes: int | None = None
+    """Those of the rounds before, which the next one keeps; the first node says so."""
     port: int = 0
     """Where the run's store answers on this node."""
     cut: str = ""
@@ -111,14 +113,14 @@ class Cluster:
 
     # Joining
 
-    def meet(self, signals: socket.socket | Any) -> tuple[Seat, int]:
+    def meet(self, signals: Any) -> Seat:
         """Wait until a round begins with this node; ask for it first, if that was not done.
 
         Args:
             signals: `fileno` and `take`, as `CaughtSignals` has them.
 
         Returns:
-            This node's seat, and the threads of each rank.
+            This node's seat. `view` has what the nodes agreed on.
 
         Raises:
             UsageError: when this node cannot take part in this run.
@@ -147,7 +149,9 @@ class Cluster:
                     self.say("nodes", missing(self._asking(), self.view.members))
             if now - began > self.patience_s:
                 raise WorldError(f"After {self.patience_s:.0f} s {missing(self._asking(), self.view.members)}.")
-            ready = select.select([self.link, signals], [], [], LOOK_S if since else max(0.0, said + SAY_EVERY_S - now))[0]
+            ready = select.select(
+                [self.link, signals], [], [], LOOK_S if since else max(0.0, said + SAY_EVERY_S - now)
+            )[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
             if self.link in ready:
@@ -163,11 +167,15 @@ class Cluster:
         if (refused := disagreement(asking)) is not None:
             self._refuse(refused)
             return
-        away = [] if now - began > AWAY_S else [
-            one.record.node
-            for one in self.view.members
-            if one.record.node not in self.view.asking and one.record.node not in self.view.gone
-        ]
+        away = (
+            []
+            if now - began > AWAY_S
+            else [
+                one.record.node
+                for one in self.view.members
+                if one.record.node not in self.view.asking and one.record.node not in self.view.gone | self.view.leaving
+            ]
+        )
         if self.view.round + 1 in {number for kind, number in self._told if kind == "roster"}:
             return
         if since is None or not is_complete(asking, away, since if self.view.round < 0 else 0.0, now):
@@ -178,6 +186,7 @@ class Cluster:
             {
                 "kind": "roster",
                 "round": self.view.round + 1,
+                "lanes": self.lanes,
                 "threads": min(member.record.threads for member in members),
                 "members": [[member.number, member.record.encode()] for member in members],
             }
@@ -193,11 +202,11 @@ class Cluster:
     def _member(self) -> Member | None:
         return next((one for one in self.view.members if one.record.node == self.record.node), None)
 
-    def _seat(self) -> tuple[Seat, int]:
+    def _seat(self) -> Seat:
         members = self.view.members
         place = next(place for place, one in enumerate(members) if one.record.node == self.record.node)
         sizes = tuple(one.record.ranks for one in members)
-        return Seat(self.view.round, place, sizes, self.port, self.interface), self.view.threads
+        return Seat(self.view.round, place, sizes, self.port, self.interface)
 
     # During a round
 
@@ -206,9 +215,29 @@ class Cluster:
         """Whether the ranks here are to end because of what happened elsewhere."""
         return bool(self.cut) or self.view.must_end(self.record.node)
 
-    def tell_fall(self) -> None:
-        """Ranks here end badly, or are to end: the others' are to end too."""
-        self._tell_once("fall")
+    def tell_fall(self, *, regroups: bool = False) -> None:
+        """Ranks here end badly, or are to end: the others' are to end too.
+
+        Args:
+            regroups: whether nothing is wrong, and all start again with other nodes.
+        """
+        self._tell_once("fall", regroups=regroups)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the others could go on without this node."""
+        there = [one for one in self.view.members if one.record.node not in self.view.gone | self.view.leaving]
+        return not self.is_host and len(there) > self.record.least
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node told that it leaves."""
+        return ("leaves", 0) in self._told
+
+    def tell_leave(self) -> None:
+        """This node is to end, and the others to go on."""
+        self._told.add(("leaves", 0))
+        self._tell({"kind": "leaves", "node": self.record.node})
 
     def tell_signal(self, number: int) -> None:
         """A person's signal came here."""

@@ -57,7 +57,9 @@ def disagreement(asking: Sequence[NodeRecord]) -> Refused | None:
             )
         if one.number in taken:
             two = f"{taken[one.number].host} and {one.host}"
-            return Refused((one.node,), f"Two nodes, {two}, were started as node {one.number}.", "Give each its own --node-rank.")
+            return Refused(
+                (one.node,), f"Two nodes, {two}, were started as node {one.number}.", "Give each its own --node-rank."
+            )
         taken[one.number] = one
     return None
 

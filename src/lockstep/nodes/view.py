@@ -21,10 +21,16 @@ class RunView:
     """Of that round."""
     threads: int = 0
     """Per rank, in that round."""
+    lanes: int | None = None
+    """As the rounds before had them; None while the script decides."""
     gone: set[str] = field(default_factory=set)
     """Nodes whose agent ended, or cannot be reached any more."""
     fallen: list[str] = field(default_factory=list)
     """The nodes whose ranks are to end or have ended badly in this round, in that order."""
+    leaving: set[str] = field(default_factory=set)
+    """Nodes that are to end while the others go on."""
+    regroups: bool = False
+    """Whether this round ends only because other nodes are to take part."""
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     """How the ranks of a node ended in this round."""
     signals: list[tuple[str, int]] = field(default_factory=list)
@@ -53,19 +59,22 @@ class RunView:
                 self.asking.pop(node, None)
             case "signal":
                 self.signals.append((node, int(entry["number"])))
+            case "leaves":
+                self.leaving.add(node)
             case "fall" if entry["round"] == self.round and node not in self.fallen:
                 self.fallen.append(node)
+                self.regroups = self.regroups or (bool(entry["regroups"]) and len(self.fallen) == 1)
             case "ended" if entry["round"] == self.round:
                 self.ended[node] = entry["told"]
             case "decision" if entry["round"] == self.round:
                 self.decision = entry["decided"]
 
     def _begin(self, entry: dict[str, Any]) -> None:
-        self.round, self.threads = int(entry["round"]), int(entry["threads"])
+        self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
         self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
         for member in self.members:
             self.asking.pop(member.record.node, None)
-        self.fallen, self.ended, self.decision = [], {}, None
+        self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
 
     def numbers(self) -> dict[str, int]:
         """The number of each node of this round."""
@@ -75,11 +84,24 @@ class RunView:
         """Members of this round that are gone before they told how their ranks ended."""
         return [one for one in self.members if one.record.node in self.gone and one.record.node not in self.ended]
 
+    def newcomers(self) -> list[NodeRecord]:
+        """Nodes that ask and are not in this round, as many as there is room for."""
+        here = [one for one in self.members if one.record.node not in self.gone | self.leaving]
+        room = max((one.record.most for one in self.members), default=0) - len(here)
+        new = [one for node, one in self.asking.items() if node not in self.numbers()]
+        return new[: max(room, 0)]
+
+    def changes(self) -> str:
+        """Who comes and who leaves, if the next round is to have other nodes; else empty."""
+        leave = [f"{one.text} leaves" for one in self.members if one.record.node in self.leaving - self.gone]
+        lost = [f"{one.text} is gone" for one in self.lost_members()]
+        return ", ".join([*lost, *leave, *(f"host {one.host} joins" for one in self.newcomers())])
+
     def is_over(self) -> bool:
         """Whether all members of this round have told how their ranks ended, or are gone."""
         return all(one.record.node in self.ended or one.record.node in self.gone for one in self.members)
 
     def must_end(self, node: str) -> bool:
         """Whether the ranks of `node` are to end because of what happened elsewhere."""
-        badly = (one for one, told in self.ended.items() if told.get("exit_code"))
+        badly = (one for one, told in self.ended.items() if told.get("exit_code") and one not in self.leaving)
         return any(one != node for one in (*self.fallen, *badly)) or bool(self.lost_members())

@@ -121,11 +121,37 @@ class Swept:
 
 
 Message = (
-    MakeView | Spawn | StartStore | StartLink | Signal | Sweep | Ready | Broken | ViewMade | Spawned | Exited | Signalled | Swept
+    MakeView
+    | Spawn
+    | StartStore
+    | StartLink
+    | Signal
+    | Sweep
+    | Ready
+    | Broken
+    | ViewMade
+    | Spawned
+    | Exited
+    | Signalled
+    | Swept
 )
 _KINDS: dict[str, Callable[..., Message]] = {
     kind.__name__: kind
-    for kind in (MakeView, Spawn, StartStore, StartLink, Signal, Sweep, Ready, Broken, ViewMade, Spawned, Exited, Signalled, Swept)
+    for kind in (
+        MakeView,
+        Spawn,
+        StartStore,
+        StartLink,
+        Signal,
+        Sweep,
+        Ready,
+        Broken,
+        ViewMade,
+        Spawned,
+        Exited,
+        Signalled,
+        Swept,
+    )
 }
 
 

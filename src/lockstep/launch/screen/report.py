@@ -13,7 +13,7 @@ from typing import Any
 from lockstep.diagnosis.spent import Summary
 from lockstep.diagnosis.words import ranks_text
 from lockstep.handover.arithmetic import arithmetic_text
-from lockstep.launch.recovery import Loss, RestartAll
+from lockstep.launch.recovery import Loss, Regroup, RestartAll
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.mesh import choose_mesh
 from lockstep.machine.ending_signals import signal_name
@@ -169,11 +169,17 @@ class Whence:
 
     def sentence(self, loss: Loss) -> str:
         """`from step 1200, kept in memory; 4 steps are computed again`."""
+        again = self.num_again(loss)
+        if self.step is None or not again:
+            return self.place
+        return f"{self.place}; {again} step{' is' if again == 1 else 's are'} computed again"
+
+    @property
+    def place(self) -> str:
+        """`from step 1200, kept in memory`."""
         if self.step is None:
             return f"from the beginning{f' (no snapshot: {self.why})' if self.why else ''}"
-        place = f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
-        again = self.num_again(loss)
-        return f"{place}; {again} step{' is' if again == 1 else 's are'} computed again" if again else place
+        return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
 
 
 def restart_line(decision: RestartAll, whence: Whence) -> Line:
@@ -185,6 +191,11 @@ def restart_line(decision: RestartAll, whence: Whence) -> Line:
     )
     again = f"{who} again (restart {decision.number} of {decision.most})"
     return Line("restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}")
+
+
+def regroup_line(decision: Regroup, whence: Whence) -> Line:
+    """Say which nodes come and go, and from where all ranks go on."""
+    return Line("nodes", f"{decision.changes}; all ranks start again, {whence.place}")
 
 
 def replaced_line(loss: Loss, seconds: float) -> Line:

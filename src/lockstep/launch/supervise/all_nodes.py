@@ -1,8 +1,8 @@
 """One end for all nodes: what this node tells about its ranks, and what the first node makes of what all told.
 
-    here: verdict, loss, block  -> told   ->  the log
-    on the first node: all told -> whose fault it was, and what follows (recovery)  -> decided  ->  the log
-    everywhere: decided         -> the next round, or the end with one exit code and one block
+here: verdict, loss, block  -> told   ->  the log
+on the first node: all told -> whose fault it was, and what follows (recovery)  -> decided  ->  the log
+everywhere: decided         -> the next round, or the end with one exit code and one block
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lockstep.journal.failure import Failure, FailureKind
-from lockstep.launch.recovery import Loss, RestartAll, Stop
+from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Stop
+from lockstep.launch.screen.report import Whence
 from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.nodes.roster import Member
 from lockstep.nodes.view import RunView
 
+LEFT_BEHIND = 2
+"""The weight of a rank that only lost a peer."""
 LOST_NODE = "the node is gone: its launcher has ended, or cannot be reached"
 
 
@@ -51,7 +54,9 @@ def _rank_end(told: Mapping[str, Any] | None) -> RankEnd | None:
     if told is None:
         return None
     failure = told["failure"]
-    return RankEnd(**{**told, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None})
+    return RankEnd(
+        **{**told, "failure": Failure(**{**failure, "kind": FailureKind(failure["kind"])}) if failure else None}
+    )
 
 
 def _loss(told: Mapping[str, Any] | None) -> Loss | None:
@@ -73,6 +78,16 @@ class Whole:
         """For `recovery`."""
         return Verdict(self.told.exit_code, self.told.culprit)
 
+    @property
+    def exit_code(self) -> int:
+        """Not 0 if ranks were stopped, for whatever reason."""
+        return self.told.exit_code
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a rank failed by itself, or a person stopped the run."""
+        return _weight(self.told) < LEFT_BEHIND
+
 
 def whole(view: RunView) -> Whole:
     """Whose end explains the others'.
@@ -83,8 +98,9 @@ def whole(view: RunView) -> Whole:
     lost = view.lost_members()
     if lost:
         return Whole(_of_lost_node(lost[0], view), lost[0], is_node=True)
-    told = {one.record.node: Told.decode(view.ended[one.record.node]) for one in view.members}
-    order = sorted(view.members, key=lambda one: (_weight(told[one.record.node]), _place(view.fallen, one)))
+    members = [one for one in view.members if one.record.node not in view.leaving] or view.members
+    told = {one.record.node: Told.decode(view.ended[one.record.node]) for one in members}
+    order = sorted(members, key=lambda one: (_weight(told[one.record.node]), _place(view.fallen, one)))
     return Whole(told[order[0].record.node], order[0])
 
 
@@ -94,8 +110,8 @@ def _weight(told: Told) -> int:
         return 0
     if told.culprit is not None:
         failure = told.culprit.failure
-        return 2 if failure is not None and failure.kind is FailureKind.PEER else 1
-    return 3 if told.exit_code else 4
+        return LEFT_BEHIND if failure is not None and failure.kind is FailureKind.PEER else 1
+    return LEFT_BEHIND + 1 if told.exit_code else LEFT_BEHIND + 2
 
 
 def _place(fallen: Sequence[str], member: Member) -> int:
@@ -122,19 +138,27 @@ def _of_lost_node(member: Member, view: RunView) -> Told:
     )
 
 
-def encode_decision(decision: RestartAll | Stop, whole_: Whole) -> dict[str, Any]:
-    """For the log."""
-    kind = "restart" if isinstance(decision, RestartAll) else "stop"
-    return {kind: asdict(decision), "told": whole_.told.encode(), "node": whole_.member.number, "is_node": whole_.is_node}
+_DECISIONS = {"stop": Stop, "regroup": Regroup, "restart": RestartAll}
 
 
-def decode_decision(decided: Mapping[str, Any]) -> tuple[RestartAll | Stop, Told]:
-    """The inverse, and what the node told whose rank was at fault."""
-    told = Told.decode(decided["told"])
-    if "stop" in decided:
-        return Stop(**decided["stop"]), told
-    restart = decided["restart"]
-    return RestartAll(**{**restart, "loss": Loss(**restart["loss"])}), told
+def encode_decision(decision: Decision, told: Told, whence: Whence) -> dict[str, Any]:
+    """For the log.
+
+    Args:
+        decision: what follows.
+        told: what the node told whose rank was at fault.
+        whence: from where ranks would go on.
+    """
+    kind = next(name for name, kind in _DECISIONS.items() if isinstance(decision, kind))
+    return {kind: asdict(decision), "told": told.encode(), "whence": asdict(whence)}
+
+
+def decode_decision(decided: Mapping[str, Any]) -> tuple[Decision, Told, Whence]:
+    """The inverse."""
+    told, whence = Told.decode(decided["told"]), Whence(**decided["whence"])
+    kind = next(name for name in _DECISIONS if name in decided)
+    values = {**decided[kind], **({"loss": Loss(**decided[kind]["loss"])} if kind == "restart" else {})}
+    return _DECISIONS[kind](**values), told, whence
 
 
 def verdict_everywhere(here: Verdict, told: Told) -> Verdict:

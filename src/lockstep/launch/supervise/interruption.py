@@ -61,6 +61,11 @@ class Interruption:
             self.saying.line(asked_line(number, grace_s))
         return stopping.after_signal(now + grace_s, number, running, again)
 
+    def leave(self, number: int, running: frozenset[int]) -> stopping.Plan:
+        """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
+        self.by = number
+        return stopping.after_signal(time.monotonic() + self.request.grace_s, number, running, again=False)
+
     def gave_up(self, end: RankEnd, running: frozenset[int]) -> stopping.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""
         if not self.is_asked or (end.code in (0, 128 + self.by) and not end.signal and end.failure is None):

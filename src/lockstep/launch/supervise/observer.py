@@ -133,7 +133,11 @@ class Observer:
         Args:
             seconds: from its start.
         """
-        return summary([Spent.between(Gauges(), journal.gauges()) for journal in self._journals.values()], seconds, self._request.numbers.start)
+        return summary(
+            [Spent.between(Gauges(), journal.gauges()) for journal in self._journals.values()],
+            seconds,
+            self._request.numbers.start,
+        )
 
     def tail(self, rank: int) -> list[Record]:
         """The newest journal records of a rank, which may be dead."""

@@ -33,6 +33,7 @@ from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.ranks import Ranks
+from lockstep.launch.supervise.regrouping import Regrouping
 from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.stalls import Stalls
@@ -110,6 +111,7 @@ class Supervisor:
             self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
         )
         self._interruption = Interruption(self.request, self.folder, self.saying)
+        self._regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
             scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._stop_stalled
@@ -221,9 +223,12 @@ class Supervisor:
         """Do what other nodes make necessary, and tell them what they have to know."""
         for number in cluster.signals():
             self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
-        if cluster.must_end and not self._interruption.by:
+        if cluster.must_end and (cluster.is_leaving or not self._interruption.by):
             self._stop.end_badly(self._ranks.running)
-        if self._stop and not self._interruption.is_asked:
+        if self._may_replace() and self._has_begun and self._regrouping.is_due(cluster):
+            cluster.tell_fall(regroups=True)
+            self._stop.end_badly(self._ranks.running)
+        if self._stop and not self._interruption.is_asked and not cluster.is_leaving:
             cluster.tell_fall()
 
     def _on_exit(self, message: Exited) -> None:
@@ -284,10 +289,19 @@ class Supervisor:
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
                 self._send(signal.SIGINT, frozenset({0}))
                 continue
-            if self.cluster is not None:
-                self.cluster.tell_signal(number)
+            if self.cluster is not None and self._leaves(self.cluster, number):
+                continue
             self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
         self._send_due(time.monotonic())
+
+    def _leaves(self, cluster: Cluster, number: int) -> bool:
+        """Whether a first signal lets this node leave a run that goes on; if not, the other nodes are told of it."""
+        if not self._interruption.by and cluster.may_leave:
+            cluster.tell_leave()
+            self._stop.sends = self._interruption.leave(number, self._ranks.running)
+            return True
+        cluster.tell_signal(number)
+        return False
 
     def _nursery_lost(self) -> None:
         self._selector.unregister(self.nursery.channel)

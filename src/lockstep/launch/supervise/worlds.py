@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.errors import WorldError
+from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, loss_of, most_restarts
+from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene, Stop, decide, loss_of, most_restarts
 from lockstep.launch.request import LaunchRequest, OnFailure, Verbosity
-from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, last_work
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import StatesLeft, Whence, nodes_line, restart_line, stop_line
+from lockstep.launch.screen.report import StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.supervise.all_nodes import Told, decode_decision, encode_decision, verdict_everywhere, whole
+from lockstep.launch.supervise.all_nodes import Told, Whole, decode_decision, encode_decision, verdict_everywhere, whole
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
@@ -90,13 +90,17 @@ class Worlds:
                     decision = self._decide(request, world, history)
                 else:
                     world, decision = self._agree(request, world, history, self.cluster)
-                if not isinstance(decision, RestartAll):
+                if isinstance(decision, Stop):
                     if decision.reason:
                         self.losses.saying.line(stop_line(decision.reason))
                     return replace(world, verdict=replace(world.verdict, exit_code=2)) if decision.is_script else world
-                history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
+                if isinstance(decision, Regroup):
+                    self.losses.saying.line(regroup_line(decision, world.whence))
+                    request = _regrouped(request, decision, world)
+                    continue
+                history.append(decision.loss)
                 if (memory := memory_line(decision.loss.rank, world.ending.known)) is not None:
                     self.losses.saying.line(memory)
                 self.losses.saying.line(restart_line(decision, world.whence))
@@ -105,13 +109,20 @@ class Worlds:
     def _meet(self, request: LaunchRequest, cluster: Cluster) -> LaunchRequest:
         """Wait for the other nodes; make this node's files for the ranks that it has among them."""
         try:
-            seat, threads = cluster.meet(self.signals)
+            seat = cluster.meet(self.signals)
         except Interrupted as signal:
             raise SystemExit(128 + signal.number) from None
-        request = replace(request, seat=seat, threads=threads)
+        view = cluster.view
+        request = replace(
+            request,
+            seat=seat,
+            threads=view.threads,
+            lanes=view.lanes or request.lanes,
+            restart=replace(request.restart, number=seat.round),
+        )
         make_rank_files(request)
         if request.verbosity is not Verbosity.QUIET:
-            self.losses.saying.line(nodes_line(request, [member.text for member in cluster.view.members]))
+            self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
         return request
 
     def _agree(
@@ -121,15 +132,29 @@ class Worlds:
         scene = self._scene(request, world)
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
         if cluster.is_host:
+            cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
             cluster.wait_for(cluster.view.is_over)
             found = whole(cluster.view)
-            over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
-            cluster.tell_decision(encode_decision(decide(over, self.request.recovery, history), found))
+            cluster.tell_decision(
+                encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
+            )
         cluster.wait_for(lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
             raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
-        decision, told = decode_decision(cluster.view.decision)
-        return replace(world, verdict=verdict_everywhere(world.verdict, told), block=told.block), decision
+        decision, told, whence = decode_decision(cluster.view.decision)
+        if isinstance(decision, Regroup) and world.ending.interrupted_by:  # this node leaves
+            return replace(world, block=""), Stop()
+        return replace(
+            world, verdict=verdict_everywhere(world.verdict, told), whence=whence, block=told.block
+        ), decision
+
+    def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
+        """What follows a round; asked on the run's first node."""
+        goes_on = self.request.recovery.on_failure is not OnFailure.STOP
+        if (found.is_node and goes_on) or (cluster.view.changes() and found.exit_code and not found.is_failure):
+            return Regroup(cluster.view.changes())
+        over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
+        return decide(over, self.request.recovery, history)
 
     def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
         folder = RunFolder(request.run_folder)
@@ -138,7 +163,16 @@ class Worlds:
         observer = Observer(request, folder, self.losses, has_said_decided=self._has_said_decided)
         with RunStore() as store:
             supervisor = Supervisor(
-                request, folder, self.nursery, self.losses, observer, store, self.began_ns, self.signals, history, self.cluster
+                request,
+                folder,
+                self.nursery,
+                self.losses,
+                observer,
+                store,
+                self.began_ns,
+                self.signals,
+                history,
+                self.cluster,
             )
             try:
                 ending = supervisor.run()
@@ -194,6 +228,14 @@ def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
         return request.recovery.on_failure is OnFailure.SHRINK
     decided = observer.decided()
     return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
+
+
+def _regrouped(request: LaunchRequest, decision: Regroup, world: World) -> LaunchRequest:
+    """The next world of ranks, on other nodes; lanes stay."""
+    told = {"regroup": decision.changes, "step": world.whence.step, "in_memory": world.whence.in_memory}
+    add_line(RunFolder(request.run_folder).restarts, told)
+    lanes = world.observer.decided().get("lanes") or request.lanes
+    return replace(request, lanes=lanes, restart=renew_run_folder(request))
 
 
 def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchRequest:

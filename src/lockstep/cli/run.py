@@ -21,7 +21,7 @@ from lockstep.cli.shared_options import (
     check_form,
     form_from,
 )
-from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, spellings, variable, without_meaning
+from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, spellings, variable, without_meaning
 from lockstep.errors import UsageError
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
@@ -165,7 +165,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.option("--nnodes", envvar=variable("--nnodes"), default=None, hidden=True)
+@click.option("--nnodes", default=None, hidden=True)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
@@ -194,7 +194,9 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         UsageError: with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
-    check_nodes(own["nnodes"])
+    place = place_from(own["nnodes"], options, os.environ, own["script"])
+    if not place.is_one_node:
+        raise UsageError(f"This is one of {place.most} nodes, which this version does not support.", "Use one node.")
     ignored = without_meaning(options)
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")

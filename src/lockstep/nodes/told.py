@@ -128,5 +128,5 @@ class Told:
         port = STATIC_PORT
         if self.master_port:
             port = port_number(self.master_port, self.name("master_port"))
-        host, _ = split(joined(self.master_addr, port), self.name("master_addr"))
+        host, _ = split(joined(self.master_addr.strip("[]"), port), self.name("master_addr"))
         return joined(host, port)

@@ -165,7 +165,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.option("--nnodes", envvar=variable("--nnodes"), default=None, hidden=True)
+@click.option("--nnodes", default=None, hidden=True)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
@@ -194,8 +194,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         UsageError: with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
-    place = place_from(own["nnodes"], options)
-    ignored = without_meaning(options) if place.is_one_node else []
+    place = place_from(own["nnodes"], options, os.environ, own["script"])
+    ignored = without_meaning(options, on_one_node=place.is_one_node)
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)

@@ -1,0 +1,1 @@
+"""Which address of a node the others use."""

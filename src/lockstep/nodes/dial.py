@@ -11,9 +11,9 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.nodes.greeting import read_line, secured, send_line
@@ -22,6 +22,7 @@ from lockstep.nodes.pair import close_now
 ANSWER_S = 4.0
 """How long one attempt waits for an answer."""
 _AGAIN_S = 0.05
+T = TypeVar("T")
 
 
 class NotYet(WorldError):  # noqa: N818 - a state of the world
@@ -40,20 +41,13 @@ class Place:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-async def reach(
-    place: Place,
-    context: ssl.SSLContext,
-    hello: dict[str, Any],
-    *,
-    patience_s: float,
-    over: type[LockstepError] = NotYet,
-) -> ssl.SSLSocket:
-    """`dial`, again and again while it fails as `over` says, for `patience_s`; then raise what it raised last."""
+async def patient(attempt: Callable[[], Awaitable[T]], patience_s: float, over: type[LockstepError]) -> T:
+    """What `attempt` gives, tried again for `patience_s` while it fails as `over` says; then raise what it raised last."""
     loop = asyncio.get_running_loop()
     until = loop.time() + patience_s
     while True:
         try:
-            return await dial(place, context, hello)
+            return await attempt()
         except over:
             if loop.time() >= until:
                 raise

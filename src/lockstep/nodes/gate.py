@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import ssl
 import time
@@ -20,16 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
-from lockstep.nodes.greeting import VERSION, Purpose, read_line, ready, secured, send_line
+from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
+from lockstep.nodes.munge import ASKS_FOR_SEAL
 from lockstep.nodes.pair import Pair, close_now
 
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many connections may be opening at once, and for how long."""
-ASKS_FOR_SEAL = b"lockstep: the sealed key, please\n"
-"""What a node of a SLURM job sends instead of TLS (`lockstep.nodes.munge`)."""
 _TLS_FIRST = b"\x16"
 _BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
 
@@ -93,6 +93,7 @@ class Gate:
         self._sealing = asyncio.Lock()
         self._nodes: dict[str, Presence] = {}
         self._barred: set[str] = set()
+        self._numbers = itertools.count()
         self.num_refused = 0
         """How many connections did not come through: no key, too slow, barred."""
 
@@ -186,30 +187,28 @@ class Gate:
         """Hand on a connection, and count it for its node; False when it may not come in."""
         node, purpose = str(hello["node"]), Purpose(hello["purpose"])
         if node in self._barred or hello["lockstep"] != VERSION:
-            await send_line(tls, {"ok": False})
+            tls.send(KEPT_OUT)
             return False
         store = await self._to_store() if purpose is Purpose.STORE else None
-        try:
-            await send_line(tls, {"ok": True})
-        except BaseException:
-            if store is not None:
-                close_now(store)
-            raise
         presence = self._nodes.get(node)
         if presence is None:
             presence = self._nodes[node] = Presence(node, hello, time.monotonic())
             self._on_event(NodeCame(node, hello))
         presence.heard()
-        number = id(tls)
-
-        def ended() -> None:
-            presence.connections.pop(number, None)
-            if not presence.connections and self._nodes.get(node) is presence:
-                del self._nodes[node]
-                self._on_event(NodeGone(node))
-
-        presence.connections[number] = Pair(store, tls, presence.heard, ended).close
+        number = next(self._numbers)
+        pair = Pair(store, tls, presence.heard, lambda: self._ended(presence, number))
+        presence.connections[number] = pair.close
+        try:
+            tls.send(LET_IN)  # nothing was sent before, so it fits
+        except OSError:
+            pair.close()
         return True
+
+    def _ended(self, presence: Presence, number: int) -> None:
+        del presence.connections[number]
+        if not presence.connections:
+            del self._nodes[presence.node]
+            self._on_event(NodeGone(presence.node))
 
     async def _to_store(self) -> socket.socket:
         store = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

@@ -20,6 +20,8 @@ from lockstep.nodes.pair import close_now
 
 LONGEST_LINE = 4096
 VERSION = 1
+LET_IN, KEPT_OUT = b'{"ok": true}\n', b'{"ok": false}\n'
+"""What the gate says."""
 T = TypeVar("T")
 
 

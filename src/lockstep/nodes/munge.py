@@ -14,14 +14,19 @@ the nodes that join, and nobody else.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 
 from lockstep.errors import UsageError, WorldError
+from lockstep.nodes.dial import ANSWER_S, NotYet, Place, connected, patient
 from lockstep.nodes.key import Key
+from lockstep.nodes.pair import close_now
 
+ASKS_FOR_SEAL = b"lockstep: the sealed key, please\n"
+"""What a node sends to the gate instead of TLS."""
 LONGEST_SEAL = 8192
 _PATIENCE_S = 5.0
 
@@ -49,14 +54,14 @@ def unseal(sealed: bytes, job: str) -> Key:
         WorldError: munge cannot open it.
         UsageError: another user sealed it, or another job's node.
     """
-    opened = _run(["unmunge", "--numeric", "--keys=STATUS,UID"], sealed)
+    opened = _run(["unmunge", "--keys=STATUS,UID"], sealed)
     if opened.returncode:
         raise WorldError(
             f"munge did not open the run's key ({_said(opened)}): start munged on this node, or use --key-file."
         )
     about, _, content = opened.stdout.partition(b"\n\n")
     facts = dict(line.split(":", 1) for line in about.decode(errors="replace").splitlines() if ":" in line)
-    if facts.get("UID", "").strip() != str(os.geteuid()):
+    if not facts.get("UID", "").strip().endswith(f"({os.geteuid()})"):  # name (number)
         raise UsageError(
             "Another user's process answers at the endpoint of this run.", "Choose another port with --rdzv-endpoint."
         )
@@ -73,6 +78,38 @@ def unseal(sealed: bytes, job: str) -> Key:
     return Key.of(text, "what munge opened")
 
 
+def key_of_job(place: Place, job: str, patience_s: float) -> Key:
+    """Ask node 0 for the key of this job.
+
+    Args:
+        place: where the gate is.
+        job: SLURM's job.
+        patience_s: how long to try again while nobody listens there.
+
+    Raises:
+        NotYet, UsageError, WorldError: as `lockstep.nodes.dial.dial` and `unseal`.
+    """
+    return unseal(asyncio.run(patient(lambda: _asked(place), patience_s, NotYet)), job)
+
+
+async def _asked(place: Place) -> bytes:
+    plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
+            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
+                sealed += piece
+    except OSError:
+        sealed = b""
+    finally:
+        close_now(plain)
+    if not sealed:
+        raise WorldError(
+            f"Node 0 at {place} gives no key sealed with munge: look at what it says, or give all nodes the same --key-file."
+        )
+    return sealed
+
+
 def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
     """Run one of munge's programs; the content goes through a pipe."""
     try:
@@ -84,5 +121,6 @@ def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[byte
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    """Why it failed: `unmunge: Error: ...`, or `STATUS: ...`."""
+    lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+    return lines[0].partition(":")[2].strip() if lines else f"exit code {done.returncode}"

@@ -21,7 +21,7 @@ from typing import Any
 
 from lockstep.errors import LockstepError, WorldError
 from lockstep.nodes.callers import is_own_process
-from lockstep.nodes.dial import Place, reach
+from lockstep.nodes.dial import NotYet, Place, dial, patient
 from lockstep.nodes.greeting import VERSION, Purpose
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
@@ -105,7 +105,7 @@ class Tunnel:
 
     async def _begin(self, patience_s: float) -> None:
         hello = {**self._hello, "purpose": Purpose.PULSE}
-        self._pulse = await reach(self._place, self._context, hello, patience_s=patience_s)
+        self._pulse = await patient(lambda: dial(self._place, self._context, hello), patience_s, NotYet)
         self.heard_at = time.monotonic()
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(_BACKLOG)
@@ -189,7 +189,7 @@ class Tunnel:
         """Lead one connection to the gate, or close it."""
         hello = {**self._hello, "purpose": Purpose.STORE}
         try:
-            tls = await reach(self._place, self._context, hello, patience_s=OPENING_PATIENCE_S, over=WorldError)
+            tls = await patient(lambda: dial(self._place, self._context, hello), OPENING_PATIENCE_S, WorldError)
         except (LockstepError, asyncio.CancelledError):
             close_now(connection)
         else:

@@ -238,6 +238,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
             place=place,
+            key=KeySettings.take(own["key_file"], os.environ),
         ),
         ignored,
     )

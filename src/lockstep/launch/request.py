@@ -15,6 +15,7 @@ from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
+from lockstep.nodes.key import KeySettings
 from lockstep.nodes.place import NodePlace
 
 Device = Literal["cpu", "cuda"]
@@ -144,6 +145,8 @@ class LaunchRequest:
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
     place: NodePlace = field(default_factory=NodePlace)
     """Where this node is among several, as far as it was told."""
+    key: KeySettings = field(default_factory=KeySettings)
+    """What this node was told about the key that nodes need."""
     seat: Seat | None = None
     """This node among several; None on one node. The launcher learns it when the nodes meet."""
 

@@ -15,22 +15,25 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.gate import Gate
+from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
+from lockstep.nodes.key import Key
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.tunnel import Tunnel
+from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)
-CONNECT_S = 5.0
-"""How long one attempt to reach the first node may take."""
-AGAIN_S = 0.5
-"""Between two attempts."""
 LINGER_S = 3.0
 """How long the run's first node stays for others that have not heard yet how the run ends."""
+SILENT_S, GIVEN_UP_S = 5.0, 30.0
+"""After how long without a word it is said that a link is cut, and after how long the other side is given up."""
+LOOK_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,16 @@ class LinkOrder:
     address: str
     """That of the run's first node."""
     port: int
-    key: str
+    source: str
+    """This node's address, if it matters from which one it connects."""
+    key: str = field(repr=False)
+    """Empty: asked for at the first node, which has sealed it for this job."""
+    job: str
+    """SLURM's, if the key is sealed for it; else empty."""
     node: str
     """A word that names this node, unlike any other."""
+    host: str
+    """This node's name, for people."""
     patience_s: float
     """How long to try to reach the first node."""
     log: str
@@ -66,8 +76,9 @@ class Link:
         self._telling = threading.Lock()
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
-        self._there: set[str] = set()
-        """Other nodes that have connections to the gate here."""
+        self._gate: Gate | None = None
+        self._silent: set[str] = set()
+        """Nodes of which was said that nothing is heard of them."""
 
     def run(self) -> None:
         """Serve."""
@@ -80,12 +91,18 @@ class Link:
             self._fail(error)
             return
         self._tell({"kind": "port", "port": self._tunnel.port})
-        threading.Thread(target=self._pass_on, args=(reads,), daemon=True).start()
+        for task in (partial(self._pass_on, reads), self._listen):
+            threading.Thread(target=task, daemon=True).start()
         self._take_orders()
         until = time.monotonic() + LINGER_S
-        while self._there and time.monotonic() < until:
+        while self._others() and time.monotonic() < until:
             time.sleep(0.01)
         del served
+
+    def _others(self) -> dict[str, Presence]:
+        """Other nodes that have connections to the gate here."""
+        nodes = self._gate.nodes() if self._gate is not None else {}
+        return {node: presence for node, presence in nodes.items() if node != self._order.node}
 
     def _serve_store(self) -> Any:
         """The store on loopback, and the gate in front of it."""
@@ -94,39 +111,55 @@ class Link:
         port = own.getsockname()[1]
         store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=own.detach())
         assert self._listener is not None
-        gate = Gate(self._listener, port, self._order.key, self._on_gate)
-        return store, gate
+        key, job = Key(self._order.key.encode()), self._order.job
+        self._gate = Gate(self._listener, port, key, self._on_gate, (lambda: seal(key, job)) if job else None).start()
+        return store
 
     def _dig(self) -> Tunnel:
         """The tunnel; tried again while the first node may not have started yet."""
-        order, deadline, told = self._order, time.monotonic() + self._order.patience_s, ""
-        while True:
-            try:
-                return Tunnel(order.address, order.port, order.key, order.node, self._on_tunnel)
-            except UsageError:
-                raise
-            except LockstepError as error:
-                if time.monotonic() > deadline:
-                    raise
-                if str(error) != told:
-                    told = str(error)
-                    self._tell({"kind": "unreachable", "why": told})
-            time.sleep(AGAIN_S)
+        order, place = self._order, Place(self._order.address, self._order.port, self._order.source)
+        hello = {"node": order.node, "host": order.host}
+        try:
+            return self._tunnel_to(place, hello, 0.0)
+        except NotYet as early:
+            self._tell({"kind": "unreachable", "why": str(early)})
+            return self._tunnel_to(place, hello, order.patience_s)
+
+    def _tunnel_to(self, place: Place, hello: dict[str, Any], patience_s: float) -> Tunnel:
+        secret = self._order.key
+        key = Key(secret.encode()) if secret else key_of_job(place, self._order.job, patience_s)
+        return Tunnel(place, key, hello, self._on_tunnel).start(patience_s)
 
     def _client(self) -> Any:
         return self._store_class("127.0.0.1", self._tunnel.port, None, False, timeout=FOREVER)
 
-    def _on_gate(self, node: str, is_there: bool) -> None:
-        """A node's last connection has ended, or its first one has come."""
-        if node == self._order.node:
-            return
-        (self._there.add if is_there else self._there.discard)(node)
-        if not is_there:
-            threading.Thread(target=self._add, args=({"kind": "gone", "node": node},), daemon=True).start()
+    def _on_gate(self, event: NodeCame | NodeGone) -> None:
+        if isinstance(event, NodeGone) and event.node != self._order.node:
+            threading.Thread(target=self._add, args=({"kind": "gone", "node": event.node},), daemon=True).start()
 
-    def _on_tunnel(self, why: str) -> None:
-        """The first node is gone."""
-        self._tell({"kind": "cut", "why": why})
+    def _on_tunnel(self, lost: GateLost) -> None:
+        self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
+
+    def _listen(self) -> None:
+        """Say which nodes are silent, and give them up when that lasts."""
+        while True:
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            heard = {node: now - presence.heard_at for node, presence in self._others().items()}
+            if not self._order.is_host:
+                heard = {"": now - self._tunnel.heard_at}
+            for node, silent_s in heard.items():
+                if (silent_s >= SILENT_S) != (node in self._silent):
+                    (self._silent.discard if node in self._silent else self._silent.add)(node)
+                    self._tell({"kind": "silent" if node in self._silent else "heard", "node": node})
+                if silent_s >= GIVEN_UP_S:
+                    self._give_up(node)
+
+    def _give_up(self, node: str) -> None:
+        if self._gate is not None:
+            self._gate.bar(node)
+        else:
+            self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
 
     def _pass_on(self, log: RunLog) -> None:
         """Tell the launcher every entry."""

@@ -18,8 +18,14 @@ from lockstep.launch.nursery.messages import StartLink
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
+from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
+from lockstep.nodes.endpoint import DEFAULT_PORT
+from lockstep.nodes.interfaces import listen, look
+from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link import LinkOrder
+from lockstep.nodes.munge import has_munge
+from lockstep.nodes.place import NodePlace
 from lockstep.nodes.record import NodeRecord
 
 JOIN_S = 600.0
@@ -39,17 +45,13 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     """
     place = request.place
     patience_s = place.join_s if place.join_s is not None else JOIN_S
+    chosen, is_host = _where(place)
+    key, job = _key(request, chosen, is_host=is_host, saying=saying)
+    listener = listen(chosen.gate) if is_host else None
     nursery.await_ready()
-    host, _, port = place.endpoint.rpartition(":")
-    is_host = place.number == 0
-    listener = None
-    if is_host:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
-        listener.listen(128)
-    node = secrets.token_hex(8)
-    order = LinkOrder(is_host, host, int(port), "key", node, patience_s, str(RunFolder(request.run_folder).link_log))
+    node, host = secrets.token_hex(8), platform.node() or "unnamed"
+    gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
+    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, log)
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()
@@ -60,7 +62,47 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if request.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
-    return Cluster(record_of(request, node, is_host=is_host), ours, "", patience_s, say)
+    return Cluster(record_of(request, node, is_host=is_host), ours, chosen.own.name, patience_s, say)
+
+
+def _where(place: NodePlace) -> tuple[Choice, bool]:
+    """The addresses that count for this node, and whether it is the run's first.
+
+    Raises:
+        UsageError: when no address of this machine can be right.
+    """
+    endpoint = Endpoint.parse(place.endpoint or f"{platform.node()}:{DEFAULT_PORT}")
+    view = look(endpoint, place.local or None)
+    own = {one.address for one in view.own}
+    is_host = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
+    return choose(endpoint, view, local=place.local or None, is_first=is_host, are_elsewhere=None), is_host
+
+
+def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> tuple[str, str]:
+    """The run's key, and the job of SLURM for which it is sealed, if it is; an empty key is asked for at the first node.
+
+    Raises:
+        UsageError: when this node cannot know it.
+    """
+    settings = request.key
+    source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())
+    match source:
+        case Source.MUNGE:
+            return (Key.made().secret.decode() if is_host else "", settings.job)
+        case Source.MADE:
+            key = Key.made()
+            saying.line(Line("nodes", f"on each of the others:{key.line_for_others(_command(request, chosen))}"))
+            return key.secret.decode(), ""
+        case _:
+            return settings.given(source).secret.decode(), ""
+
+
+def _command(request: LaunchRequest, chosen: Choice) -> str:
+    """The line for the other nodes, without its key."""
+    place, script = request.place, ["-m", request.module] if request.module else [str(request.script)]
+    nodes = str(place.most) if place.least == place.most else f"{place.least}:{place.most}"
+    words = ["lockstep", "run", "--nnodes", nodes, "--rdzv-endpoint", str(chosen.gate), "-n", str(request.ranks)]
+    return shlex.join([*words, *script, *request.args])
 
 
 def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:

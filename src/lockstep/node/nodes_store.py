@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.handover.seat import Seat

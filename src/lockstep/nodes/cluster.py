@@ -66,6 +66,8 @@ class Cluster:
     _rest: bytes = b""
     _told: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
+    _enough_since: float = 0.0
+    """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
 
     def fileno(self) -> int:
         """For a selector."""
@@ -100,10 +102,20 @@ class Cluster:
                 raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
             case "unreachable":
                 self.say("nodes", told["why"])
+            case "silent" | "heard":
+                self._say_silent(told)
             case "cut":
                 self.cut = told["why"] or "the run's first node cannot be reached any more"
             case _:
                 self.view.take(told)
+
+    def _say_silent(self, told: dict[str, Any]) -> None:
+        """Say that nothing is heard of a node any more, or something again."""
+        who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
+        if told["kind"] == "silent":
+            self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
+        else:
+            self.say("nodes", f"{who} is heard of again")
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
@@ -128,42 +140,48 @@ class Cluster:
             Interrupted: at a person's signal.
         """
         began = said = time.monotonic()
-        since, round_before = None, self.view.round
+        round_before = self.view.round
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
+        self._enough_since = 0.0
         while True:
+            self._check()
             if self.view.round > round_before and self._member() is not None:
                 return self._seat()
-            if (refused := self.view.refused.get(self.record.node)) is not None:
-                raise UsageError(refused.problem, refused.fix)
-            if self.cut:
-                raise WorldError(f"This node lost the others: {self.cut}.")
             now = time.monotonic()
             if self.is_host and self.record.node in self.view.asking:
-                since = since if len(self.view.asking) >= self.record.least else None
-                since = since or (now if len(self.view.asking) >= self.record.least else None)
-                self._begin_round(since, began, now)
+                self._begin_round(began, now)
+            if now - began > self.patience_s:
+                raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:
                 said = now
-                if self.is_host:
-                    self.say("nodes", missing(self._asking(), self.view.members))
-            if now - began > self.patience_s:
-                raise WorldError(f"After {self.patience_s:.0f} s {missing(self._asking(), self.view.members)}.")
-            ready = select.select(
-                [self.link, signals], [], [], LOOK_S if since else max(0.0, said + SAY_EVERY_S - now)
-            )[0]
+                if self.port:
+                    self.say("nodes", self._missing())
+            until = LOOK_S if self._enough_since else said + SAY_EVERY_S - now
+            ready = select.select([self.link, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
             if self.link in ready:
                 self.read()
+
+    def _check(self) -> None:
+        """Raise where this node cannot take part any more."""
+        if (refused := self.view.refused.get(self.record.node)) is not None:
+            raise UsageError(refused.problem, refused.fix)
+        if self.cut:
+            raise WorldError(f"This node lost the others: {self.cut}.")
+
+    def _missing(self) -> str:
+        return missing(self._asking(), [one for one in self.view.members if one.record.node not in self.view.leaving])
 
     def _asking(self) -> list[NodeRecord]:
         """Those who ask, the first node first."""
         asking = list(self.view.asking.values())
         return sorted(asking, key=lambda record: not record.is_host) or [self.record]
 
-    def _begin_round(self, since: float | None, began: float, now: float) -> None:
+    def _begin_round(self, began: float, now: float) -> None:
         asking = self._asking()
+        self._enough_since = (self._enough_since or now) if len(asking) >= self.record.least else 0.0
         if (refused := disagreement(asking)) is not None:
             self._refuse(refused)
             return
@@ -178,7 +196,8 @@ class Cluster:
         )
         if self.view.round + 1 in {number for kind, number in self._told if kind == "roster"}:
             return
-        if since is None or not is_complete(asking, away, since if self.view.round < 0 else 0.0, now):
+        since = self._enough_since if self.view.round < 0 else 0.0
+        if not self._enough_since or not is_complete(asking, away, since, now):
             return
         members = numbered(asking[: self.record.most], self.view.numbers())
         self._told.add(("roster", self.view.round + 1))

@@ -45,15 +45,19 @@ def disagreement(asking: Sequence[NodeRecord]) -> Refused | None:
     for other in asking[1:]:
         if problem := _contradiction(first, other):
             return Refused((other.node,), *problem)
+    return _misnumbered(asking, first.most)
+
+
+def _misnumbered(asking: Sequence[NodeRecord], most: int) -> Refused | None:
     taken: dict[int, NodeRecord] = {}
     for one in asking:
         if one.number is None:
             continue
-        if one.number >= first.most:
+        if one.number >= most:
             return Refused(
                 (one.node,),
-                f"Node {one.number} (host {one.host}) does not fit --nnodes {first.most}: nodes count from 0.",
-                f"Give it a --node-rank from 0 to {first.most - 1}.",
+                f"Node {one.number} (host {one.host}) does not fit --nnodes {most}: nodes count from 0.",
+                f"Give it a --node-rank from 0 to {most - 1}.",
             )
         if one.number in taken:
             two = f"{taken[one.number].host} and {one.host}"
@@ -66,11 +70,8 @@ def disagreement(asking: Sequence[NodeRecord]) -> Refused | None:
 
 def _contradiction(first: NodeRecord, other: NodeRecord) -> tuple[str, str] | None:
     if (first.least, first.most) != (other.least, other.most):
-        return (
-            f"The nodes disagree about how many they are: {first.host} was told --nnodes {_nodes(first)}, {other.host} "
-            f"--nnodes {_nodes(other)}.",
-            "Give all of them the same.",
-        )
+        told = f"{first.host} was told --nnodes {_nodes(first)}, {other.host} --nnodes {_nodes(other)}"
+        return f"The nodes disagree about how many they are: {told}.", "Give all of them the same."
     for what in first.same:
         mine, theirs = first.same[what], other.same.get(what, "nothing")
         if mine != theirs:

@@ -52,7 +52,7 @@ class RunView:
                 for each in refused.nodes:
                     self.refused[each] = refused
                     self.asking.pop(each, None)
-            case "roster":
+            case "roster" if entry["round"] == self.round + 1:
                 self._begin(entry)
             case "gone":
                 self.gone.add(node)
@@ -61,12 +61,18 @@ class RunView:
                 self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
-            case "fall" if entry["round"] == self.round and node not in self.fallen:
+            case _ if entry.get("round") == self.round:
+                self._take_of_round(node, entry)
+
+    def _take_of_round(self, node: str, entry: dict[str, Any]) -> None:
+        """Take what a node tells about this round; what it told about another one too late is nobody's business."""
+        match entry["kind"]:
+            case "fall" if node not in self.fallen:
                 self.fallen.append(node)
                 self.regroups = self.regroups or (bool(entry["regroups"]) and len(self.fallen) == 1)
-            case "ended" if entry["round"] == self.round:
+            case "ended":
                 self.ended[node] = entry["told"]
-            case "decision" if entry["round"] == self.round:
+            case "decision":
                 self.decision = entry["decided"]
 
     def _begin(self, entry: dict[str, Any]) -> None:

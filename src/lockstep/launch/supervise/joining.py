@@ -6,7 +6,9 @@ import hashlib
 import importlib.metadata
 import platform
 import secrets
+import shlex
 import socket
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path

@@ -6,10 +6,10 @@ Where nodes share a disk nothing travels. Elsewhere a state lies where rank 0 wr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from lockstep.transport.together import Together
 
 CALL = "state for other nodes"
 PIECE_BYTES = 32 << 20
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def _read(path: Path, at: int, piece: Tensor) -> None:
     def read() -> None:
         with path.open("rb") as file:
             file.seek(at)
-            if file.readinto(memoryview(piece.numpy())) != piece.numel():  # type: ignore[attr-defined]
+            if file.readinto(_buffer(piece)) != piece.numel():
                 raise OSError(0, "it became shorter")
 
     _tried(read)
@@ -108,12 +109,16 @@ def _write(path: Path, at: int, piece: Tensor) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.seek(at)
-            file.write(memoryview(piece.numpy()))
+            file.write(_buffer(piece))
 
     _tried(write)
 
 
-def _tried(do: Any) -> Any:
+def _buffer(piece: Tensor) -> memoryview:
+    return memoryview(piece.numpy())  # type: ignore[arg-type]  # NumPy's stub says less than it can
+
+
+def _tried(do: Callable[[], Result]) -> Result:
     try:
         return do()
     except OSError as error:

@@ -39,9 +39,11 @@ from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
-from lockstep.layout.mesh import Form, check_shrinks, is_data_parallel, launched
+from lockstep.launch.supervise.joining import may_be_first, node_name
+from lockstep.layout.mesh import Form, check_over_nodes, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
 from lockstep.nodes.key import KeySettings
+from lockstep.nodes.place import NodePlace
 
 EPILOG = """\b
 Examples:
@@ -203,18 +205,19 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
-    decided = _size(own, form)
+    if not place.is_one_node:
+        check_over_nodes(form)
+    decided = _size(own, form, place)
     ranks, form = launched(form, decided.ranks)
-    check_form(form, ranks, own["lanes"], decided.device)
+    if place.is_one_node:
+        check_form(form, ranks, own["lanes"], decided.device)  # else when the nodes know how many ranks they have
     if own["backend"] is not None:
         check_backend(own["backend"], decided.device, find_spec("lockstep._native") is not None)
     recovery, grace_s = recovery_from(own, form), grace_from(own["grace"])
     check_saving(own["name"], own["save_every"], own["keep"], own["states"])
     check_program(own["script"], own["module"], "run")
     source = source_of(own["script"], own["module"])
-    base, saving = _place(own)
-    name = own["name"] if saving is None else None
-    folder = reserve_run_folder(base, name, own["script"], datetime.now().astimezone())
+    folder, base, saving = _folders(own, place)
     return (
         LaunchRequest(
             script=None if own["module"] else Path(own["script"]),
@@ -360,13 +363,24 @@ def check_saving(name: str | None, save_every: str | None, keep: int | None, sta
         check_shared(states, "--states")
 
 
-def _place(own: dict[str, Any]) -> tuple[Path, Saving | None]:
-    """Where run folders go; the run that saves by itself has a place of its own, which this command now holds."""
+def _folders(own: dict[str, Any], place: NodePlace) -> tuple[Path, Path, Saving | None]:
+    """A run folder, the folder in which it is, and where the run saves by itself. A name belongs to the run's first node."""
+    is_first = place.is_one_node or may_be_first(place)
+    base, saving = _place(own, is_first=is_first)
+    name, title = own["name"] if saving is None else None, own["script"]
+    if name is not None and not is_first:
+        check_name(name)
+        name, title = None, f"{name}-{node_name(place)}"
+    return reserve_run_folder(base, name, title, datetime.now().astimezone()), base, saving
+
+
+def _place(own: dict[str, Any], *, is_first: bool) -> tuple[Path, Saving | None]:
+    """Where run folders go; the run that saves by itself has a place of its own, which its first node now holds."""
     base = Path(own["log_dir"]) if own["log_dir"] else runs_folder(os.environ)
     if own["save_every"] is None:
         return base, None
     base /= own["name"]
-    claim(base)
+    claim(base, is_first=is_first)
     url = below(own["states"], own["name"]) if own["states"] is not None else ""
     return base, Saving(str((base / STATES).absolute()), own["save_every"], own["keep"], url)
 
@@ -378,11 +392,11 @@ def grace_from(seconds: float) -> float:
     return seconds
 
 
-def _size(own: dict[str, Any], form: Form) -> Size:
+def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
     given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
-    ranks = given if given is not None else os.environ.get(variable("--nproc-per-node")) or "auto"
+    ranks = given or place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
     return size(wish, machine_for(own["device"]))
 

@@ -29,8 +29,12 @@ def check_name(name: Any, option: str = "--name") -> None:
         raise UsageError(f"{option} is longer than {MOST_BYTES} bytes.", "Choose a shorter name.")
 
 
-def claim(place: Path) -> None:
+def claim(place: Path, *, is_first: bool = True) -> None:
     """Make or find the folder `place`, and keep other starts of the run out of it until this process ends.
+
+    Args:
+        place: the folder.
+        is_first: whether this is the run's first node. The others, who may see the same disk, leave the claim to it.
 
     Raises:
         UsageError: when another start of the run is under way, or the folder is something else.
@@ -47,6 +51,9 @@ def claim(place: Path) -> None:
         lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UsageError(f"The run folder {place} cannot be used: {error.strerror}.", _fix_for(error)) from None
+    if not is_first:
+        os.close(lock)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -61,6 +61,11 @@ def _names(base: Path, title: str, now: datetime) -> Iterator[Path]:
         yield first.with_name(f"{first.name}-{number}")
 
 
+def remove_run_folder(request: LaunchRequest) -> None:
+    """Remove the folder of a run that never began."""
+    shutil.rmtree(request.run_folder, ignore_errors=True)
+
+
 def make_run_folder(request: LaunchRequest) -> RunFolder:
     """Make the folder of the run with its journals and plan; mode 0700, files 0600.
 

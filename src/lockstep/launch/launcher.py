@@ -16,7 +16,7 @@ from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
 from lockstep.handover.checks import OFF
 from lockstep.handover.run_folder import RunFolder, write_private
-from lockstep.launch.folder import make_run_folder
+from lockstep.launch.folder import make_run_folder, remove_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
@@ -84,11 +84,15 @@ def _launch(
 ) -> Outcome:
     if request.place.is_one_node:
         return _run(request, saying, nursery, start)
-    cluster = join_nodes(request, nursery, saying)
+    cluster = None
     try:
+        cluster = join_nodes(request, nursery, saying)
         return _run(request, saying, nursery, start, cluster)
     finally:
-        cluster.close()
+        if cluster is not None:
+            cluster.close()
+        if cluster is None or not cluster.has_begun:
+            remove_run_folder(request)  # nothing ran that could have left something worth keeping
 
 
 def _run(

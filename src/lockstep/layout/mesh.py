@@ -179,6 +179,22 @@ def _chosen(form: Form, world_size: int) -> Mesh:
     return _staged(strategy, sizes, world_size, schedule)
 
 
+def check_over_nodes(form: Form) -> None:
+    """Raise `UsageError` for a strategy whose ranks or replicas must share one node's memory; and for unknown names."""
+    sizes = _parse(form.mesh) if form.mesh else {}
+    strategy = strategy_named(form.strategy) if form.strategy else None
+    if strategy == "hogwild":
+        raise UsageError(
+            "hogwild shares the parameters in the memory of one node, and there are several.",
+            "Start it on one node, or use --strategy ddp.",
+        )
+    if strategy == "dp" or "dp" in sizes:
+        raise UsageError(
+            "dp is one process with several replicas, and there are several nodes.",
+            "Start it on one node, or use --strategy ddp.",
+        )
+
+
 def launched(form: Form, count: int) -> tuple[int, Form]:
     """Return how many ranks `-n count` starts, and their form: `dp` is one rank with `count` replicas.
 

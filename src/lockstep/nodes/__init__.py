@@ -3,6 +3,8 @@
     told, launchers/, facts -> choice -> place   what this node was told about itself, by options or by a launcher
     cluster              the launcher's side: joins, waits, tells what happens here, hears what happens elsewhere
       view, roster       pure: what the log tells; which nodes make a round, and who is refused
+      gathering          on node 0: decides on the next round, and on what comes first:
+        preflight, reach every node tries whether it reaches the others; pure, and the connections
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store

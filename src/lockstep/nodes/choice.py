@@ -72,7 +72,8 @@ def _over(said: Facts, launchers: list[Facts]) -> NodePlace:
     if number is None and not endpoint:
         number = 0
     job = next((one.job for one in order if one.job), "")
-    return NodePlace(*nodes, number, endpoint, job, launcher=launcher)
+    hosts = next((one.hosts for one in order if len(one.hosts) == nodes[1]), ())
+    return NodePlace(*nodes, number, endpoint, job, launcher=launcher, hosts=hosts)
 
 
 def _check_both(said: Facts, one: Facts, script: str) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
+from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, missing, numbered
+from lockstep.nodes.roster import Member, missing
 from lockstep.nodes.view import RunView
 
 SAY_EVERY_S = 5.0
@@ -27,8 +28,6 @@ LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 END_S = 5.0
 """How long the link may take to end."""
-AWAY_S = 10.0
-"""How long a round waits for nodes of the round before that are there but have not asked again."""
 
 
 class Interrupted(Exception):  # noqa: N818 - an event as much as an error
@@ -49,6 +48,8 @@ class Cluster:
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
+        hosts: the names of all nodes in the order of their numbers, where a launcher says them.
+        check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
     """
 
     record: NodeRecord
@@ -56,6 +57,8 @@ class Cluster:
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
+    hosts: tuple[str, ...] = ()
+    check_total: Callable[[int, int | None], None] = lambda _total, _lanes: None
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
@@ -63,11 +66,15 @@ class Cluster:
     """Where the run's store answers on this node."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
+    _not_there: str = ""
+    """Why the first node has not been reached yet."""
+    _silent: set[str] = field(default_factory=set)
     _rest: bytes = b""
     _told: set[tuple[str, int]] = field(default_factory=set)
     _heard: int = 0
-    _enough_since: float = 0.0
-    """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
+
+    def __post_init__(self) -> None:
+        self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
 
     def fileno(self) -> int:
         """For a selector."""
@@ -77,6 +84,11 @@ class Cluster:
     def is_host(self) -> bool:
         """Whether this node decides for all."""
         return self.record.is_host
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a round with this node."""
+        return self._member() is not None
 
     # What happens
 
@@ -92,6 +104,8 @@ class Cluster:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
+        if self.is_host and not self._silent:  # one of the run's own may be lost
+            self._gathering.turn_away()
 
     def _take(self, told: dict[str, Any]) -> None:
         match told.get("kind"):
@@ -101,6 +115,7 @@ class Cluster:
             case "failed":
                 raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
             case "unreachable":
+                self._not_there = told["why"]
                 self.say("nodes", told["why"])
             case "silent" | "heard":
                 self._say_silent(told)
@@ -112,6 +127,7 @@ class Cluster:
     def _say_silent(self, told: dict[str, Any]) -> None:
         """Say that nothing is heard of a node any more, or something again."""
         who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
+        (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
         if told["kind"] == "silent":
             self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
         else:
@@ -143,21 +159,21 @@ class Cluster:
         round_before = self.view.round
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
-        self._enough_since = 0.0
+        self._gathering.enough_since = 0.0
         while True:
             self._check()
             if self.view.round > round_before and self._member() is not None:
                 return self._seat()
             now = time.monotonic()
             if self.is_host and self.record.node in self.view.asking:
-                self._begin_round(began, now)
+                self._gathering.decide(self.lanes, began, now)
             if now - began > self.patience_s:
                 raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
             if now - said >= SAY_EVERY_S:
                 said = now
-                if self.port:
-                    self.say("nodes", self._missing())
-            until = LOOK_S if self._enough_since else said + SAY_EVERY_S - now
+                if text := self._missing() if self.port else self._not_there:
+                    self.say("nodes", text)
+            until = LOOK_S if self._gathering.enough_since else said + SAY_EVERY_S - now
             ready = select.select([self.link, signals], [], [], max(0.0, until))[0]
             if signals in ready and (numbers := signals.take()):
                 raise Interrupted(numbers[0])
@@ -172,51 +188,12 @@ class Cluster:
             raise WorldError(f"This node lost the others: {self.cut}.")
 
     def _missing(self) -> str:
-        return missing(self._asking(), [one for one in self.view.members if one.record.node not in self.view.leaving])
-
-    def _asking(self) -> list[NodeRecord]:
-        """Those who ask, the first node first."""
-        asking = list(self.view.asking.values())
-        return sorted(asking, key=lambda record: not record.is_host) or [self.record]
-
-    def _begin_round(self, began: float, now: float) -> None:
-        asking = self._asking()
-        self._enough_since = (self._enough_since or now) if len(asking) >= self.record.least else 0.0
-        if (refused := disagreement(asking)) is not None:
-            self._refuse(refused)
-            return
-        away = (
-            []
-            if now - began > AWAY_S
-            else [
-                one.record.node
-                for one in self.view.members
-                if one.record.node not in self.view.asking and one.record.node not in self.view.gone | self.view.leaving
-            ]
-        )
-        if self.view.round + 1 in {number for kind, number in self._told if kind == "roster"}:
-            return
-        since = self._enough_since if self.view.round < 0 else 0.0
-        if not self._enough_since or not is_complete(asking, away, since, now):
-            return
-        members = numbered(asking[: self.record.most], self.view.numbers())
-        self._told.add(("roster", self.view.round + 1))
-        self._tell(
-            {
-                "kind": "roster",
-                "round": self.view.round + 1,
-                "lanes": self.lanes,
-                "threads": min(member.record.threads for member in members),
-                "members": [[member.number, member.record.encode()] for member in members],
-            }
-        )
-
-    def _refuse(self, refused: Refused) -> None:
-        """Before the first round nobody knows who is right, so all end; later only the newcomer does."""
-        nodes = refused.nodes if self.view.round >= 0 else tuple(self.view.asking)
-        self._tell({"kind": "refused", "nodes": list(nodes), "problem": refused.problem, "fix": refused.fix})
-        for node in nodes:  # not twice
-            self.view.asking.pop(node, None)
+        if self.view.members and self._member() is None:
+            return "the run goes on; this node takes part from the next start of the ranks that has a place for it"
+        if self.view.checks and not self.view.checks[-1].is_over(self.view.gone):
+            return "the nodes try whether they reach each other"
+        members = [one for one in self.view.members if one.record.node not in self.view.leaving]
+        return missing(self._gathering.asking(), members, self.hosts)
 
     def _member(self) -> Member | None:
         return next((one for one in self.view.members if one.record.node == self.record.node), None)

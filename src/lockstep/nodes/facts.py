@@ -15,3 +15,5 @@ class Facts:
     number: int | None = None
     endpoint: str = ""
     job: str = ""
+    hosts: tuple[str, ...] = ()
+    """The names of all nodes in the order of their numbers."""

@@ -92,6 +92,10 @@ def own_addresses() -> tuple[Interface, ...]:
     return tuple(found)
 
 
+class PortTaken(UsageError):  # noqa: N818 - a state of the world as much as a mistake
+    """Another process listens there."""
+
+
 def listen(place: Place) -> socket.socket:
     """A socket that listens at one address. Raises UsageError or WorldError in one sentence."""
     if not place.address or ipaddress.ip_address(place.address).is_unspecified:
@@ -109,8 +113,9 @@ def listen(place: Place) -> socket.socket:
 
 def _why_not_there(error: OSError, place: Place) -> LockstepError:
     if error.errno == errno.EADDRINUSE:
-        return WorldError(
-            f"{place} is in use by another process: end it, or choose another port with --rdzv-endpoint on all nodes."
+        return PortTaken(
+            f"{place} is in use by another process.",
+            "End it, or choose another port with --rdzv-endpoint on all nodes.",
         )
     if error.errno == errno.EACCES:
         return UsageError(

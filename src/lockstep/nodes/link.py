@@ -26,6 +26,7 @@ from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
 from lockstep.nodes.log import RunLog
 from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.reach import Reach
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)
@@ -55,6 +56,8 @@ class LinkOrder:
     """A word that names this node, unlike any other."""
     host: str
     """This node's name, for people."""
+    own: str
+    """The address of this node for exchanges with others."""
     patience_s: float
     """How long to try to reach the first node."""
     log: str
@@ -163,9 +166,12 @@ class Link:
 
     def _pass_on(self, log: RunLog) -> None:
         """Tell the launcher every entry."""
+        reach = Reach(self._order.node, self._order.own, self._add)
         try:
             while True:
-                self._tell(log.next(FOREVER))
+                entry = log.next(FOREVER)
+                self._tell(entry)
+                reach.take(entry)
         except RuntimeError:
             self._tell({"kind": "cut", "why": ""})
 

@@ -30,6 +30,9 @@ class NodePlace:
     last_call_s: float | None = None
     """How long more nodes are waited for once the least are there, from --rdzv-conf; None if nobody says."""
 
+    hosts: tuple[str, ...] = ()
+    """The names of all nodes in the order of their numbers; empty where the launcher does not say."""
+
     @property
     def is_one_node(self) -> bool:
         """Whether no other node can take part."""

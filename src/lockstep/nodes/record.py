@@ -28,8 +28,6 @@ class NodeRecord:
     """What must be the same on all nodes, by what people call it."""
     alike: dict[str, str] = field(default_factory=dict)
     """What the bits may depend on."""
-    time_s: float = 0.0
-    """Its clock."""
 
     def encode(self) -> dict[str, Any]:
         """For an entry of the log."""

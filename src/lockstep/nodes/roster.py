@@ -51,20 +51,21 @@ def disagreement(asking: Sequence[NodeRecord]) -> Refused | None:
 def _misnumbered(asking: Sequence[NodeRecord], most: int) -> Refused | None:
     taken: dict[int, NodeRecord] = {}
     for one in asking:
-        if one.number is None:
+        number = 0 if one.is_host else one.number
+        if number is None:
             continue
-        if one.number >= most:
+        if number >= most:
             return Refused(
                 (one.node,),
-                f"Node {one.number} (host {one.host}) does not fit --nnodes {most}: nodes count from 0.",
+                f"Node {number} (host {one.host}) does not fit --nnodes {most}: nodes count from 0.",
                 f"Give it a --node-rank from 0 to {most - 1}.",
             )
-        if one.number in taken:
-            two = f"{taken[one.number].host} and {one.host}"
+        if number in taken:
+            two = f"{taken[number].host} and {one.host}"
             return Refused(
-                (one.node,), f"Two nodes, {two}, were started as node {one.number}.", "Give each its own --node-rank."
+                (one.node,), f"Two nodes, {two}, were started as node {number}.", "Give each its own --node-rank."
             )
-        taken[one.number] = one
+        taken[number] = one
     return None
 
 
@@ -121,12 +122,22 @@ def is_complete(asking: Sequence[NodeRecord], expected: Collection[str], since_s
     return now_s - since_s >= LAST_CALL_S
 
 
-def missing(asking: Sequence[NodeRecord], before: Sequence[Member]) -> str:
-    """`waiting for 1 of 3 nodes: node 2 (host c) is not back`.
+def surplus(first: NodeRecord, one: NodeRecord) -> Refused:
+    """Why a node finds no place."""
+    return Refused(
+        (one.node,),
+        f"The run has its {first.most} nodes already, and host {one.host} is one more.",
+        "Leave it out, or start all nodes again with a larger --nnodes.",
+    )
+
+
+def missing(asking: Sequence[NodeRecord], before: Sequence[Member], hosts: Sequence[str] = ()) -> str:
+    """`waiting for 1 of 3 nodes: host c (node 2) never connected`.
 
     Args:
         asking: the run's first node first.
         before: the members of the round before; empty at the start.
+        hosts: the names of all nodes in the order of their numbers; empty where no launcher says them.
     """
     first, there = asking[0], {one.node for one in asking}
     lacking = max(first.least - len(asking), 0) or first.most - len(asking)
@@ -136,8 +147,12 @@ def missing(asking: Sequence[NodeRecord], before: Sequence[Member]) -> str:
     if away:
         who = f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not back"
     elif all(one.is_host or one.number is not None for one in asking):
-        never = [f"node {number}" for number in range(total) if number not in numbers]
+        never = [_called(number, hosts) for number in range(total) if number not in numbers]
         who = f"{', '.join(never)} never connected"
     else:
         who = f"only {', '.join(one.host for one in asking)} {'has' if len(asking) == 1 else 'have'} connected"
     return f"waiting for {lacking} of {total} nodes: {who}"
+
+
+def _called(number: int, hosts: Sequence[str]) -> str:
+    return f"host {hosts[number]} (node {number})" if number < len(hosts) else f"node {number}"

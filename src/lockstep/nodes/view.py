@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.nodes.preflight import Check
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, Refused
 
@@ -38,6 +39,10 @@ class RunView:
     decision: dict[str, Any] | None = None
     """What follows this round, once that is decided."""
     refused: dict[str, Refused] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    """Preflights, the newest last."""
+    notes: list[str] = field(default_factory=list)
+    """What people should know of this round's nodes."""
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next entry of the log."""
@@ -54,6 +59,8 @@ class RunView:
                     self.asking.pop(each, None)
             case "roster" if entry["round"] == self.round + 1:
                 self._begin(entry)
+            case "preflight" | "listens" | "reached":
+                self._take_of_check(entry)
             case "gone":
                 self.gone.add(node)
                 self.asking.pop(node, None)
@@ -63,6 +70,12 @@ class RunView:
                 self.leaving.add(node)
             case _ if entry.get("round") == self.round:
                 self._take_of_round(node, entry)
+
+    def _take_of_check(self, entry: dict[str, Any]) -> None:
+        if entry["kind"] == "preflight":
+            self.checks.append(Check.of(entry))
+        for check in self.checks:
+            check.take(entry)
 
     def _take_of_round(self, node: str, entry: dict[str, Any]) -> None:
         """Take what a node tells about this round; what it told about another one too late is nobody's business."""
@@ -76,6 +89,7 @@ class RunView:
                 self.decision = entry["decided"]
 
     def _begin(self, entry: dict[str, Any]) -> None:
+        self.notes = list(entry["notes"])
         self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
         self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
         for member in self.members:
@@ -92,10 +106,18 @@ class RunView:
 
     def newcomers(self) -> list[NodeRecord]:
         """Nodes that ask and are not in this round, as many as there is room for."""
+        return self._new()[: self._room()]
+
+    def surplus(self) -> list[NodeRecord]:
+        """Nodes for which there is no room."""
+        return self._new()[self._room() :] if self.members else []
+
+    def _new(self) -> list[NodeRecord]:
+        return [one for node, one in self.asking.items() if node not in self.numbers()]
+
+    def _room(self) -> int:
         here = [one for one in self.members if one.record.node not in self.gone | self.leaving]
-        room = max((one.record.most for one in self.members), default=0) - len(here)
-        new = [one for node, one in self.asking.items() if node not in self.numbers()]
-        return new[: max(room, 0)]
+        return max(max((one.record.most for one in self.members), default=0) - len(here), 0)
 
     def changes(self) -> str:
         """Who comes and who leaves, if the next round is to have other nodes; else empty."""

@@ -23,7 +23,7 @@ from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.journal.failure import describe, write_failure
-from lockstep.layout.mesh import Form, Mesh, check_shrinks, choose_mesh
+from lockstep.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
@@ -212,6 +212,8 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     form = settings.form.over(wanted.form) if settings else wanted.form
     if settings is not None and settings.shrinks:
         check_shrinks(form)
+    if position.local_world_size != position.world_size:
+        check_over_nodes(form)
     arranged = choose_mesh(form, position.world_size)
     num_lanes = (settings.lanes if settings else None) or wanted.lanes or arranged.default_lanes()
     arranged.check_lanes(num_lanes)

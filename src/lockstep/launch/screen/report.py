@@ -49,7 +49,7 @@ class StartTimes:
 def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
     why = f" ({request.why})" if request.why else ""
-    replicas = choose_mesh(request.form, request.ranks).copies
+    replicas = choose_mesh(request.form, request.ranks).copies if request.place.is_one_node else 0
     devices = "cpu" if request.device == "cpu" else device_names(max(request.ranks, replicas), request.devices)
     threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
     each = " each" if max(request.ranks, replicas) > 1 else ""

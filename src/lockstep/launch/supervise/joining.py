@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import secrets
 import shlex
 import socket
 import sys
-import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
+from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.legacy_local_rank import source_of
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -20,10 +22,13 @@ from lockstep.launch.nursery.messages import StartLink
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
+from lockstep.layout.mesh import choose_mesh
+from lockstep.machine.gpus import gpu_names
+from lockstep.machine.processor import model_and_instructions
 from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.endpoint import DEFAULT_PORT
-from lockstep.nodes.interfaces import listen, look
+from lockstep.nodes.interfaces import PortTaken, listen, look
 from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link import LinkOrder
 from lockstep.nodes.munge import has_munge
@@ -46,14 +51,16 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         UsageError: when this node's address or port cannot be used.
     """
     place = request.place
-    patience_s = place.join_s if place.join_s is not None else JOIN_S
+    patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
     chosen, is_host = _where(place)
-    key, job = _key(request, chosen, is_host=is_host, saying=saying)
-    listener = listen(chosen.gate) if is_host else None
+    listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
+    if listener is None and is_host:  # another node of this run on this machine, or another program
+        is_host, reach_s = False, 0.0 if place.number == 0 else patience_s
     nursery.await_ready()
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
-    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, log)
+    own = chosen.own.address
+    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, own, reach_s, log)
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()
@@ -64,7 +71,70 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if request.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
-    return Cluster(record_of(request, node, is_host=is_host), ours, chosen.own.name, patience_s, say)
+    record = record_of(request, node, is_host=is_host)
+    return Cluster(record, ours, chosen.own.name, patience_s, say, place.hosts, partial(check_total, request))
+
+
+def check_total(request: LaunchRequest, total: int, lanes: int | None) -> None:
+    """Raise `UsageError` where the command line rules out so many ranks on all nodes together.
+
+    Args:
+        request: the run.
+        total: the ranks.
+        lanes: those that the run has had so far; None before its first round.
+    """
+    lanes = lanes or request.lanes
+    try:
+        mesh = choose_mesh(request.form, total)
+        mesh.check_device(request.device)
+        if lanes is not None:
+            mesh.check_lanes(lanes)
+    except UsageError as error:
+        raise UsageError(
+            f"On all nodes together: {error.problem}", "Change -n on the nodes, or what does not fit."
+        ) from None
+    if lanes is not None and lanes < total:
+        raise UsageError(
+            f"`lanes` must be at least the number of ranks, but is {lanes} with {total} ranks on all nodes.",
+            f"Give --lanes {total} or more on all nodes, or a smaller -n.",
+        )
+
+
+def may_be_first(place: NodePlace) -> bool:
+    """Whether this may be the run's first node; of those without a number, only who joins learns it for certain.
+
+    Raises:
+        UsageError: when the endpoint's host cannot be found.
+    """
+    return place.number == 0 if place.number is not None else _where(place)[1]
+
+
+def node_name(place: NodePlace) -> str:
+    """`node2`, or the host's name where nobody numbered the nodes."""
+    return f"node{place.number}" if place.number is not None else platform.node() or "unnamed"
+
+
+def _begin(
+    request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying
+) -> tuple[socket.socket | None, str, str]:
+    """The socket for the gate on the run's first node, the key, and the job for which it is sealed.
+
+    No socket there: another process has the port, which may be another node of this run; it has the key then.
+    """
+    if not is_host:
+        return None, *_key(request, chosen, is_host=False, saying=saying)
+    try:
+        listener = listen(chosen.gate)
+    except PortTaken as taken:
+        try:
+            return None, *_key(request, chosen, is_host=False, saying=saying)
+        except UsageError:
+            raise taken from None
+    try:
+        return listener, *_key(request, chosen, is_host=True, saying=saying)
+    except BaseException:
+        listener.close()
+        raise
 
 
 def _where(place: NodePlace) -> tuple[Choice, bool]:
@@ -77,7 +147,8 @@ def _where(place: NodePlace) -> tuple[Choice, bool]:
     view = look(endpoint, place.local or None)
     own = {one.address for one in view.own}
     is_host = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
-    return choose(endpoint, view, local=place.local or None, is_first=is_host, are_elsewhere=None), is_host
+    are_elsewhere = len(set(place.hosts)) > 1 if place.hosts else None
+    return choose(endpoint, view, local=place.local or None, is_first=is_host, are_elsewhere=are_elsewhere), is_host
 
 
 def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> tuple[str, str]:
@@ -120,7 +191,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         ranks=request.ranks,
         threads=request.threads,
         same=_same(request),
-        time_s=time.time(),
+        alike=_alike(request),
     )
 
 
@@ -128,7 +199,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
     """What the results depend on, by the names that people know."""
     source = source_of(request.title, request.module is not None)
     digest = hashlib.sha256((source or "").encode()).hexdigest()[:12]
-    form, arithmetic = request.form, request.arithmetic
+    form, arithmetic, saving, recovery = request.form, request.arithmetic, request.saving, request.recovery
     return {
         "their version of lockstep": importlib.metadata.version("lockstep-train"),
         "their version of torch": importlib.metadata.version("torch"),
@@ -139,4 +210,23 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         "--device": request.device,
         "strategy and mesh": f"{form.strategy or 'the script' + chr(39) + 's'} {form.mesh or ''}".strip(),
         "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or "the script's",
+        "--backend": request.backend or "the script's",
+        "--check-every": request.check_every or "the script's",
+        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or 'the script' + chr(39) + 's'}, "
+        f"--states {saving.url or 'none'}"
+        if saving is not None
+        else "nothing",
+        "--snapshots": f"{recovery.keeping.steps or 'auto'}" if recovery.keeping.is_on else "off",
+        "--on-failure and --max-restarts": f"{recovery.on_failure} {recovery.max_restarts}",
+        "--on-damage": str(recovery.on_damage),
     }
+
+
+def _alike(request: LaunchRequest) -> dict[str, str]:
+    """What bits may depend on, by the names that people know."""
+    model, instructions = model_and_instructions()
+    found = {"processors": model or "unknown", "instruction sets": instructions or "unknown"}
+    if request.device == "cuda":
+        names = gpu_names(os.environ, request.ranks)
+        found["GPUs"] = ", ".join(dict.fromkeys(names)) or "unknown"
+    return found

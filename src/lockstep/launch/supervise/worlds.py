@@ -12,7 +12,7 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.errors import WorldError
@@ -27,7 +27,7 @@ from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene,
 from lockstep.launch.request import LaunchRequest, OnFailure, Verbosity
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, last_work
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
+from lockstep.launch.screen.report import Line, StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.all_nodes import Told, Whole, decode_decision, encode_decision, verdict_everywhere, whole
 from lockstep.launch.supervise.observer import Observer
@@ -71,6 +71,7 @@ class Worlds:
     cluster: Cluster | None = None
     """The other nodes of the run, if there are any."""
     _has_said_decided: bool = False
+    _said_notes: set[str] = field(default_factory=set)
 
     def run(self) -> World:
         """Start the ranks, and start them again while that helps; no process of them is left.
@@ -123,6 +124,9 @@ class Worlds:
         make_rank_files(request)
         if request.verbosity is not Verbosity.QUIET:
             self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
+            for note in (note for note in view.notes if note not in self._said_notes):
+                self._said_notes.add(note)
+                self.losses.saying.line(Line("nodes", note))
         return request
 
     def _agree(

@@ -18,4 +18,4 @@ def find(variables: Mapping[str, str]) -> Facts | None:
     if not (rank.isdecimal() and nodes.isdecimal() and int(rank) < int(nodes) == len(addresses)):
         return None
     job = variables.get("SKYPILOT_TASK_ID", "")
-    return Facts(NAME, (int(nodes), int(nodes)), int(rank), joined(addresses[0], port_for(job)), job)
+    return Facts(NAME, (int(nodes), int(nodes)), int(rank), joined(addresses[0], port_for(job)), job, tuple(addresses))

@@ -26,7 +26,8 @@ def find(variables: Mapping[str, str], wanted: int | None, script: str) -> Facts
     if task is None or task.size == 1 or wanted == 1:
         return None
     if task.is_one_per_node:
-        return Facts(task.launcher, (task.size, task.size), task.node, _endpoint(task, variables), task.job)
+        nodes = (task.size, task.size)
+        return Facts(task.launcher, nodes, task.node, _endpoint(task, variables), task.job, task.hosts)
     if wanted is not None and wanted == task.size:  # one machine that stands for several
         host = "127.0.0.1" if task.local_size == task.size else ""
         endpoint = joined(host, port_for(task.job)) if host else _endpoint(task, variables)

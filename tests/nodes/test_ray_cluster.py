@@ -54,8 +54,8 @@ DRIVER = """
 class Cluster:
     """A running one, and programs that use it."""
 
-    def __init__(self, address: str, mark: str) -> None:
-        self.address, self.mark = address, mark
+    def __init__(self, address: str, mark: str, folder: str) -> None:
+        self.address, self.mark, self.folder = address, mark, folder
 
     def start(self, place: Path, **arguments: Any) -> subprocess.Popen[str]:
         """Start a program that calls `lockstep.ray.run` with these arguments, for a script in the folder `place`."""
@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         with started(mark, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as head:
             assert head.stdin is not None and head.stdout is not None
-            yield Cluster(head.stdout.readline().strip(), mark)
+            yield Cluster(head.stdout.readline().strip(), mark, folder)
             head.stdin.close()
             head.wait(60)
     finally:
@@ -98,12 +98,8 @@ def cluster() -> Iterator[Cluster]:
 
 def agents(mark: str) -> list[int]:
     """The launchers that Ray has started."""
-    found = []
-    for process in marked_processes(mark):
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        if words[1:4] == [b"-m", b"lockstep", b"run"]:
-            found.append(process)
-    return found
+    ours = ["-m", "lockstep", "run"]
+    return [process for process in marked_processes(mark) if words_of(process)[1:4] == ours]
 
 
 def test_an_agent_runs_where_ray_placed_it_and_its_output_is_shown(cluster: Cluster, tmp_path: Path) -> None:
@@ -169,3 +165,73 @@ def test_an_agent_does_not_outlive_rays_worker(cluster: Cluster, tmp_path: Path)
         kill(int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1]))
         until(lambda: agents(cluster.mark) == [], "the agent's end")
         assert '"world: Ray lost an agent of the run: ' in driver.communicate(timeout=60)[0]
+
+
+ALL_REDUCE = """
+import os, sys, time, pathlib, torch, torch.distributed as dist
+places, notes = sys.argv[1], pathlib.Path(sys.argv[2])
+dist.init_process_group("gloo")
+mine = torch.zeros(4)
+mine[dist.get_rank()] = float(os.environ["GROUP_RANK"]) + 1
+dist.all_reduce(mine)
+(notes / f"rank-{dist.get_rank()}-{os.getpid()}").write_text(f"{os.environ['RAY_RAYLET_PID']} {mine.tolist()}")
+while places == "wait" and not (notes / "stop").exists():
+    dist.all_reduce(mine)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+def notes_of(folder: Path) -> dict[int, list[str]]:
+    """What each process of a rank noted."""
+    found: dict[int, list[str]] = {}
+    for file in folder.glob("rank-*"):
+        found.setdefault(int(file.name.split("-")[1]), []).append(file.read_text())
+    return found
+
+
+def test_two_nodes_that_ray_placed_meet_and_are_apart(cluster: Cluster, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "script.py").write_text(ALL_REDUCE)
+    told, out = cluster.run(tmp_path, command=["script.py", "end", str(notes)], nodes=2, ranks_per_node=2)
+    assert told == [0, 0], out
+    raylets, sums = zip(*(notes_of(notes)[rank][0].split(" ", 1) for rank in range(4)), strict=True)
+    assert raylets[0] == raylets[1] != raylets[2] == raylets[3], "two ranks on each of two nodes"
+    assert set(sums) == {"[1.0, 1.0, 2.0, 2.0]"}
+
+
+def test_a_node_whose_agent_was_killed_comes_back_and_all_train_again(cluster: Cluster, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "script.py").write_text(ALL_REDUCE)
+    arguments = {"command": ["script.py", "wait", str(notes)], "nodes": 2, "ranks_per_node": 2, "restarts": 1}
+    with cluster.start(tmp_path, **arguments, options=["--max-restarts", "3"]) as driver:
+        until(lambda: len(notes_of(notes)) == 4, "the ranks of both nodes")
+        (second,) = (agent for agent in agents(cluster.mark) if word_after(agent, "--node-rank") == "1")
+        key = variables_of(second)["LOCKSTEP_KEY"]
+        assert len(key) >= 32
+        assert not any(key in " ".join(words_of(process)) for process in marked_processes(cluster.mark))
+        assert subprocess.run(["grep", "-rlsF", key, cluster.folder], capture_output=True, text=True).stdout == ""
+        kill(second)
+        until(lambda: all(len(texts) == 2 for texts in notes_of(notes).values()), "all ranks once more")
+        (notes / "stop").touch()
+        out = driver.communicate(timeout=100)[0]
+    assert "told [0, 0]" in out
+
+
+def words_of(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def word_after(process: int, option: str) -> str:
+    words = words_of(process)
+    return words[words.index(option) + 1]
+
+
+def variables_of(process: int) -> dict[str, str]:
+    lines = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)

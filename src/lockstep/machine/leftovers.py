@@ -31,7 +31,7 @@ _THREADS = 15
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
-_SOCKET_FOLDER = re.compile(r"lockstep-mp-\w+$")
+_SOCKET_FOLDER = re.compile(r"lsmp-\w+$")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
 """Snapshots of a run (`lockstep.handover.snapshots`)."""

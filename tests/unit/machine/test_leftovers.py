@@ -182,37 +182,37 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
 
 def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: Path) -> None:
     names = (
-        "lockstep-mp-dead",
-        "lockstep-mp-alive",
-        "lockstep-mp-empty",
-        "lockstep-mp-file",
-        "lockstep-mp-elsewhere",
-        "lockstep-mp-locked",
+        "lsmp-dead",
+        "lsmp-alive",
+        "lsmp-empty",
+        "lsmp-file",
+        "lsmp-elsewhere",
+        "lsmp-locked",
         "pymp-dead",
     )
     for name in names:
         (tmp_path / name).mkdir()
-    (tmp_path / "lockstep-mp-file" / "listener-1").touch()
+    (tmp_path / "lsmp-file" / "listener-1").touch()
     with contextlib.ExitStack() as ends:
         for name in (
-            "lockstep-mp-dead",
-            "lockstep-mp-alive",
-            "lockstep-mp-elsewhere",
-            "lockstep-mp-locked",
+            "lsmp-dead",
+            "lsmp-alive",
+            "lsmp-elsewhere",
+            "lsmp-locked",
             "pymp-dead",
         ):
             end = ends.enter_context(socket.socket(socket.AF_UNIX))
             end.bind(str(tmp_path / name / "listener-1"))
             end.listen()
-            if name in {"lockstep-mp-dead", "lockstep-mp-locked", "pymp-dead"}:
+            if name in {"lsmp-dead", "lsmp-locked", "pymp-dead"}:
                 end.close()
-        lock = os.open(tmp_path / "lockstep-mp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
+        lock = os.open(tmp_path / "lsmp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
         ends.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_SH)
         (tmp_path / "proc" / "net").mkdir(parents=True)
         (tmp_path / "proc" / "net" / "unix").write_text(
-            f"... {tmp_path}/lockstep-mp-alive/listener-1\n"
+            f"... {tmp_path}/lsmp-alive/listener-1\n"
         )  # the last is of another namespace
         remove_dead_sockets(tmp_path, tmp_path / "proc")
         remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"lockstep-mp-dead"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"lsmp-dead"})

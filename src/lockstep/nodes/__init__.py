@@ -7,6 +7,7 @@ loop_thread, pair     one thread, and two sockets whose bytes it hands on
 greeting, dial        how a connection begins, and what is said when it cannot
 gate                  on node 0: the one listening socket; lets in who has the key, hands on to the store
 tunnel                on every node: a port on 127.0.0.1 whose connections come out behind the gate
+door                  locks the store's port on node 0 for all but the gate
 callers               whose process a connection on this machine comes from
 
 No file imports torch.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
+from lockstep.nodes.door import Door
 from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
@@ -75,7 +76,9 @@ class Gate:
         target_port: int,
         key: Key,
         on_event: Callable[[NodeCame | NodeGone], None],
+        *,
         seal: Callable[[], bytes] | None = None,
+        door: Door | None = None,
     ) -> None:
         """Prepare.
 
@@ -85,8 +88,10 @@ class Gate:
             key: the run's.
             on_event: called from the gate's thread, in the order in which it happened; it must return at once.
             seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
+            door: the store's, if it is locked; the gate takes it over.
         """
-        self._listener, self._target, self._on_event, self._seal = listener, ("127.0.0.1", target_port), on_event, seal
+        self._listener, self._target, self._on_event = listener, ("127.0.0.1", target_port), on_event
+        self._seal, self._door = seal, door
         self._context = identity(key).context(is_gate=True)
         self._thread = LoopThread("lockstep-gate")
         self._opening: dict[asyncio.Task[None], None] = {}
@@ -112,6 +117,8 @@ class Gate:
             self._thread.run(self._end())
         self._thread.close()
         close_now(self._listener)
+        if self._door is not None:
+            self._door.close()
 
     async def _end(self) -> None:
         self._thread.loop.remove_reader(self._listener)
@@ -196,7 +203,7 @@ class Gate:
             self._on_event(NodeCame(node, hello))
         presence.heard()
         number = next(self._numbers)
-        pair = Pair(store, tls, presence.heard, lambda: self._ended(presence, number))
+        pair = Pair(store, tls, presence.heard, lambda: self._ended(presence, number, store))
         presence.connections[number] = pair.close
         try:
             tls.send(LET_IN)  # nothing was sent before, so it fits
@@ -204,7 +211,9 @@ class Gate:
             pair.close()
         return True
 
-    def _ended(self, presence: Presence, number: int) -> None:
+    def _ended(self, presence: Presence, number: int, store: socket.socket | None) -> None:
+        """Count one connection less; its ends are closed next."""
+        self._lock(store)
         del presence.connections[number]
         if not presence.connections:
             del self._nodes[presence.node]
@@ -214,8 +223,17 @@ class Gate:
         store = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             store.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._door is not None:
+                store.bind(("127.0.0.1", 0))
+                self._door.let_in(store.getsockname()[1])
             await asyncio.get_running_loop().sock_connect(store, self._target)
         except BaseException:
+            self._lock(store)
             close_now(store)
             raise
         return store
+
+    def _lock(self, store: socket.socket | None) -> None:
+        """Let in nobody from the port of a connection that ends."""
+        if self._door is not None and store is not None:
+            self._door.forget(store.getsockname()[1])

@@ -13,8 +13,7 @@ import pytest
 pytestmark = pytest.mark.ranks
 
 PROGRAM = """
-import datetime, json, os, signal, sys, time
-import torch.distributed as dist
+import json, os, signal, socket, sys, threading, time
 from lockstep.machine.processes import die_with_parent
 from lockstep.nodes.dial import Place
 from lockstep.nodes.door import Door
@@ -24,8 +23,27 @@ from lockstep.nodes.key import Key
 from lockstep.nodes.tunnel import Tunnel
 
 KEY = Key(b"the key of a test, which is long enough")
-LIMIT = datetime.timedelta(seconds=60)
-role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+role, address, port, is_real = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "store"
+if is_real:
+    import datetime
+    import torch.distributed as dist
+    LIMIT = datetime.timedelta(seconds=60)
+
+class Echo:
+    # in place of a store where only the link matters: torch takes seconds to import
+    def __init__(self, port):
+        self.end = socket.create_connection(("127.0.0.1", port))
+
+    def set(self, name, text):
+        self.end.sendall(text.encode() + b"\\n")
+
+    def get(self, name):
+        return self.end.makefile("rb").readline().strip()
+
+def echo(listener):
+    while True:
+        end, _ = listener.accept()
+        threading.Thread(target=lambda end=end: [end.sendall(piece) for piece in iter(lambda: end.recv(1024), b"")]).start()
 
 def say(*words):
     os.write(1, (json.dumps([str(word) for word in words]) + "\\n").encode())
@@ -40,7 +58,10 @@ die_with_parent(parent)
 if role == "gate":
     behind = listen(Place("127.0.0.1", 0))
     kept, store_port = behind.dup(), behind.getsockname()[1]
-    store = dist.TCPStore("127.0.0.1", store_port, 1, True, LIMIT, wait_for_workers=False, master_listen_fd=behind.detach())
+    if is_real:
+        store = dist.TCPStore("127.0.0.1", store_port, 1, True, LIMIT, wait_for_workers=False, master_listen_fd=behind.detach())
+    else:
+        threading.Thread(target=echo, args=(behind,), daemon=True).start()
     listener = listen(Place(address, port))
     gate = Gate(listener, store_port, KEY, event, door=Door(kept))
     say("port", listener.getsockname()[1])
@@ -49,7 +70,7 @@ if role == "gate":
         say("heard", *(f"{time.monotonic() - one.heard_at:.1f}" for one in gate.nodes().values()))
 else:
     tunnel = Tunnel(Place(address, port), KEY, {"node": role}, event).start(patience_s=30)
-    client = dist.TCPStore("127.0.0.1", tunnel.port, 1, False, LIMIT)
+    client = dist.TCPStore("127.0.0.1", tunnel.port, 1, False, LIMIT) if is_real else Echo(tunnel.port)
     say("connected", os.getpid())
     for line in sys.stdin:
         client.set("said", line.strip())
@@ -92,9 +113,9 @@ def started(*arguments, before=()):
 
 
 def test_whoever_dies_is_told_at_once_on_the_other_side():
-    with started("gate", "127.0.0.1", 0) as gate:
+    with started("gate", "127.0.0.1", 0, "echo") as gate:
         port = int(gate.said()[1])
-        with started("1", "127.0.0.1", port) as one, started("2", "127.0.0.1", port) as two:
+        with started("1", "127.0.0.1", port, "echo") as one, started("2", "127.0.0.1", port, "echo") as two:
             came = sorted([gate.said(), gate.said()])
             assert came == [["NodeCame", "1"], ["NodeCame", "2"]]
             one.said(), two.said()
@@ -183,9 +204,9 @@ def has_namespaces():
 def test_a_link_cut_for_5_seconds_ends_nothing_and_is_seen_on_both_sides():
     with two_machines() as names, ExitStack() as processes:
         inside = [["ip", "netns", "exec", name] for name in names]
-        gate = processes.enter_context(started("gate", "10.99.0.1", 29500, before=inside[0]))
+        gate = processes.enter_context(started("gate", "10.99.0.1", 29500, "store", before=inside[0]))
         assert gate.said() == ["port", "29500"]
-        node = processes.enter_context(started("1", "10.99.0.1", 29500, before=inside[1]))
+        node = processes.enter_context(started("1", "10.99.0.1", 29500, "store", before=inside[1]))
         assert gate.said() == ["NodeCame", "1"] and node.said()[0] == "connected"
         listening = subprocess.run(
             [*inside[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True

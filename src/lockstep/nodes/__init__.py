@@ -1,6 +1,7 @@
 """Several nodes as one run: who they are, and the one guarded way between them. Each node's process for it is its link.
 
-key, munge            the secret that all nodes of a run know
+key, key_source       the secret that all nodes of a run know, and where they take it from
+munge                 how it reaches the nodes of a SLURM job
 p256, identity        the certificate that they derive from it, and TLS with it
 address, interfaces   the one address on which node 0 listens, and the interface it belongs to; what the machine says of both
 loop_thread, pair     one thread, and two sockets whose bytes it hands on

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import time
@@ -22,7 +23,7 @@ from typing import Any
 from lockstep.errors import LockstepError, WorldError
 from lockstep.nodes.callers import is_own_process
 from lockstep.nodes.dial import NotYet, Place, dial, patient
-from lockstep.nodes.greeting import VERSION, Purpose
+from lockstep.nodes.greeting import LONGEST_LINE, VERSION, Purpose
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
@@ -31,6 +32,8 @@ from lockstep.nodes.pair import Pair, close_now
 BEAT_S = 0.5
 OPENING_PATIENCE_S = 30.0
 """How long a connection of this node waits to be opened while the link is cut."""
+LONGEST_HELLO = LONGEST_LINE - 64
+"""Leaves room for the purpose."""
 _BEAT = b"\n"
 _BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
 
@@ -57,11 +60,13 @@ class Tunnel:
         Args:
             place: where the gate is.
             key: the run's.
-            hello: what the gate is told, JSON of at most 3 KB; `hello["node"]` is what it counts this node's connections by.
+            hello: what the gate is told, at most `LONGEST_HELLO` bytes as JSON; `hello["node"]` is what it counts this node's connections by.
             on_event: called from the tunnel's thread; it must return at once.
         """
         self._place, self._on_event = place, on_event
         self._hello = {**hello, "lockstep": VERSION}
+        if len(json.dumps(self._hello)) > LONGEST_HELLO:
+            raise ValueError(f"what the gate is told must have at most {LONGEST_HELLO} bytes as JSON")
         self._context = identity(key).context(is_gate=False)
         self._thread = LoopThread("lockstep-tunnel")
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

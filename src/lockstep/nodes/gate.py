@@ -32,7 +32,7 @@ from lockstep.nodes.pair import Pair, close_now
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many connections may be opening at once, and for how long."""
 _TLS_FIRST = b"\x16"
-_BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
+_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Gate:
         """Prepare.
 
         Args:
-            listener: a TCP socket bound to one address; the gate takes it over.
+            listener: listens on one address (`lockstep.nodes.interfaces.listen`); the gate takes it over.
             target_port: where the store listens on 127.0.0.1.
             key: the run's.
             on_event: called from the gate's thread, in the order in which it happened; it must return at once.
@@ -103,9 +103,8 @@ class Gate:
         """How many connections did not come through: no key, too slow, barred."""
 
     def start(self) -> Gate:
-        """Listen."""
+        """Begin to accept."""
         self._listener.setblocking(False)
-        self._listener.listen(_BACKLOG)
         self._thread.start()
         self._thread.loop.call_soon_threadsafe(self._listen)
         return self

@@ -25,6 +25,7 @@ from lockstep.nodes.callers import is_own_process
 from lockstep.nodes.dial import NotYet, Place, dial, patient
 from lockstep.nodes.greeting import LONGEST_LINE, VERSION, Purpose
 from lockstep.nodes.identity import identity
+from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
 from lockstep.nodes.pair import Pair, close_now
@@ -35,7 +36,7 @@ OPENING_PATIENCE_S = 30.0
 LONGEST_HELLO = LONGEST_LINE - 64
 """Leaves room for the purpose."""
 _BEAT = b"\n"
-_BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
+_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Tunnel:
             raise ValueError(f"what the gate is told must have at most {LONGEST_HELLO} bytes as JSON")
         self._context = identity(key).context(is_gate=False)
         self._thread = LoopThread("lockstep-tunnel")
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._pairs: set[Pair] = set()
         self._pulse: ssl.SSLSocket | None = None
@@ -98,6 +99,7 @@ class Tunnel:
     @property
     def port(self) -> int:
         """The port on 127.0.0.1."""
+        assert self._listener is not None, "it has started"
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
@@ -106,21 +108,23 @@ class Tunnel:
         if self._thread.is_running:
             self._thread.run(self._end())
         self._thread.close()
-        close_now(self._listener)
+        if self._listener is not None:
+            close_now(self._listener)
 
     async def _begin(self, patience_s: float) -> None:
         hello = {**self._hello, "purpose": Purpose.PULSE}
         self._pulse = await patient(lambda: dial(self._place, self._context, hello), patience_s, NotYet)
         self.heard_at = time.monotonic()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(_BACKLOG)
+        self._listener = listen(Place("127.0.0.1", 0))
+        self._listener.setblocking(False)
         self._thread.loop.add_reader(self._pulse, self._hear)
         self._listen()
         self._beat()
 
     async def _end(self) -> None:
         self._lose("closed")
-        self._thread.loop.remove_reader(self._listener)
+        if self._listener is not None:
+            self._thread.loop.remove_reader(self._listener)
 
     def _lose(self, reason: str) -> None:
         """Give up the gate, and close what goes through it."""
@@ -160,10 +164,12 @@ class Tunnel:
         self.heard_at = time.monotonic()
 
     def _listen(self) -> None:
+        assert self._listener is not None
         self._thread.loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         loop = self._thread.loop
+        assert self._listener is not None
         for _ in range(_TURN):
             try:
                 connection = self._listener.accept()[0]

@@ -22,6 +22,7 @@ from typing import Any
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.processes import die_with_parent
 from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
 from lockstep.nodes.log import RunLog
@@ -105,15 +106,27 @@ class Link:
         return {node: presence for node, presence in nodes.items() if node != self._order.node}
 
     def _serve_store(self) -> Any:
-        """The store on loopback, and the gate in front of it."""
-        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
-        store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=own.detach())
+        """The store on loopback, locked for all but the gate in front of it."""
+        store, port, own = self._new_store()
         assert self._listener is not None
         key, job = Key(self._order.key.encode()), self._order.job
-        self._gate = Gate(self._listener, port, key, self._on_gate, (lambda: seal(key, job)) if job else None).start()
+        self._gate = Gate(
+            self._listener,
+            port,
+            key,
+            self._on_gate,
+            seal=(lambda: seal(key, job)) if job else None,
+            door=Door(own),
+        ).start()
+        own.close()
         return store
+
+    def _new_store(self) -> tuple[Any, int, socket.socket]:
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        own.bind(("127.0.0.1", 0))
+        port, served = own.getsockname()[1], own.dup().detach()
+        store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=served)
+        return store, port, own
 
     def _dig(self) -> Tunnel:
         """The tunnel; tried again while the first node may not have started yet."""

@@ -13,11 +13,10 @@ import platform
 import secrets
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.api import (
@@ -33,7 +32,7 @@ from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import listen, look
 from lockstep.nodes.key import Key
 from lockstep.nodes.key_source import KeySettings, Source
-from lockstep.nodes.link import Link, LinkOrder
+from lockstep.nodes.link import FOREVER, LinkOrder, run_link
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.record import NodeRecord
 from lockstep.notices import say
@@ -83,18 +82,13 @@ class NodesRendezvous(RendezvousHandler):
         self._node = secrets.token_hex(8)
         order = self._order(chosen, is_host=listener is not None)
         ours, theirs = socket.socketpair()
-        self._link = Link(order, theirs, listener)
-        threading.Thread(target=self._serve, args=(theirs,), daemon=True, name="lockstep-link").start()
+        _start_link(order, theirs, listener)
         self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say)
         self._never, self._end = socket.socketpair()
         """No person's signal comes this way: torchrun has its own handlers."""
         self._closed = False
         os.environ.setdefault("GLOO_SOCKET_IFNAME", chosen.own.name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", chosen.own.name)
-
-    def _serve(self, theirs: socket.socket) -> None:
-        with theirs:
-            self._link.run()
 
     def _order(self, chosen: Choice, *, is_host: bool) -> LinkOrder:
         settings, gate = KeySettings.take(None, os.environ), chosen.gate
@@ -103,7 +97,9 @@ class NodesRendezvous(RendezvousHandler):
         if is_host and source is Source.MUNGE:
             key = Key.made().secret.decode()
         host = platform.node() or "unnamed"
-        return LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, self._node, host, self._patience_s, "")
+        return LinkOrder(
+            is_host, gate.address, gate.port, gate.source, key, job, self._node, host, self._patience_s, ""
+        )
 
     def _record(self, order: LinkOrder) -> NodeRecord:
         params = self._params
@@ -121,8 +117,10 @@ class NodesRendezvous(RendezvousHandler):
         if self._closed:
             raise RendezvousConnectionError("this node has left the run")
         try:
-            seat = self._cluster.meet(self._never, before=self._link.renew_store)
-            client = self._link.round_store(seat.round)
+            if self._cluster.is_host:
+                self._cluster.serve_round()
+            seat = self._cluster.meet(self._never)
+            client = TCPStore("127.0.0.1", self._cluster.join_round(), None, False, FOREVER)
         except UsageError as error:
             raise RendezvousError(str(error)) from error
         except LockstepError as error:
@@ -163,3 +161,17 @@ def _listener(chosen: Choice) -> socket.socket | None:
 
 def _say(_label: str, text: str) -> None:
     say(text)
+
+
+def _start_link(order: LinkOrder, theirs: socket.socket, listener: socket.socket | None) -> None:
+    """Fork the link, which has torch then; it ends with this process, or when the cluster is closed."""
+    parent = os.getpid()
+    if os.fork() == 0:
+        code = 1
+        try:
+            code = run_link(order, theirs.detach(), listener.detach() if listener is not None else -1, parent)
+        finally:
+            os._exit(code)
+    theirs.close()
+    if listener is not None:
+        listener.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import json
 import os
 import socket
 import time
@@ -18,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.handover.tasks.meeting import TaskMeeting, is_loopback
-from lockstep.handover.tasks.task import Task
+from lockstep.handover.tasks.task import Task, is_in_order
 from lockstep.machine.interfaces import address_towards, interface_with
 from lockstep.notices import say
 
@@ -147,7 +148,7 @@ def _client(address: str, task: Task, meeting: TaskMeeting) -> TCPStore:
 
 def _wait_for_all(task: Task, meeting: TaskMeeting, store: Store) -> None:
     """Wait until all tasks have come; rank 0 says who is missing."""
-    store.set(str(task.rank), "")
+    store.set(str(task.rank), json.dumps([socket.gethostname(), task.local_rank]))
     began, missing = time.monotonic(), [str(rank) for rank in range(task.size)]
     while missing:
         try:
@@ -155,12 +156,16 @@ def _wait_for_all(task: Task, meeting: TaskMeeting, store: Store) -> None:
         except RuntimeError:
             missing = [rank for rank in missing if not store.check([rank])]
         else:
-            return
+            break
         what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
         if time.monotonic() - began > GIVE_UP_S:
             raise WorldError(f"rank {task.rank} waited in vain for {what}.")
         if task.rank == 0 and missing:
             say(f"waiting for {what}.")
+    told = [json.loads(store.get(str(rank))) for rank in range(task.size)]
+    if not is_in_order([(node, local) for node, local in told]):
+        option = "Add --distribution=block." if task.command == "srun" else "Leave --map-by out, or use --map-by slot."
+        raise UsageError(f"{task.command} dealt the ranks out in turn, but those of a node must be neighbours.", option)
 
 
 def _use_interface(meeting: TaskMeeting, address: str) -> None:

@@ -1,0 +1,7 @@
+"""Processes that srun or mpirun started: which one this is, of how many, on which hosts. Pure, from the environment.
+
+a task, and what follows from it        task
+what SLURM says                         slurm, hostlist
+what Open MPI and MPICH say             mpi
+which of them is nearest                innermost
+"""

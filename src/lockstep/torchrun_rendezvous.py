@@ -30,8 +30,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import listen, look
-from lockstep.nodes.key import Key
-from lockstep.nodes.key_source import KeySettings, Source
+from lockstep.nodes.key import Key, KeySettings, Source
 from lockstep.nodes.link import FOREVER, LinkOrder, run_link
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.record import NodeRecord

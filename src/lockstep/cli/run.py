@@ -41,7 +41,7 @@ from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
 from lockstep.layout.mesh import Form, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
-from lockstep.nodes.key_source import KeySettings
+from lockstep.nodes.key import KeySettings
 
 EPILOG = """\b
 Examples:

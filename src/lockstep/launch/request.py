@@ -15,7 +15,7 @@ from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
-from lockstep.nodes.key_source import KeySettings
+from lockstep.nodes.key import KeySettings
 from lockstep.nodes.place import NodePlace
 
 Device = Literal["cpu", "cuda"]

@@ -9,13 +9,13 @@
         door             locks the store's port on node 0 for all but the gate
         tunnel           on every node: a port on 127.0.0.1 whose connections come out behind the gate
 
-    key, key_source      the secret that all nodes of a run know, and where they take it from
+    key                  the secret that all nodes of a run know, and where they take it from
     munge                how it reaches the nodes of a SLURM job
     p256, identity       the certificate that they derive from it, and TLS with it
     address, interfaces  the one address on which node 0 listens, and its interface; what the machine says of both
     loop_thread, pair    one thread, and two sockets whose bytes it hands on
     greeting, dial       how a connection begins, and what is said when it cannot
-    callers              whose process a connection on this machine comes from
+    door, callers        locks the store's port for all but the gate; whose process a connection comes from
 
 No file imports torch before a link runs. The launcher holds a `cluster` only with several nodes.
 """

@@ -71,11 +71,6 @@ class View:
     local: tuple[str, ...] = ()
     """The addresses of `--local-addr`, where that is a name."""
 
-    @property
-    def is_at_endpoint(self) -> bool:
-        """Whether the endpoint is this machine, so that node 0 can be here."""
-        return any(own.address in self.resolved for own in self.own) or all(map(_is_loopback, self.resolved))
-
 
 @dataclass(frozen=True)
 class Choice:

@@ -196,10 +196,17 @@ class Gate:
     async def _let_in(self, tls: ssl.SSLSocket, hello: dict[str, Any]) -> bool:
         """Hand on a connection, and count it for its node; False when it may not come in."""
         node, purpose = str(hello["node"]), Purpose(hello["purpose"])
-        if node in self._barred or hello["lockstep"] != VERSION:
+        if hello["lockstep"] != VERSION:
             tls.send(KEPT_OUT)
             return False
-        store = await self._to_store(hello) if purpose is Purpose.STORE else None
+        wants_store = purpose is Purpose.STORE and node not in self._barred
+        store = await self._to_store(hello) if wants_store else None
+        if node in self._barred:  # perhaps since a moment ago
+            self._lock(store)
+            if store is not None:
+                close_now(store)
+            tls.send(KEPT_OUT)
+            return False
         presence = self._nodes.get(node)
         if presence is None:
             presence = self._nodes[node] = Presence(node, hello, time.monotonic())

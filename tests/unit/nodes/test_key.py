@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from lockstep.errors import UsageError
-from lockstep.nodes.key import MAKE_ONE, Key, read_key
-from lockstep.nodes.key_source import KeySettings, Source, first_key, without_key
+from lockstep.nodes.key import MAKE_ONE, Key, KeySettings, Source, read_key, without_key
 
 TEXT = "correct-horse-battery-staple-0123456789"
 
@@ -120,12 +119,6 @@ def test_a_variable_that_is_set_to_nothing_is_a_mistake():
 def test_a_variable_that_is_not_text_is_refused():
     with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is not plain text"):
         KeySettings.take(None, {"LOCKSTEP_KEY": "\udcff" * 40}).given(Source.VARIABLE)
-
-
-def test_node_0_makes_a_new_key_for_each_run_where_it_can_be_shown():
-    one, other = (first_key(KeySettings(), can_show=True) for _ in range(2))
-    assert one.source is Source.MADE and one.seal is None
-    assert one.key != other.key and len(one.key.secret) == 64
 
 
 def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():

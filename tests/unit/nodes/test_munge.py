@@ -11,7 +11,6 @@ from lockstep.nodes.dial import Place
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
-from lockstep.nodes.key_source import KeySettings, first_key, joining_key
 from lockstep.nodes.munge import key_of_job, seal, unseal
 
 KEY = Key.made()
@@ -37,18 +36,6 @@ def place():
 @needs_munge
 def test_the_nodes_of_a_job_get_the_key_from_node_0(place):
     assert [key_of_job(place, "4711", 0.0) for _ in range(3)] == [KEY] * 3
-
-
-@needs_munge
-def test_a_job_needs_no_key_file():
-    settings = KeySettings(job="4711")
-    first = first_key(settings, can_show=False)
-    listener = listen(Place("127.0.0.1", 0))
-    gate = Gate(listener, 1, first.key, print, seal=first.seal)
-    place = Place("127.0.0.1", listener.getsockname()[1])
-    gate.start()
-    assert joining_key(settings, place, 0.0) == first.key
-    gate.close()
 
 
 @needs_munge

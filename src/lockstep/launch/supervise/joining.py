@@ -24,8 +24,7 @@ from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.endpoint import DEFAULT_PORT
 from lockstep.nodes.interfaces import listen, look
-from lockstep.nodes.key import Key
-from lockstep.nodes.key_source import Source
+from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import NodePlace

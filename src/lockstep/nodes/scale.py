@@ -38,7 +38,7 @@ class Shape:
 
     nodes: int
     ranks: int = 8
-    record_bytes: int = 800
+    record_bytes: int = 550
     groups: int = 1
 
 
@@ -127,7 +127,7 @@ class Break:
     nodes: int
 
 
-def breaks(limits: Limits, ranks: int = 8, record_bytes: int = 800, most: int = 1 << 20) -> Sequence[Break]:
+def breaks(limits: Limits, ranks: int = 8, record_bytes: int = 550, most: int = 1 << 20) -> Sequence[Break]:
     """What breaks up to `most` nodes, the first first."""
 
     def fails(what: str, nodes: int) -> bool:

@@ -173,7 +173,7 @@ def _stop_s(signal: str) -> int:
 def _write(path: Path, text: str) -> None:
     """Write the file; one that is no job script of ours is left alone."""
     if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace")):
-        raise UsageError(f"{visible(path)} exists and is no job script of lockstep.", "Name another one with -o FILE.")
+        raise UsageError(f"{visible(path)} exists, and lockstep did not write it.", "Name another one with -o FILE.")
     path.write_text(text)
 
 

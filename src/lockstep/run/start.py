@@ -6,7 +6,8 @@ import atexit
 import operator
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -128,9 +129,15 @@ def init(
 
 
 def _environment() -> RankEnvironment:
-    """What the launcher said. A mistake in starting several tasks is said by each in a sentence, not by N tracebacks."""
-    try:
+    with _in_a_sentence():
         return decode(os.environ)
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """A mistake in how several tasks were started is said by each in a sentence, not by N tracebacks; exit code 2."""
+    try:
+        yield
     except UsageError as error:
         if innermost(os.environ) is None:
             raise
@@ -255,7 +262,9 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     folder = RunFolder(settings.run_folder) if settings else None
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
-    transport = outliving(join(environment, device, exact=exact), environment, mesh, decided.num_lanes)
+    with _in_a_sentence():
+        joined = join(environment, device, exact=exact)
+    transport = outliving(joined, environment, mesh, decided.num_lanes)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)

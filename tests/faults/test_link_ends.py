@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks
 PROGRAM = """
 import json, os, signal, socket, sys, threading, time
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
@@ -135,7 +135,7 @@ def test_whoever_dies_is_told_at_once_on_the_other_side():
 def test_a_link_that_ends_properly_leaves_nothing(tmp_path):
     program = """
 import gc, os, socket, sys, threading, time
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key

@@ -21,12 +21,13 @@ from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.munge import seal
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)

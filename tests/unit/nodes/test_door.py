@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import WorldError
+from lockstep.nodes.address import Place
 from lockstep.nodes.callers import is_own_process, owner
-from lockstep.nodes.dial import Place
 from lockstep.nodes.door import MOST_LISTED, Door, program
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from lockstep.nodes import gate as gate_module
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.gate import MOST_OPENING, Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key

@@ -90,7 +90,7 @@ class Gate:
             seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
             door: the store's, if it is locked; the gate takes it over.
         """
-        self._listener, self._target, self._on_event = listener, ("127.0.0.1", target_port), on_event
+        self._listener, self._targets, self._on_event = listener, {"": target_port}, on_event
         self._seal, self._door = seal, door
         self._context = identity(key).context(is_gate=True)
         self._thread = LoopThread("lockstep-gate")
@@ -101,6 +101,10 @@ class Gate:
         self._numbers = itertools.count()
         self.num_refused = 0
         """How many connections did not come through: no key, too slow, barred."""
+
+    def lead_to(self, store: str, port: int) -> None:
+        """Lead connections whose hello names `store` to another one, at this port of 127.0.0.1."""
+        self._targets[store] = port
 
     def start(self) -> Gate:
         """Begin to accept."""
@@ -195,7 +199,8 @@ class Gate:
         if hello["lockstep"] != VERSION:
             tls.send(KEPT_OUT)
             return False
-        store = await self._to_store() if purpose is Purpose.STORE and node not in self._barred else None
+        wants_store = purpose is Purpose.STORE and node not in self._barred
+        store = await self._to_store(hello) if wants_store else None
         if node in self._barred:  # perhaps since a moment ago
             self._lock(store)
             if store is not None:
@@ -224,14 +229,14 @@ class Gate:
             del self._nodes[presence.node]
             self._on_event(NodeGone(presence.node))
 
-    async def _to_store(self) -> socket.socket:
+    async def _to_store(self, hello: dict[str, Any]) -> socket.socket:
         store = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             store.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._door is not None:
                 store.bind(("127.0.0.1", 0))
                 self._door.let_in(store.getsockname()[1])
-            await asyncio.get_running_loop().sock_connect(store, self._target)
+            await asyncio.get_running_loop().sock_connect(store, ("127.0.0.1", self._targets[hello.get("store", "")]))
         except BaseException:
             self._lock(store)
             close_now(store)

@@ -134,6 +134,7 @@ class Worlds:
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
             cluster.wait_for(cluster.view.is_over)
+        if cluster.is_host and not cluster.cut:
             found = whole(cluster.view)
             cluster.tell_decision(
                 encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)

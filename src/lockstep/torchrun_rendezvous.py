@@ -13,7 +13,6 @@ import platform
 import secrets
 import select
 import socket
-import time
 from collections.abc import Callable
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
@@ -29,9 +28,10 @@ from torch.distributed.elastic.rendezvous.api import (
 from lockstep.errors import LockstepError, UsageError
 from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.interfaces import listen, look
+from lockstep.nodes.interfaces import PortTaken, listen, look
 from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.link import FOREVER, LinkOrder, run_link
+from lockstep.nodes.link import FOREVER, run_link
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.record import NodeRecord
 from lockstep.notices import say
@@ -97,14 +97,22 @@ class NodesRendezvous(RendezvousHandler):
             key = Key.made().secret.decode()
         host = platform.node() or "unnamed"
         return LinkOrder(
-            is_host, gate.address, gate.port, gate.source, key, job, self._node, host, self._patience_s, ""
+            is_host,
+            gate.address,
+            gate.port,
+            gate.source,
+            key,
+            job,
+            self._node,
+            host,
+            chosen.own.address,
+            self._patience_s,
+            "",
         )
 
     def _record(self, order: LinkOrder) -> NodeRecord:
         params = self._params
-        return NodeRecord(
-            self._node, order.host, None, order.is_host, params.min_nodes, params.max_nodes, 1, 1, time_s=time.time()
-        )
+        return NodeRecord(self._node, order.host, None, order.is_host, params.min_nodes, params.max_nodes, 1, 1)
 
     def get_backend(self) -> str:
         return NAME
@@ -152,9 +160,7 @@ def _listener(chosen: Choice) -> socket.socket | None:
     """The gate's socket; None where another node of the run, on this machine, has it already."""
     try:
         return listen(chosen.gate)
-    except UsageError:
-        raise
-    except LockstepError:
+    except PortTaken:
         return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from lockstep.cli.program import check_program, machine_for
-from lockstep.cli.script_words import strays
+from lockstep.cli.script_words import WORDS, RemembersWords, strays
 from lockstep.cli.shared_options import (
     accept_arithmetic_options,
     accept_form_options,
@@ -66,6 +66,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 
 
 @click.command(
+    cls=RemembersWords,
     epilog=EPILOG,
     context_settings={
         "allow_interspersed_args": False,
@@ -245,6 +246,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
             place=place,
+            words=context.meta.get(WORDS, ()) if (context := click.get_current_context(silent=True)) else (),
             key=KeySettings.take(own["key_file"], os.environ),
         ),
         ignored,

@@ -85,6 +85,20 @@ def _has_word(source: str, name: str) -> bool:
     return re.search(rf"\b{spelt}\b", source) is not None
 
 
+class RemembersWords(click.Command):
+    """A command that knows how its options were written: `ctx.meta[WORDS]`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        rest = super().parse_args(ctx, args)
+        script = len(ctx.params.get("args", ())) + 1
+        ctx.meta[WORDS] = tuple(words[: len(words) - script])
+        return rest
+
+
+WORDS = "lockstep.words"
+
+
 class OptionsAroundScript(click.Command):
     """A command that takes its options before SCRIPT and right after it."""
 

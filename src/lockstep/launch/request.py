@@ -145,6 +145,8 @@ class LaunchRequest:
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
     place: NodePlace = field(default_factory=NodePlace)
     """Where this node is among several, as far as it was told."""
+    words: tuple[str, ...] = ()
+    """The command's own words, before the script, as the person wrote them."""
     key: KeySettings = field(default_factory=KeySettings)
     """What this node was told about the key that nodes need."""
     seat: Seat | None = None

@@ -12,11 +12,13 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.nodes.address import Place
 from lockstep.nodes.greeting import read_line, secured, send_line
+from lockstep.nodes.key import Key
+from lockstep.nodes.munge import ASKS_FOR_SEAL, LONGEST_SEAL, unseal
 from lockstep.nodes.pair import close_now
 
 ANSWER_S = 4.0
@@ -29,16 +31,16 @@ class NotYet(WorldError):  # noqa: N818 - a state of the world
     """The machine answers, but no process listens there, or it broke off at once: node 0 begins, or has ended."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
+class Silent(NotYet):
+    """Something listens there and says nothing: node 0 begins slowly, or it is something else."""
 
-    address: str
-    port: int
-    source: str = ""
 
-    def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+class Unreachable(WorldError):  # noqa: N818 - a state of the world
+    """No way leads there: a person's mistake when a run begins, the world's when it goes on."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem} {fix}")
+        self.problem, self.fix = problem, fix
 
 
 async def patient(attempt: Callable[[], Awaitable[T]], patience_s: float, over: type[LockstepError]) -> T:
@@ -97,6 +99,38 @@ async def connected(place: Place) -> socket.socket:
     return plain
 
 
+def key_of_job(place: Place, job: str, patience_s: float) -> Key:
+    """Ask node 0 for the key of this job.
+
+    Args:
+        place: where the gate is.
+        job: SLURM's job.
+        patience_s: how long to try again while nobody listens there.
+
+    Raises:
+        NotYet, UsageError, WorldError: as `dial` and `lockstep.nodes.munge.unseal`.
+    """
+    return unseal(asyncio.run(patient(lambda: _asked(place), patience_s, NotYet)), job)
+
+
+async def _asked(place: Place) -> bytes:
+    plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
+            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
+                sealed += piece
+    except OSError:
+        sealed = b""
+    finally:
+        close_now(plain)
+    if not sealed:
+        raise WorldError(
+            f"Node 0 at {place} gives no key sealed with munge: look at what it says, or give all nodes the same --key-file."
+        )
+    return sealed
+
+
 @contextlib.contextmanager
 def _explained(place: Place, *, is_connected: bool) -> Iterator[None]:
     try:
@@ -119,9 +153,9 @@ def why_not(error: Exception, place: Place, *, is_connected: bool) -> LockstepEr
     if isinstance(error, ConnectionRefusedError):
         return NotYet(f"Nobody listens at {place}: start node 0 there, or correct --rdzv-endpoint.")
     if isinstance(error, TimeoutError):
-        return WorldError(
-            f"Nothing answers at {place}: the machine is down, or a firewall drops what is sent to this port. "
-            "Open the port between the nodes, or correct --rdzv-endpoint."
+        return Unreachable(
+            f"Nothing answers at {place}: the machine is down, or a firewall drops what is sent to this port.",
+            "Open the port between the nodes, or correct --rdzv-endpoint.",
         )
     if number == errno.EADDRNOTAVAIL and place.source:
         return UsageError(
@@ -129,8 +163,8 @@ def why_not(error: Exception, place: Place, *, is_connected: bool) -> LockstepEr
             "Name an address or interface of this machine with --local-addr.",
         )
     reason = os.strerror(number) if number else error
-    return WorldError(
-        f"{place} cannot be reached from this machine ({reason}): correct --rdzv-endpoint or --local-addr."
+    return Unreachable(
+        f"{place} cannot be reached from this machine ({reason}).", "Correct --rdzv-endpoint or --local-addr."
     )
 
 
@@ -141,8 +175,8 @@ def _why_not_let_in(error: Exception, place: Place) -> LockstepError:
             "Give every node the same key: the line that node 0 printed, the same --key-file, or the same LOCKSTEP_KEY.",
         )
     if isinstance(error, TimeoutError):
-        return WorldError(
-            f"What listens at {place} does not answer: node 0 is stopped, or another program has this port."
+        return Silent(
+            f"What listens at {place} does not answer: node 0 still begins, is stopped, or another program has this port."
         )
     if isinstance(error, ConnectionError | ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return NotYet(f"Node 0 at {place} broke off before the connection was open: look at what it says.")

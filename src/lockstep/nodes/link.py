@@ -16,18 +16,19 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.processes import die_with_parent, raise_open_file_limit
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.munge import seal
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
@@ -37,34 +38,9 @@ LINGER_S = 3.0
 SILENT_S, GIVEN_UP_S = 5.0, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
 LOOK_S = 0.25
+SLOW_S = 30.0
+"""How long something that listens and says nothing may be node 0 that begins."""
 STORE_OF = "round {}"
-
-
-@dataclass(frozen=True)
-class LinkOrder:
-    """What a link is to do."""
-
-    is_host: bool
-    """Whether the run's store is here."""
-    address: str
-    """That of the run's first node."""
-    port: int
-    source: str
-    """This node's address, if it matters from which one it connects."""
-    key: str = field(repr=False)
-    """Empty: asked for at the first node, which has sealed it for this job."""
-    job: str
-    """SLURM's, if the key is sealed for it; else empty."""
-    node: str
-    """A word that names this node, unlike any other."""
-    host: str
-    """This node's name, for people."""
-    own: str
-    """The address of this node for exchanges with others."""
-    patience_s: float
-    """How long to try to reach the first node."""
-    log: str
-    """A file for what torch says about connections; empty: nobody wants to know."""
 
 
 class Link:
@@ -144,7 +120,8 @@ class Link:
             return self._tunnel_to(place, hello, 0.0)
         except NotYet as early:
             self._tell({"kind": "unreachable", "why": str(early)})
-            return self._tunnel_to(place, hello, order.patience_s)
+            patience_s = min(order.patience_s, SLOW_S) if isinstance(early, Silent) else order.patience_s
+            return self._tunnel_to(place, hello, patience_s)
 
     def _tunnel_to(self, place: Place, hello: dict[str, Any], patience_s: float) -> Tunnel:
         secret = self._order.key
@@ -237,8 +214,10 @@ class Link:
             self._launcher.sendall(json.dumps(told).encode() + b"\n")
 
     def _fail(self, error: Exception) -> None:
-        usage = isinstance(error, UsageError)
-        problem, fix = (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+        usage = isinstance(error, UsageError | Unreachable | Silent)
+        problem, fix = str(error), "Correct --rdzv-endpoint, or look at what node 0 says."
+        if isinstance(error, UsageError | Unreachable):
+            problem, fix = error.problem, error.fix
         self._tell({"kind": "failed", "is_usage": usage, "why": problem, "fix": fix})
 
 

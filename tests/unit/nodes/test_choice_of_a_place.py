@@ -71,7 +71,9 @@ def test_pet_variables_stand_for_options_that_are_not_given():
 
 
 def test_srun_says_everything():
-    assert choose_place(Told(), SRUN) == NodePlace(2, 2, 1, f"n1:{port_for('7.0')}", "7.0", launcher="SLURM")
+    assert choose_place(Told(), SRUN) == NodePlace(
+        2, 2, 1, f"n1:{port_for('7.0')}", "7.0", launcher="SLURM", hosts=("n1", "n2")
+    )
     named = SRUN | {"MASTER_ADDR": "n1-ib", "MASTER_PORT": "5000"}
     assert choose_place(Told(), named).endpoint == "n1-ib:5000"
     assert choose_place(Told(), SRUN | {"MASTER_ADDR": "127.0.0.1"}).endpoint == f"n1:{port_for('7.0')}"
@@ -79,7 +81,7 @@ def test_srun_says_everything():
 
 def test_the_command_line_wins_over_the_launcher():
     place = choose_place(Told("1:2", rdzv_endpoint="10.0.0.9:1", rdzv_id="mine"), SRUN)
-    assert place == NodePlace(1, 2, 1, "10.0.0.9:1", "mine", launcher="SLURM")
+    assert place == NodePlace(1, 2, 1, "10.0.0.9:1", "mine", launcher="SLURM", hosts=("n1", "n2"))
 
 
 def test_the_innermost_launcher_wins():
@@ -108,7 +110,8 @@ def test_a_leader_worker_set_and_skypilot_say_everything():
     assert (place.least, place.most, place.number, place.launcher) == (3, 3, 2, "Kubernetes")
     assert place.endpoint == f"set-0.set.default:{port_for('set-0.set.default')}"
     place = choose_place(Told(), SKYPILOT | {"SKYPILOT_TASK_ID": "sky-1"})
-    assert place == NodePlace(2, 2, 1, f"10.0.0.1:{port_for('sky-1')}", "sky-1", launcher="SkyPilot")
+    assert place.hosts == ("10.0.0.1", "10.0.0.2")
+    assert (place.number, place.endpoint, place.job) == (1, f"10.0.0.1:{port_for('sky-1')}", "sky-1")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes import dial
-from lockstep.nodes.dial import NotYet, Place, why_not
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, Silent, Unreachable, why_not
 from lockstep.nodes.door import Door
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
@@ -65,15 +66,15 @@ def answering(listener, answer):
 def test_a_firewall_that_drops_everything_is_not_waited_for(listener, monkeypatch):
     monkeypatch.setattr(dial, "ANSWER_S", 0.2)
     door = Door(listener)
-    assert refusal(listener, WorldError).startswith(
+    assert refusal(listener, Unreachable).startswith(
         "Nothing answers at PLACE: the machine is down, or a firewall drops"
     )
     door.close()
 
 
-def test_a_program_that_says_nothing_is_not_waited_for(listener, monkeypatch):
+def test_a_program_that_says_nothing_may_be_node_0_that_begins(listener, monkeypatch):
     monkeypatch.setattr(dial, "ANSWER_S", 0.2)
-    assert refusal(listener, WorldError).startswith("What listens at PLACE does not answer: node 0 is stopped, or")
+    assert refusal(listener, Silent).startswith("What listens at PLACE does not answer: node 0 still begins, is")
 
 
 def test_another_program_is_named_as_one(listener):
@@ -96,7 +97,7 @@ def test_every_error_of_a_network_is_a_sentence_with_the_place():
     place = Place("10.0.0.1", 29500)
     for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN):
         said = str(why_not(OSError(number, os.strerror(number)), place, is_connected=False))
-        assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}): ")
+        assert said.startswith(f"10.0.0.1:29500 cannot be reached from this machine ({os.strerror(number)}). ")
     for error in (ConnectionResetError(), ssl.SSLEOFError(), BrokenPipeError(), ssl.SSLZeroReturnError()):
         assert isinstance(why_not(error, place, is_connected=True), NotYet)
     assert isinstance(why_not(socket.gaierror(-2, "x"), place, is_connected=False), WorldError)

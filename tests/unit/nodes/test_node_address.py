@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.errors import UsageError, WorldError
+from lockstep.errors import UsageError
 from lockstep.nodes import interfaces
-from lockstep.nodes.address import Endpoint, Interface, View, choose
-from lockstep.nodes.dial import Place
-from lockstep.nodes.interfaces import listen, look, own_addresses, resolve, source_to
+from lockstep.nodes.address import Endpoint, Interface, Place, View, choose
+from lockstep.nodes.interfaces import PortTaken, listen, look, own_addresses, resolve, source_to
 
 LO, ETH, IB, SIX = (
     Interface("lo", "127.0.0.1"),
@@ -168,7 +167,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
 def test_a_port_in_use_is_a_sentence():
     with listen(Place("127.0.0.1", 0)) as holder:
         place = Place("127.0.0.1", holder.getsockname()[1])
-        with pytest.raises(WorldError, match=rf"^{place} is in use by another process: end it, or choose another port"):
+        with pytest.raises(PortTaken, match=rf"^{place} is in use by another process. End it, or choose another port"):
             listen(place)
 
 

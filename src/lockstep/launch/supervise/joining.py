@@ -10,6 +10,7 @@ import secrets
 import shlex
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,11 +31,13 @@ from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.endpoint import DEFAULT_PORT
 from lockstep.nodes.interfaces import PortTaken, listen, look
 from lockstep.nodes.key import Key, Source
-from lockstep.nodes.link import LinkOrder
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import NodePlace
 from lockstep.nodes.record import NodeRecord
 
+SAME_NODE_S = 6.0
+"""How long a second node 0 tries to tell the first one that there are two."""
 JOIN_S = 600.0
 """How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise; torchrun's number."""
 
@@ -55,7 +58,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     chosen, is_host = _where(place)
     listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
     if listener is None and is_host:  # another node of this run on this machine, or another program
-        is_host, reach_s = False, 0.0 if place.number == 0 else patience_s
+        is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
     nursery.await_ready()
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
@@ -172,10 +175,28 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
 
 def _command(request: LaunchRequest, chosen: Choice) -> str:
     """The line for the other nodes, without its key."""
-    place, script = request.place, ["-m", request.module] if request.module else [str(request.script)]
+    place = request.place
     nodes = str(place.most) if place.least == place.most else f"{place.least}:{place.most}"
-    words = ["lockstep", "run", "--nnodes", nodes, "--rdzv-endpoint", str(chosen.gate), "-n", str(request.ranks)]
-    return shlex.join([*words, *script, *request.args])
+    program = ["python", "-m", "lockstep"] if Path(sys.argv[0]).name == "__main__.py" else ["lockstep"]
+    where = ["--nnodes", nodes, "--rdzv-endpoint", str(chosen.gate)]
+    return shlex.join([*program, "run", *where, *words_for_others(request.words), request.title, *request.args])
+
+
+OWN_WORDS = ("nnodes", "node-rank", "rdzv-endpoint", "master-addr", "master-port", "local-addr", "key-file")
+"""Options that say where this node is."""
+
+
+def words_for_others(words: Sequence[str]) -> list[str]:
+    """The command's own words without those that are about this node."""
+    names = {f"--{name.replace('-', between)}" for name in OWN_WORDS for between in "-_"}
+    kept, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.partition("=")[0] not in names:
+            kept.append(word)
+        elif "=" not in word and rest:
+            rest.pop(0)
+    return kept
 
 
 def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord:

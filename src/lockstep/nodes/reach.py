@@ -39,7 +39,7 @@ class Reach:
         match entry.get("kind"):
             case "preflight" if self._node in entry["nodes"]:
                 self._check = Check.of(entry)
-                threading.Thread(target=self._run, args=(self._check,), daemon=True).start()
+                threading.Thread(target=self._run, args=(self._check,), name="preflight", daemon=True).start()
             case "listens" | "reached" if self._check is not None:
                 self._check.take(entry)
             case "gone":

@@ -109,7 +109,15 @@ def may_be_first(place: NodePlace) -> bool:
     Raises:
         UsageError: when the endpoint's host cannot be found.
     """
-    return place.number == 0 if place.number is not None else _where(place)[1]
+    if place.number is not None:
+        return place.number == 0
+    chosen, is_host = _where(place)
+    if is_host:
+        try:
+            listen(chosen.gate).close()
+        except PortTaken:
+            return False
+    return is_host
 
 
 def node_name(place: NodePlace) -> str:
@@ -167,7 +175,8 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
             return (Key.made().secret.decode() if is_host else "", settings.job)
         case Source.MADE:
             key = Key.made()
-            saying.line(Line("nodes", f"on each of the others:{key.line_for_others(_command(request, chosen))}"))
+            saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))
+            saying.plain(key.line_for_others(_command(request, chosen)))  # in one piece, to be copied
             return key.secret.decode(), ""
         case _:
             return settings.given(source).secret.decode(), ""

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.machine.processes import die_with_parent
+from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
 from lockstep.nodes.dial import NotYet, key_of_job
 from lockstep.nodes.door import Door
@@ -224,6 +224,7 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the launcher decides
     die_with_parent(parent)
+    raise_open_file_limit()  # on the first node the link holds three sockets for each connection of another node
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

@@ -22,6 +22,7 @@ OUTSIDE = (
     "handover",
     "journal",
     "launch",
+    "nodes",
     "trials",
     "prove",
     "bench",

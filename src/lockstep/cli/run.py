@@ -41,6 +41,7 @@ from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
 from lockstep.layout.mesh import Form, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
+from lockstep.nodes.key import KeySettings
 
 EPILOG = """\b
 Examples:
@@ -166,6 +167,9 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option("--nnodes", default=None, hidden=True)
+@click.option(
+    "--key-file", "--key_file", default=None, metavar="FILE", help="With several nodes: their common secret, mode 0600."
+)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
@@ -195,9 +199,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
     place = place_from(own["nnodes"], options, os.environ, own["script"])
-    if not place.is_one_node:
-        raise UsageError(f"This is one of {place.most} nodes, which this version does not support.", "Use one node.")
-    ignored = without_meaning(options)
+    ignored = without_meaning(options, on_one_node=place.is_one_node)
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
@@ -239,6 +241,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
+            place=place,
+            key=KeySettings.take(own["key_file"], os.environ),
         ),
         ignored,
     )
@@ -280,6 +284,7 @@ OWN_OPTIONS = (
         "backend",
         "module",
         "nnodes",
+        "key_file",
         "use_env",
         "script",
         "args",

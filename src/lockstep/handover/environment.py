@@ -18,6 +18,7 @@ from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.restart import Restart
 from lockstep.handover.saving import Saving
+from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import SnapshotPlace
 from lockstep.handover.tasks.around import check_around
 from lockstep.handover.tasks.innermost import innermost
@@ -49,6 +50,8 @@ class Position:
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    node: int = 0
+    num_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class RankSettings:
     """Where the run keeps its newest state in memory; None where it keeps none."""
     shrinks: bool = False
     """Whether the launcher starts all ranks again with one less when one dies."""
+    seat: Seat | None = None
+    """This rank's node among several; None on one node."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
 
     Args:
         environment: the rank's position and settings; settings must not be None.
-        master_port: the port on 127.0.0.1 that is kept for a store of this run.
+        master_port: the port on 127.0.0.1 that is kept for a store of this run; on several nodes it answers there.
         run_id: the run's name.
     """
     position, settings = environment.position, environment.settings
@@ -115,8 +120,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "LOCAL_RANK": position.local_rank,
         "WORLD_SIZE": position.world_size,
         "LOCAL_WORLD_SIZE": position.local_world_size,
-        "GROUP_RANK": 0,
-        "GROUP_WORLD_SIZE": 1,
+        "GROUP_RANK": position.node,
+        "GROUP_WORLD_SIZE": position.num_nodes,
         "ROLE_RANK": position.rank,
         "ROLE_WORLD_SIZE": position.world_size,
         "ROLE_NAME": "default",
@@ -125,7 +130,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": settings.restart.number,
         "TORCHELASTIC_MAX_RESTARTS": settings.restart.most,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nothing serves before a script wants it; then rank 0 may
+        # on one node nothing serves before a script wants it, and then rank 0 may
+        "TORCHELASTIC_USE_AGENT_STORE": str(settings.seat is not None),
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
@@ -181,6 +187,7 @@ def _settings(text: str) -> RankSettings:
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
             "generation": Generation(**own["generation"]) if own.get("generation") else None,
+            "seat": Seat(**{**own["seat"], "sizes": tuple(own["seat"]["sizes"])}) if own.get("seat") else None,
         }
         return RankSettings(**{**own, **parsed})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,13 +11,14 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]  # torch i
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, UsageError, WorldError
-from lockstep.handover.environment import Position, RankEnvironment, check_address
+from lockstep.handover.environment import Position, RankEnvironment, RankSettings, check_address
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.tasks.meeting import meeting_of
 from lockstep.handover.tasks.mpi import SERVERS
 from lockstep.handover.tasks.task import Task
 from lockstep.machine.ancestors import nearest
 from lockstep.node import native
+from lockstep.node.nodes_store import store_of_all_nodes
 from lockstep.node.shared_store import inherited_store
 from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
@@ -124,7 +124,7 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
         elif settings is None:
             dist.init_process_group(backend)
         else:
-            store = PrefixStore(backend, _meeting_store(settings.run_folder, position.world_size))
+            store = PrefixStore(backend, _meeting_store(settings, position.world_size))
             dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
@@ -134,11 +134,13 @@ def _task_store(task: Task) -> Store:
     return PrefixStore(f"lockstep.init {_meetings}", task_store(task, meeting_of(task, os.environ, server)))
 
 
-def _meeting_store(run_folder: Path, world_size: int) -> Store:
+def _meeting_store(settings: RankSettings, world_size: int) -> Store:
     """The store of this process's current meeting only; the same on all ranks, which have met equally often."""
+    if settings.seat is not None:
+        return PrefixStore(f"lockstep.init {_meetings}", store_of_all_nodes(settings.seat, PATIENCE))
     shared = inherited_store()
     if shared is None:
-        return FileStore(str(RunFolder(run_folder).store(_meetings)), world_size)
+        return FileStore(str(RunFolder(settings.run_folder).store(_meetings)), world_size)
     shared.set_timeout(PATIENCE)
     return PrefixStore(f"lockstep.init {_meetings}", shared)
 

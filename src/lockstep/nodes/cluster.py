@@ -296,10 +296,26 @@ class Cluster:
             self._told.add((kind, self.view.round))
             self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
 
-    def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Read until `is_there`, or the run's first node is lost."""
+    def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
+        """Read until `is_there`, or the run's first node is lost.
+
+        Args:
+            is_there: asked after each reading.
+            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+
+        Raises:
+            Interrupted: at a second signal.
+        """
+        has_told = False
         while not is_there() and not self.cut:
-            self.read()
+            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [])[0]
+            for number in signals.take() if signals in ready else ():
+                if has_told:
+                    raise Interrupted(number)
+                has_told = True
+                self.tell_signal(number)
+            if self.link in ready:
+                self.read()
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""

@@ -16,18 +16,19 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.munge import seal
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)
@@ -37,31 +38,6 @@ SILENT_S, GIVEN_UP_S = 5.0, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
 LOOK_S = 0.25
 STORE_OF = "round {}"
-
-
-@dataclass(frozen=True)
-class LinkOrder:
-    """What a link is to do."""
-
-    is_host: bool
-    """Whether the run's store is here."""
-    address: str
-    """That of the run's first node."""
-    port: int
-    source: str
-    """This node's address, if it matters from which one it connects."""
-    key: str = field(repr=False)
-    """Empty: asked for at the first node, which has sealed it for this job."""
-    job: str
-    """SLURM's, if the key is sealed for it; else empty."""
-    node: str
-    """A word that names this node, unlike any other."""
-    host: str
-    """This node's name, for people."""
-    patience_s: float
-    """How long to try to reach the first node."""
-    log: str
-    """A file for what torch says about connections; empty: nobody wants to know."""
 
 
 class Link:

@@ -11,7 +11,7 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -133,13 +133,13 @@ class Worlds:
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
-            cluster.wait_for(cluster.view.is_over)
+            self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
             found = whole(cluster.view)
             cluster.tell_decision(
                 encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
             )
-        cluster.wait_for(lambda: cluster.view.decision is not None)
+        self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
             raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
         decision, told, whence = decode_decision(cluster.view.decision)
@@ -148,6 +148,13 @@ class Worlds:
         return replace(
             world, verdict=verdict_everywhere(world.verdict, told), whence=whence, block=told.block
         ), decision
+
+    def _wait(self, cluster: Cluster, is_there: Callable[[], bool]) -> None:
+        """Wait for other nodes, whose ranks may run for long after those here have ended."""
+        try:
+            cluster.wait_for(is_there, self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
 
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
         """What follows a round; asked on the run's first node."""

@@ -30,7 +30,8 @@ OVER = {OPEN_MPI: ["--oversubscribe"], MPICH: []}
 LOCKSTEP = (sys.executable, "-m", "lockstep", "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 INTO = """#!/bin/sh
-# what ssh would be: the host's name, then a command
+# what ssh would be: an option or none, the host's name, then a command
+[ "$1" = -x ] && shift
 host=$1; shift
 exec nsenter --target="$(cat "$(dirname "$0")/$host")" --net --uts --ipc --mount --wdns="$PWD" -- sh -c "$*"
 """

@@ -95,6 +95,13 @@ def test_a_task_per_rank_around_lockstep_run_is_refused_with_the_right_command(
     assert not (tmp_path / "lockstep-runs").exists()
 
 
+def test_one_lockstep_run_per_node_finds_the_others(slurm: Cluster, tmp_path: Path, script: str, bits: str) -> None:
+    done = slurm.run("srun", "-N", "2", "-n", "2", *LOCKSTEP, "run", "-n", "2", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes with 4 ranks" in done.stderr
+    assert [(rank["bits"], rank["world"]) for rank in read(tmp_path)] == [(bits, 4)] * 4
+
+
 def test_torchrun_as_the_only_task_of_a_node_goes_on_working(
     slurm: Cluster, tmp_path: Path, script: str, bits: str
 ) -> None:

@@ -40,7 +40,7 @@ TASK = """
         "local rank": run.local_rank,
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
-        "listens": sorted({line.split()[3].rpartition(":")[0] for line in told if f"((\\"python\\",pid={os.getpid()}," in line}),
+        "listens": sorted({line.split()[3].rpartition(":")[0] for line in told if f"((\\"python\\",pid={os.getpid()}," in line and "hydra" not in line}),
     }
     Path(f"rank-{run.rank}.json").write_text(json.dumps(own))
 """

@@ -58,6 +58,7 @@ class Link:
         self._telling = threading.Lock()
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
+        self._reads: RunLog | None = None
         self._gate: Gate | None = None
         self._stores: list[Any] = []
         """Of the newest rounds."""
@@ -71,7 +72,7 @@ class Link:
             served = self._serve_store() if self._order.is_host else None
             self._tunnel = self._dig()
             self._writes = RunLog(self._client(), self._order.node)
-            reads = RunLog(self._client())
+            self._reads = reads = RunLog(self._client())
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return
@@ -207,7 +208,7 @@ class Link:
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
             if self._writes is not None:
-                self._writes.add(entry)
+                self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
 
     def _tell(self, told: dict[str, Any]) -> None:
         with self._telling, suppress(OSError):

@@ -110,7 +110,7 @@ def _resolved(meeting: TaskMeeting) -> list[str]:
         found = socket.getaddrinfo(meeting.host, meeting.port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         raise UsageError(
-            f"{meeting.host}, where the tasks meet, is no host that this node knows.",
+            f"{meeting.host}, where the tasks meet, is not a host that this node knows.",
             "Set MASTER_ADDR to an address of rank 0's node.",
         ) from None
     return [str(place[0]) for *_, place in sorted(found, key=lambda one: one[0] != socket.AF_INET)]

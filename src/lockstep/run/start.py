@@ -113,8 +113,6 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = _environment()
-    if environment.task is not None:
-        undo_binding(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
@@ -130,7 +128,10 @@ def init(
 
 def _environment() -> RankEnvironment:
     with _in_a_sentence():
-        return decode(os.environ)
+        environment = decode(os.environ)
+    if environment.task is not None:
+        undo_binding(os.environ)
+    return environment
 
 
 @contextmanager

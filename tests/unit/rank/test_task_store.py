@@ -96,7 +96,7 @@ def _answer(server):
     ("host", "others", "said"),
     [
         ("192.0.2.77", (), "192.0.2.77, where the tasks meet, is not this node, but this is rank 0."),
-        ("no-such-host.invalid", (), "no-such-host.invalid, where the tasks meet, is no host that this node knows."),
+        ("no-such-host.invalid", (), "no-such-host.invalid, where the tasks meet, is not a host that this node knows."),
         ("localhost", ("no-such-host.invalid",), "localhost, where the tasks meet, is a loopback address here"),
     ],
 )

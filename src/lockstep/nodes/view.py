@@ -89,7 +89,7 @@ class RunView:
                 self.decision = entry["decided"]
 
     def _begin(self, entry: dict[str, Any]) -> None:
-        self.notes = list(entry["notes"])
+        self.notes = list(entry.get("notes", []))
         self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
         self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
         for member in self.members:

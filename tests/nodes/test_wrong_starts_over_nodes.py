@@ -56,4 +56,3 @@ def test_a_firewall_that_drops_everything_to_node_0_is_named(tmp_path):
         options = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", f"{hosts[0].address}:29500", "-n", "1"]
         run = hosts[1].launch(folder, *options, "--threads", "1", write_script(folder, SCRIPT), env=KEY)
         assert "Nothing answers at 10.77.0.1:29500" in refusals([run], tmp_path)[0]
-

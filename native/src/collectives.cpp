@@ -130,6 +130,7 @@ struct Algorithms {
   void tiny_share();
   Task reduce_in_windows();
   Task reduce_staged();
+  Task reduce_range();
   Task reduce_scatter();
   Task share();
   Task deal();
@@ -253,6 +254,53 @@ Task Algorithms::reduce_staged() {
       std::memcpy(bytes(request.outputs[0]) + (start + slice.start) * size, staging(peer, piece) + slice.start * size,
                   slice.size * size);
     }
+  }
+  has_worked();
+}
+
+// Every rank adds up what it wants of everybody's tensors, for itself.
+Task Algorithms::reduce_range() {
+  const Range mine = *request.range;
+  std::vector<const void*> inputs;
+  const auto look_at = [&](const auto& leaf_at, std::uint64_t start) {
+    inputs.clear();
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(leaf_at(peer, leaf) + start * size);
+    }
+  };
+  if (everyone_placed()) {
+    void* const target = mine.output;
+    look_at([&](std::size_t peer, std::size_t leaf) { return placed(peer, leaf); }, mine.start);
+    if (mine.size != 0) lockstep::reduce(reduction(), inputs, {&target, 1}, mine.size);
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    co_return;
+  }
+  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    for (std::size_t leaf = 0; leaf < leaves(rank); ++leaf) {
+      std::memcpy(staging(rank, piece) + leaf * capacity * size, bytes(request.inputs[leaf]) + start * size,
+                  count * size);
+    }
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, end = std::min(request.count, start + capacity);
+    co_await everyone(Counter::pieces, 2 * piece);
+    const std::uint64_t low = std::max(start, mine.start), high = std::min(end, mine.start + mine.size);
+    if (low >= high) continue;
+    look_at([&](std::size_t peer, std::size_t leaf) { return staging(peer, piece) + leaf * capacity * size; },
+            low - start);
+    void* const target = bytes(mine.output) + (low - mine.start) * size;
+    lockstep::reduce(reduction(), inputs, {&target, 1}, high - low);
   }
   has_worked();
 }
@@ -392,6 +440,7 @@ Task Algorithms::deal() {
 
 bool is_tiny(const Request& request, std::size_t world_size) {
   const std::uint64_t one = request.count * size_of(request.dtype);
+  if (request.range) return false;
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
@@ -428,6 +477,7 @@ Task start(Group& group, Operation& operation) {
   Algorithms& algorithms = *kept;
   operation.kept = kept;
   const bool tiny = is_tiny(request, group.world_size());
+  if (request.range) return algorithms.reduce_range();
   switch (request.kind) {
     case Kind::barrier:
     case Kind::allocate:
@@ -462,6 +512,9 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
   if (!is_reduction(request.kind)) return;
+  if (request.range && request.range->start + request.range->size > request.count) {
+    throw BadCall("the range ends behind the sum");
+  }
   const bool is_floating = request.dtype <= Dtype::bfloat16;
   if (!is_floating && request.scale != Scale::none) throw BadCall("only floating-point numbers can be scaled");
   if (request.dtype == Dtype::boolean && request.op == ReduceOp::average) throw BadCall("booleans have no average");

@@ -160,6 +160,7 @@ Description describe(const Request& request, std::uint32_t number) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
+  if (request.range) hash = ~hash;
   return {request.count, hash,          request.shape, request.factor, number, request.root,
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }

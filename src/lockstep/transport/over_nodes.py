@@ -1,0 +1,513 @@
+"""The transport between CPU ranks on several nodes: shared memory inside a node, Gloo between counterparts.
+
+A sum goes three ways. In its node's memory each rank adds up the slice that it carries of all the node's partials; it
+exchanges that slice with the ranks that carry the same one on the other nodes, adds what came in the lane tree's order, and
+scales once; then the node's ranks take the slices from each other. So the bytes that leave a node are those of a ring
+(`layout.crossing`), and all ranks carry some. Small things are gathered in the node, exchanged by the nodes' first
+ranks, and handed around.
+
+A rank that learns that another is gone gives the whole transport up: it ends its connections, and breaks its node's
+groups, so every rank on every node raises `PeerLost`, wherever it waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from lockstep.caller import where
+from lockstep.errors import PeerLost, WorldError
+from lockstep.journal.waiting_note import subject
+from lockstep.layout.crossing import Crossing, carrier, choose_crossing, piece
+from lockstep.layout.nodes import Nodes
+from lockstep.layout.placement import Placement
+from lockstep.layout.tree import fold
+from lockstep.transport.across import Across, bytes_of
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.scratch import Scratch
+from lockstep.transport.shared_memory import SharedMemoryTransport, tree_program
+from lockstep.transport.watch import Watch
+
+SMALL_BYTES = 32 * 1024
+"""Up to this size only the first rank of each node exchanges: latency decides."""
+
+FIRST_OWN_TAG = 2**30
+"""Tags from here on belong to `send` and `receive`; below them are those of collectives, and below `FIRST_SUM_TAG` those
+that frames belong to, which ranks may call earlier or later among sums that begin during backward."""
+FIRST_SUM_TAG = 2**29
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _all_or_lost(
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """What one rank loses, all of them lose: a `PeerLost` gives the transport up; so does a dead connection."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        transport: OverNodesTransport = self.transport
+        try:
+            transport.check()
+            return method(self, *args, **named)
+        except PeerLost as lost:
+            raise transport.give_up(lost) from None
+        except RuntimeError as error:
+            if transport.across.is_broken(error):
+                raise transport.give_up(PeerLost(_ENDED, is_dead=True)) from None
+            raise
+
+    return guarded
+
+
+_ENDED = "A connection between nodes ended. If a rank failed, its own error says why."
+
+
+class OverNodesTransport(Transport):
+    """CPU ranks on several nodes. Collective: construct it on every rank.
+
+    Args:
+        store: shared by the ranks; nothing else uses its keys.
+        rank: of this process.
+        nodes: which ranks are on which node.
+        names: the numbers of these ranks in the run; by default counted from 0.
+
+    Raises:
+        WorldError: on every rank, when the ranks of a node cannot share memory, or nodes cannot connect.
+    """
+
+    def __init__(self, store: Store, rank: int, nodes: Nodes, names: Sequence[int] = ()) -> None:
+        self.rank, self.world_size, self.nodes = rank, nodes.num_ranks, nodes
+        self._names = names or range(self.world_size)
+        self._node = nodes.node_of(rank)
+        self._mates = nodes.ranks(self._node)
+        self._store = store
+        self._frames, self._sums = self._meet_in_node()
+        firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
+        self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
+        self._lost: PeerLost | None = None
+        self._losing = threading.Lock()
+        self._frame_tag = self._sum_tag = self._splits = 0
+        self._begun: list[_Sum] = []
+        self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
+        self.scratch = Scratch()
+        self._plans: dict[tuple[Placement, bool], _Plan] = {}
+        self._watch = Watch(self.across, self._groups, self.give_up)
+
+    @property
+    def transport(self) -> OverNodesTransport:
+        """This one; what is guarded has one."""
+        return self
+
+    def _meet_in_node(self) -> tuple[Transport, Transport]:
+        """Make two groups of this node's ranks: frames come at other times among sums that began early."""
+        mates = [self._names[rank] for rank in self._mates]
+        place, problem = self.rank - self._mates.start, ""
+        made: list[Transport] = [AloneTransport(), AloneTransport()]
+        try:
+            if len(mates) > 1:
+                made = [
+                    SharedMemoryTransport(
+                        PrefixStore(f"{purpose} of node {self._node}", self._store), place, len(mates), mates
+                    )
+                    for purpose in ("frames", "sums")
+                ]
+        except PeerLost:
+            raise
+        except WorldError as error:  # on every rank of the node
+            problem = str(error)
+        if place == 0:
+            self._store.set(f"memory/{self._node}", problem)
+        for node in range(self.nodes.num_nodes):
+            if problem := self._store.get(f"memory/{node}").decode():
+                raise WorldError(problem)
+        frames, sums = made
+        return frames, sums
+
+    @property
+    def _groups(self) -> list[SharedMemoryTransport]:
+        return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
+
+    def check(self) -> None:
+        """Raise `PeerLost` if the transport was given up."""
+        if self._lost is not None:
+            raise self._lost
+
+    def give_up(self, lost: PeerLost) -> PeerLost:
+        """Let every rank's exchanges fail, now and from now on; return what to raise. Any thread may call it."""
+        with self._losing:
+            if self._lost is None:
+                self._lost = lost
+                for group in self._groups:
+                    group.give_up(lost)
+                self.across.cut()
+                for child in [*self._children]:
+                    child.give_up(lost)
+            lost = self._lost
+        self._watch.stop()
+        return PeerLost(str(lost), is_dead=lost.is_dead)
+
+    @_all_or_lost
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        if not data:
+            return [b"" for _ in self._gather(torch.zeros(1, dtype=torch.uint8), is_small=True)]
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return [row.numpy().tobytes() for row in self._gather(mine, is_small=True)]
+
+    @_all_or_lost
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        tensor = tensor.contiguous()
+        if not tensor.numel():
+            return [tensor.clone() for _ in range(self.world_size)]
+        rows = self._gather(bytes_of(tensor), is_small=tensor.nbytes * max(self.nodes.sizes) <= SMALL_BYTES)
+        return [row.clone().view(tensor.dtype).view(tensor.shape) for row in rows]
+
+    def _gather(self, mine: Tensor, *, is_small: bool) -> list[Tensor]:
+        """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, hand these around."""
+        self.move_on()
+        block = mine.numel() * max(self.nodes.sizes)
+        everyone = mine.new_zeros((self.nodes.num_nodes, block))
+        own = torch.cat(self._frames.all_gather(mine))
+        everyone[self._node, : own.numel()] = own
+        if is_small:
+            if self.rank == self._mates.start:
+                self._exchange_small(everyone)
+            self._frames.broadcast(everyone, 0)
+        else:
+            self._exchange_large(everyone)
+        rows = everyone.view(self.nodes.num_nodes, -1, mine.numel())
+        return [rows[node, row] for node, size in enumerate(self.nodes.sizes) for row in range(size)]
+
+    def _exchange_small(self, everyone: Tensor) -> None:
+        """Fill in the other nodes' rows; called by the nodes' first ranks."""
+        tag, others = self._next_frame_tag(), self._other_nodes
+        receives = [self.across.receive(everyone[node], node, tag, small=True) for node in others]
+        sends = [self.across.send(everyone[self._node], node, tag, small=True) for node in others]
+        for work, node in (*zip(receives, others, strict=True), *zip(sends, others, strict=True)):
+            self.across.wait(work, f"all_gather ({where()})", self.nodes.ranks(node)[0])
+
+    def _exchange_large(self, everyone: Tensor) -> None:
+        """Fill in the other nodes' rows; every rank of a node exchanges some parts."""
+        tag, others, works = self._next_frame_tag(), self._other_nodes, []
+        parts = [piece(everyone.shape[1], part, self._num_parts) for part in range(self._num_parts)]
+        for number, part in enumerate(parts):
+            if self._carrier(number) == self.rank:
+                for node in others:
+                    peer = carrier(self.nodes, node, number, self._num_parts)
+                    works.append((self.across.receive(everyone[node, part], peer, tag), peer))
+                    works.append((self.across.send(everyone[self._node, part], peer, tag), peer))
+        for work, peer in works:
+            self.across.wait(work, f"all_gather ({where()})", peer)
+        for number, part in enumerate(parts):
+            for node in others:
+                self._frames.broadcast(everyone[node, part], self._carrier(number) - self._mates.start)
+
+    @_all_or_lost
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        self.move_on()
+        data, tag, home = bytes_of(tensor), self._next_frame_tag(), self.nodes.node_of(source)
+        num_parts = self._num_parts if data.numel() > SMALL_BYTES else 1
+        parts = [piece(data.numel(), part, num_parts) for part in range(num_parts)]
+        if home == self._node:
+            self._frames.broadcast(data, source - self._mates.start)
+        works = []
+        for number, part in enumerate(parts):
+            if carrier(self.nodes, self._node, number, num_parts) != self.rank:
+                continue
+            for node in self._other_nodes if home == self._node else [home]:
+                peer = carrier(self.nodes, node, number, num_parts)
+                move = self.across.send if home == self._node else self.across.receive
+                works.append((move(data[part], peer, tag), peer))
+        for work, peer in works:
+            self.across.wait(work, f"broadcast from rank {self._names[source]} ({where()})", peer)
+        if home != self._node:
+            for number, part in enumerate(parts):
+                self._frames.broadcast(
+                    data[part], carrier(self.nodes, self._node, number, num_parts) - self._mates.start
+                )
+
+    @property
+    def _num_parts(self) -> int:
+        return max(self.nodes.sizes)
+
+    def _carrier(self, part: int) -> int:
+        return carrier(self.nodes, self._node, part, self._num_parts)
+
+    @property
+    def _other_nodes(self) -> list[int]:
+        return [node for node in range(self.nodes.num_nodes) if node != self._node]
+
+    def _next_frame_tag(self) -> int:
+        self._frame_tag = (self._frame_tag + 1) % FIRST_SUM_TAG
+        return self._frame_tag
+
+    def next_sum_tag(self) -> int:
+        """A tag that the same sum has on every rank."""
+        self._sum_tag = (self._sum_tag + 1) % FIRST_SUM_TAG
+        return FIRST_SUM_TAG + self._sum_tag
+
+    @_all_or_lost
+    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        key = placement, out.nbytes <= SMALL_BYTES
+        if key not in self._plans:
+            self._plans[key] = _Plan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
+        self.move_on()
+        begun = _Sum(self, self._sums, self._plans[key], partials, out)
+        self._begun.append(begun)
+        return begun
+
+    def move_on(self) -> None:
+        """Send what the node has finished adding up; nothing is waited for."""
+        while self._begun and self._begun[0].send_if_ready():
+            self._begun.pop(0)
+
+    def forget(self, begun: _Sum) -> None:
+        """It has been sent."""
+        self._begun = [one for one in self._begun if one is not begun]
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport:
+        self._splits += 1
+        number = next(number for number, ranks in enumerate(groups) if self.rank in ranks)
+        ranks, store = groups[number], PrefixStore(f"split {self._splits}/{number}", self._store)
+        if len(ranks) == 1:
+            return AloneTransport()
+        nodes, names = self.nodes.among(ranks), [self._names[rank] for rank in ranks]
+        child: OverNodesTransport | SharedMemoryTransport
+        if nodes.num_nodes == 1:
+            child = SharedMemoryTransport(store, ranks.index(self.rank), len(ranks), names)
+        else:
+            child = OverNodesTransport(store, ranks.index(self.rank), nodes, names)
+        self._children.add(child)
+        return child
+
+    @_all_or_lost
+    def send(self, data: Tensor, destination: int, tag: int) -> Sent:
+        if destination in self._mates:
+            return self._frames.send(data, destination - self._mates.start, tag)
+        return _Message(self, data, destination, self.across.send(data, destination, FIRST_OWN_TAG + tag))
+
+    @_all_or_lost
+    def receive(self, out: Tensor, source: int, tag: int) -> None:
+        if source in self._mates:
+            self._frames.receive(out, source - self._mates.start, tag)
+        else:
+            self.across.wait(self.across.receive(out, source, FIRST_OWN_TAG + tag), "receive", source)
+
+    @_all_or_lost
+    def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        problem, made = "", None
+        try:
+            made = self._sums.allocate(size, dtype, device)
+        except PeerLost:
+            raise
+        except WorldError as error:  # on every rank of the node
+            problem = str(error)
+        if failed := [text for text in self.all_gather_object(problem, "allocate") if text]:
+            if made is not None:
+                self._sums.free(made)
+            raise WorldError(failed[0])
+        assert made is not None
+        return made
+
+    def free(self, tensor: Tensor) -> None:
+        self._sums.free(tensor)
+
+    def close(self) -> None:
+        self._watch.stop()
+        for group in (self._frames, self._sums):
+            group.close()
+        if self._lost is None:
+            self._lost = PeerLost("This rank has left the others.")
+            self.across.close()
+
+
+class _Message:
+    """A message to another node."""
+
+    def __init__(self, transport: OverNodesTransport, data: Tensor, peer: int, work: Any) -> None:
+        self.transport, self._data, self._peer, self._work = transport, data, peer, work
+
+    @_all_or_lost
+    def wait(self) -> object:
+        self.transport.across.wait(self._work, "send", self._peer)
+        return None
+
+
+class _Plan:
+    """What one rank does in every sum of a crossing."""
+
+    def __init__(self, crossing: Crossing, rank: int) -> None:
+        self.crossing, nodes = crossing, crossing.nodes
+        self.node = nodes.node_of(rank)
+        mates = nodes.ranks(self.node)
+        self.first_mate, self.is_alone = mates.start, len(mates) == 1
+        self.subtrees = [crossing.subtrees(node) for node in range(nodes.num_nodes)]
+        self.mine = self.subtrees[self.node]
+        self.others = [node for node in range(nodes.num_nodes) if node != self.node]
+        self.parts = crossing.parts(rank)
+        terms = [crossing.placement.subtrees(mate) for mate in mates]
+        below = [[[term for term in each if root[0] <= term[0] < root[1]] for each in terms] for root in self.mine]
+        self.programs = [
+            (tree_program(each, root), bytes(map(len, each))) for each, root in zip(below, self.mine, strict=True)
+        ]
+        mine = terms[rank - mates.start]
+        self.terms = [[mine.index(term) for term in each[rank - mates.start]] for each in below]
+        """For each subtree of the node, the numbers of this rank's partials that belong to it."""
+
+
+class _Sum(Pending):
+    """A sum on its way; see `layout.crossing`."""
+
+    def __init__(
+        self, transport: OverNodesTransport, group: Transport, plan: _Plan, partials: Sequence[Tensor], out: Tensor
+    ) -> None:
+        self.transport, self._group, self._plan, self._out = transport, group, plan, out
+        self._tag = transport.next_sum_tag()
+        self._carried = plan.crossing.carried(transport.rank, out.numel())
+        self._partials = partials
+        size = self._carried.stop - self._carried.start
+        self._adding: list[Any] = []
+        self._works: list[tuple[Any, int]] = []
+        self._handing: list[Any] = []
+        self._is_sent = False
+        self._received: dict[tuple[int, int], list[Tensor]] = {}
+        if isinstance(group, SharedMemoryTransport):
+            self._own = [transport.scratch.take(out, size) for _ in plan.mine]
+            for row, numbers, program in zip(self._own, plan.terms, plan.programs, strict=True):
+                terms = [partials[number] for number in numbers]
+                self._adding.append(group.begin_range(terms, out.numel(), self._carried, row, *program))
+        else:
+            self._own = [partial[self._carried] for partial in partials]
+        self._receive()
+
+    def _pieces(self, part: int) -> list[slice]:
+        """For each node, the elements of a part that it adds up."""
+        crossing, size = self._plan.crossing, self._out.numel()
+        whole = piece(size, part, crossing.num_parts)
+        if crossing.in_one_step:
+            return [whole] * crossing.nodes.num_nodes
+        return [crossing.share(whole, node) for node in range(crossing.nodes.num_nodes)]
+
+    def _receive(self) -> None:
+        plan, transport = self._plan, self.transport
+        for part in plan.parts:
+            mine = self._pieces(part)[plan.node]
+            for node in plan.others if mine.stop > mine.start else []:
+                rows = [transport.scratch.take(self._out, mine.stop - mine.start) for _ in plan.subtrees[node]]
+                peer = plan.crossing.carrier(node, part)
+                self._received[part, node] = rows
+                self._works += [(transport.across.receive(row, peer, self._tag), peer) for row in rows]
+
+    def _row(self, number: int, elements: slice) -> Tensor:
+        """Elements of the node's partial `number`."""
+        start = self._carried.start
+        return self._own[number][elements.start - start : elements.stop - start]
+
+    def send_if_ready(self) -> bool:
+        """Send the node's partials if they are added up; whether they are."""
+        if isinstance(self._group, SharedMemoryTransport) and not all(map(self._group.has_finished, self._adding)):
+            return False
+        self._send()
+        return True
+
+    def _send(self) -> None:
+        if self._is_sent:
+            return
+        self._is_sent, plan, transport = True, self._plan, self.transport
+        for part in plan.parts:
+            pieces = self._pieces(part)
+            for node in plan.others:
+                if pieces[node].stop > pieces[node].start:
+                    peer = plan.crossing.carrier(node, part)
+                    for number in range(len(plan.mine)):
+                        work = transport.across.send(self._row(number, pieces[node]), peer, self._tag)
+                        self._works.append((work, peer))
+
+    @_all_or_lost
+    def give_up(self) -> None:
+        self._exchange()
+        self._give_back()
+
+    def _exchange(self) -> None:
+        """Wait until the nodes have each other's partials."""
+        if isinstance(self._group, SharedMemoryTransport):
+            for operation in self._adding:
+                self._group.wait(operation)
+        self._send()
+        self.transport.forget(self)
+        self._wait()
+
+    def _wait(self) -> None:
+        what = "the exchange of gradients"
+        for work, peer in self._works:
+            about = what if subject.of is None else f"{what} ({subject.with_line(where())})"
+            self.transport.across.wait(work, about, peer)
+        self._works.clear()
+
+    def _give_back(self) -> None:
+        if isinstance(self._group, SharedMemoryTransport):
+            self.transport.scratch.give_back(self._own)
+        for rows in self._received.values():
+            self.transport.scratch.give_back(rows)
+
+    @_all_or_lost
+    def advance(self, scale: float = 1.0) -> None:
+        plan, out, across = self._plan, self._out, self.transport.across
+        self._exchange()
+        for part in plan.parts:
+            pieces = self._pieces(part)
+            mine = pieces[plan.node]
+            if mine.stop > mine.start:
+                self._add(part, mine, scale)
+            for node in plan.others if not plan.crossing.in_one_step else []:
+                peer, theirs = plan.crossing.carrier(node, part), pieces[node]
+                if theirs.stop > theirs.start:
+                    self._works.append((across.receive(out[theirs], peer, self._tag), peer))
+                if mine.stop > mine.start:
+                    self._works.append((across.send(out[mine], peer, self._tag), peer))
+        self._give_back()
+        if plan.crossing.in_one_step:
+            self._hand_around()
+
+    def _add(self, part: int, mine: slice, scale: float) -> None:
+        plan, out = self._plan, self._out
+        values = {node: self._row(number, mine) for number, node in enumerate(plan.mine)}
+        for node in plan.others:
+            values |= dict(zip(plan.subtrees[node], self._received[part, node], strict=True))
+        total = fold((0, plan.crossing.placement.num_lanes), values, _add)
+        if scale != 1.0:
+            total.mul_(scale)
+        if total.data_ptr() != out[mine].data_ptr():
+            out[mine].copy_(total)
+
+    def _hand_around(self) -> None:
+        plan, group = self._plan, self._group
+        if not isinstance(group, SharedMemoryTransport):
+            return
+        for part in range(plan.crossing.num_parts):
+            elements = piece(self._out.numel(), part, plan.crossing.num_parts)
+            if elements.stop > elements.start:
+                source = plan.crossing.carrier(plan.node, part) - plan.first_mate
+                self._handing.append(group.begin_broadcast(bytes_of(self._out[elements]), source))
+
+    @_all_or_lost
+    def finish(self) -> None:
+        self._wait()
+        if not self._plan.crossing.in_one_step:
+            self._hand_around()
+        if isinstance(self._group, SharedMemoryTransport):
+            for operation in self._handing:
+                self._group.wait(operation)
+
+
+def _add(left: Tensor, right: Tensor) -> Tensor:
+    return left.add_(right)

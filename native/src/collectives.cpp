@@ -131,6 +131,7 @@ struct Algorithms {
   Task reduce_in_windows();
   Task reduce_staged();
   Task reduce_range();
+  Task spread_range();
   Task reduce_scatter();
   Task share();
   Task deal();
@@ -305,6 +306,56 @@ Task Algorithms::reduce_range() {
   has_worked();
 }
 
+// Every rank adds up what only it has, and everybody gets all of it.
+Task Algorithms::spread_range() {
+  const Range mine = *request.range;
+  std::vector<const void*> inputs = request.inputs;
+  std::vector<void*> outputs;
+  if (everyone_placed()) {
+    for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);
+    lockstep::reduce(reduction(), inputs, outputs, mine.size);
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    co_return;
+  }
+  const auto part = [&](const std::byte* range, std::uint64_t start, std::uint64_t end) {
+    std::uint64_t bounds[2];
+    std::memcpy(bounds, range, sizeof(bounds));
+    const std::uint64_t low = std::max(start, bounds[0]);
+    return Slice{low, std::max(low, std::min(end, bounds[0] + bounds[1])) - low};
+  };
+  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto end_of = [&](std::uint64_t index) { return std::min(request.count, (index + 1) * capacity); };
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity;
+    const Slice slice = part(row(rank).payload, start, end_of(index));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = bytes(request.inputs[i]) + (slice.start - mine.start) * size;
+    }
+    outputs = {bytes(request.outputs[0]) + slice.start * size, staging(rank, piece) + (slice.start - start) * size};
+    if (slice.size != 0) lockstep::reduce(reduction(), inputs, outputs, slice.size);
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity;
+    co_await everyone(Counter::pieces, 2 * piece);
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      const Slice slice = part(row(peer).payload, start, end_of(index));
+      if (peer == rank || slice.size == 0) continue;
+      std::memcpy(bytes(request.outputs[0]) + slice.start * size, staging(peer, piece) + (slice.start - start) * size,
+                  slice.size * size);
+    }
+  }
+  has_worked();
+}
+
 Task Algorithms::reduce_scatter() {
   std::vector<const void*> inputs(world);
   void* output = request.outputs[0];
@@ -464,6 +515,11 @@ std::size_t write_payload(const Request& request, std::size_t rank, std::size_t 
     std::memcpy(payload + size, request.receives.data(), size);
     return 2 * size;
   }
+  if (request.range) {  // where its part of the sum is
+    const std::uint64_t bounds[] = {request.range->start, request.range->size};
+    std::memcpy(payload, bounds, sizeof(bounds));
+    return sizeof(bounds);
+  }
   if (request.kind == Kind::broadcast && request.root != static_cast<std::int32_t>(rank)) return 0;
   const std::size_t num_parts = request.kind == Kind::reduce_scatter && request.inputs.size() == 1 ? world_size : 1;
   const std::size_t one = request.count * size_of(request.dtype) * num_parts;
@@ -477,7 +533,7 @@ Task start(Group& group, Operation& operation) {
   Algorithms& algorithms = *kept;
   operation.kept = kept;
   const bool tiny = is_tiny(request, group.world_size());
-  if (request.range) return algorithms.reduce_range();
+  if (request.range) return request.range->spreads ? algorithms.spread_range() : algorithms.reduce_range();
   switch (request.kind) {
     case Kind::barrier:
     case Kind::allocate:
@@ -522,7 +578,9 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     throw BadCall(std::string(name_of(request.dtype)) + " has no bits to combine");
   }
   std::size_t num_leaves = world_size;
-  if (!request.leaves.empty()) {
+  if (request.range && request.range->spreads) {
+    num_leaves = request.inputs.size();
+  } else if (!request.leaves.empty()) {
     if (request.leaves.size() != world_size) throw BadCall("the number of partial sums is needed for each rank");
     num_leaves = 0;
     for (const std::uint8_t count : request.leaves) num_leaves += count;

@@ -28,16 +28,18 @@ from lockstep.journal.waiting_note import subject
 from lockstep.layout.crossing import Crossing, carrier, choose_crossing, piece
 from lockstep.layout.nodes import Nodes
 from lockstep.layout.placement import Placement
-from lockstep.layout.tree import fold
 from lockstep.transport.across import Across, bytes_of
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
 from lockstep.transport.scratch import Scratch
-from lockstep.transport.shared_memory import SharedMemoryTransport, tree_program
+from lockstep.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 from lockstep.transport.watch import Watch
 
 SMALL_BYTES = 32 * 1024
 """Up to this size only the first rank of each node exchanges: latency decides."""
+
+CHUNK_BYTES = 4 << 20
+"""Larger sums go in chunks."""
 
 FIRST_OWN_TAG = 2**30
 """Tags from here on belong to `send` and `receive`; below them are those of collectives, and below `FIRST_SUM_TAG` those
@@ -99,6 +101,7 @@ class OverNodesTransport(Transport):
         self._frame_tag = self._sum_tag = self._splits = 0
         self._begun: list[_Sum] = []
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
+        self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
         self._plans: dict[tuple[Placement, bool], _Plan] = {}
         self._watch = Watch(self.across, self._groups, self.give_up)
@@ -261,14 +264,25 @@ class OverNodesTransport(Transport):
         if key not in self._plans:
             self._plans[key] = _Plan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
         self.move_on()
-        begun = _Sum(self, self._sums, self._plans[key], partials, out)
-        self._begun.append(begun)
-        return begun
+        size = out.numel() if key[1] else -(-out.numel() // -(-out.nbytes // CHUNK_BYTES))
+        begun = [
+            _Sum(self, self._sums, self._plans[key], [partial[start : start + size] for partial in partials], out[start : start + size])
+            for start in range(0, out.numel(), size)
+        ]
+        self._begun += begun
+        self.move_on()
+        return _Sums(begun)
 
     def move_on(self) -> None:
         """Send what the node has finished adding up; nothing is waited for."""
         while self._begun and self._begun[0].send_if_ready():
             self._begun.pop(0)
+
+    def settle(self) -> None:
+        """Take part in what the node's ranks hand around, before this one waits for another node."""
+        while self.handing:
+            group, operation = self.handing.pop()
+            group.wait(operation)
 
     def forget(self, begun: _Sum) -> None:
         """It has been sent."""
@@ -342,6 +356,25 @@ class _Message:
         return None
 
 
+class _Sums(Pending):
+    """A large sum in chunks: one is added up while the next is on its way."""
+
+    def __init__(self, chunks: Sequence[_Sum]) -> None:
+        self._chunks = chunks
+
+    def advance(self, scale: float = 1.0) -> None:
+        for chunk in self._chunks:
+            chunk.advance(scale)
+
+    def finish(self) -> None:
+        for chunk in self._chunks:
+            chunk.finish()
+
+    def give_up(self) -> None:
+        for chunk in self._chunks:
+            chunk.give_up()
+
+
 class _Plan:
     """What one rank does in every sum of a crossing."""
 
@@ -359,6 +392,9 @@ class _Plan:
         self.programs = [
             (tree_program(each, root), bytes(map(len, each))) for each, root in zip(below, self.mine, strict=True)
         ]
+        self.nodes = sorted(node for subtrees in self.subtrees for node in subtrees)
+        """All nodes' subtrees, in lane order."""
+        self.program = tree_program([self.nodes])
         mine = terms[rank - mates.start]
         self.terms = [[mine.index(term) for term in each[rank - mates.start]] for each in below]
         """For each subtree of the node, the numbers of this rank's partials that belong to it."""
@@ -370,23 +406,28 @@ class _Sum(Pending):
     def __init__(
         self, transport: OverNodesTransport, group: Transport, plan: _Plan, partials: Sequence[Tensor], out: Tensor
     ) -> None:
-        self.transport, self._group, self._plan, self._out = transport, group, plan, out
+        self.transport, self._plan, self._out = transport, plan, out
+        self._partials = partials  # must live as long as others read them
+        self._group = group if isinstance(group, SharedMemoryTransport) else None
         self._tag = transport.next_sum_tag()
         self._carried = plan.crossing.carried(transport.rank, out.numel())
-        self._partials = partials
         size = self._carried.stop - self._carried.start
         self._adding: list[Any] = []
         self._works: list[tuple[Any, int]] = []
-        self._handing: list[Any] = []
+        self._handing: Any = None
         self._is_sent = False
-        self._received: dict[tuple[int, int], list[Tensor]] = {}
-        if isinstance(group, SharedMemoryTransport):
-            self._own = [transport.scratch.take(out, size) for _ in plan.mine]
-            for row, numbers, program in zip(self._own, plan.terms, plan.programs, strict=True):
-                terms = [partials[number] for number in numbers]
-                self._adding.append(group.begin_range(terms, out.numel(), self._carried, row, *program))
+        if self._group is None:
+            own = [partial[self._carried] for partial in partials]
         else:
-            self._own = [partial[self._carried] for partial in partials]
+            own = [transport.scratch.take(out, size) for _ in plan.mine]
+            for row, numbers, program in zip(own, plan.terms, plan.programs, strict=True):
+                terms = [partials[number] for number in numbers]
+                self._adding.append(self._group.begin_range(terms, out.numel(), self._carried, row, *program))
+        self._own = own
+        self._rows = dict(zip(plan.mine, own, strict=True))
+        """What this rank carries of every subtree of every node."""
+        for node in plan.others:
+            self._rows |= {subtree: transport.scratch.take(out, size) for subtree in plan.subtrees[node]}
         self._receive()
 
     def _pieces(self, part: int) -> list[slice]:
@@ -397,24 +438,23 @@ class _Sum(Pending):
             return [whole] * crossing.nodes.num_nodes
         return [crossing.share(whole, node) for node in range(crossing.nodes.num_nodes)]
 
+    def _in_row(self, row: Tensor, elements: slice) -> Tensor:
+        start = self._carried.start
+        return row[elements.start - start : elements.stop - start]
+
     def _receive(self) -> None:
-        plan, transport = self._plan, self.transport
+        plan, across = self._plan, self.transport.across
         for part in plan.parts:
             mine = self._pieces(part)[plan.node]
             for node in plan.others if mine.stop > mine.start else []:
-                rows = [transport.scratch.take(self._out, mine.stop - mine.start) for _ in plan.subtrees[node]]
                 peer = plan.crossing.carrier(node, part)
-                self._received[part, node] = rows
-                self._works += [(transport.across.receive(row, peer, self._tag), peer) for row in rows]
-
-    def _row(self, number: int, elements: slice) -> Tensor:
-        """Elements of the node's partial `number`."""
-        start = self._carried.start
-        return self._own[number][elements.start - start : elements.stop - start]
+                for subtree in plan.subtrees[node]:
+                    place = self._in_row(self._rows[subtree], mine)
+                    self._works.append((across.receive(place, peer, self._tag), peer))
 
     def send_if_ready(self) -> bool:
         """Send the node's partials if they are added up; whether they are."""
-        if isinstance(self._group, SharedMemoryTransport) and not all(map(self._group.has_finished, self._adding)):
+        if self._group is not None and not all(map(self._group.has_finished, self._adding)):
             return False
         self._send()
         return True
@@ -422,14 +462,14 @@ class _Sum(Pending):
     def _send(self) -> None:
         if self._is_sent:
             return
-        self._is_sent, plan, transport = True, self._plan, self.transport
+        self._is_sent, plan, across = True, self._plan, self.transport.across
         for part in plan.parts:
             pieces = self._pieces(part)
             for node in plan.others:
                 if pieces[node].stop > pieces[node].start:
                     peer = plan.crossing.carrier(node, part)
-                    for number in range(len(plan.mine)):
-                        work = transport.across.send(self._row(number, pieces[node]), peer, self._tag)
+                    for row in self._own:
+                        work = across.send(self._in_row(row, pieces[node]), peer, self._tag)
                         self._works.append((work, peer))
 
     @_all_or_lost
@@ -439,11 +479,11 @@ class _Sum(Pending):
 
     def _exchange(self) -> None:
         """Wait until the nodes have each other's partials."""
-        if isinstance(self._group, SharedMemoryTransport):
-            for operation in self._adding:
-                self._group.wait(operation)
+        for operation in self._adding if self._group is not None else []:
+            self._group.wait(operation)
         self._send()
         self.transport.forget(self)
+        self.transport.settle()
         self._wait()
 
     def _wait(self) -> None:
@@ -454,60 +494,51 @@ class _Sum(Pending):
         self._works.clear()
 
     def _give_back(self) -> None:
-        if isinstance(self._group, SharedMemoryTransport):
-            self.transport.scratch.give_back(self._own)
-        for rows in self._received.values():
-            self.transport.scratch.give_back(rows)
+        self.transport.scratch.give_back(
+            row for row in self._rows.values() if self._group is not None or all(row is not own for own in self._own)
+        )
+        self._rows.clear()
 
     @_all_or_lost
     def advance(self, scale: float = 1.0) -> None:
-        plan, out, across = self._plan, self._out, self.transport.across
         self._exchange()
-        for part in plan.parts:
-            pieces = self._pieces(part)
-            mine = pieces[plan.node]
-            if mine.stop > mine.start:
-                self._add(part, mine, scale)
-            for node in plan.others if not plan.crossing.in_one_step else []:
-                peer, theirs = plan.crossing.carrier(node, part), pieces[node]
-                if theirs.stop > theirs.start:
-                    self._works.append((across.receive(out[theirs], peer, self._tag), peer))
-                if mine.stop > mine.start:
-                    self._works.append((across.send(out[mine], peer, self._tag), peer))
-        self._give_back()
+        plan = self._plan
         if plan.crossing.in_one_step:
-            self._hand_around()
-
-    def _add(self, part: int, mine: slice, scale: float) -> None:
-        plan, out = self._plan, self._out
-        values = {node: self._row(number, mine) for number, node in enumerate(plan.mine)}
-        for node in plan.others:
-            values |= dict(zip(plan.subtrees[node], self._received[part, node], strict=True))
-        total = fold((0, plan.crossing.placement.num_lanes), values, _add)
-        if scale != 1.0:
-            total.mul_(scale)
-        if total.data_ptr() != out[mine].data_ptr():
-            out[mine].copy_(total)
-
-    def _hand_around(self) -> None:
-        plan, group = self._plan, self._group
-        if not isinstance(group, SharedMemoryTransport):
+            if self._group is None:
+                add_up([self._rows[node] for node in plan.nodes], self._out, plan.program, scale)
+            else:
+                self._spread([self._rows[node] for node in plan.nodes], plan.program, scale)
             return
-        for part in range(plan.crossing.num_parts):
-            elements = piece(self._out.numel(), part, plan.crossing.num_parts)
-            if elements.stop > elements.start:
-                source = plan.crossing.carrier(plan.node, part) - plan.first_mate
-                self._handing.append(group.begin_broadcast(bytes_of(self._out[elements]), source))
+        for part in plan.parts:
+            self._add_share(self._pieces(part), part, scale)
+
+    def _add_share(self, pieces: Sequence[slice], part: int, scale: float) -> None:
+        plan, out, across = self._plan, self._out, self.transport.across
+        mine = pieces[plan.node]
+        terms = [self._in_row(self._rows[node], mine) for node in plan.nodes]
+        add_up(terms, out[mine], plan.program, scale)
+        for node in plan.others:
+            peer, theirs = plan.crossing.carrier(node, part), pieces[node]
+            if theirs.stop > theirs.start:
+                self._works.append((across.receive(out[theirs], peer, self._tag), peer))
+            if mine.stop > mine.start:
+                self._works.append((across.send(out[mine], peer, self._tag), peer))
+
+    def _spread(self, terms: Sequence[Tensor], program: bytes, scale: float) -> None:
+        """Begin to hand around in the node what this rank carries."""
+        assert self._group is not None
+        self._handing = self._group.begin_spread(terms, self._carried, self._out, program, scale)
+        self.transport.handing.append((self._group, self._handing))
 
     @_all_or_lost
     def finish(self) -> None:
         self._wait()
-        if not self._plan.crossing.in_one_step:
-            self._hand_around()
-        if isinstance(self._group, SharedMemoryTransport):
-            for operation in self._handing:
-                self._group.wait(operation)
+        if self._group is not None:
+            if not self._plan.crossing.in_one_step:
+                self._spread([self._out[self._carried]], COPY, 1.0)
+            self._group.wait(self._handing)
+        self._give_back()
 
 
-def _add(left: Tensor, right: Tensor) -> Tensor:
-    return left.add_(right)
+COPY = bytes([0])
+"""The program of a sum of one term."""

@@ -102,6 +102,12 @@ def tree_program(subtrees: Sequence[Sequence[Node]], root: Node | None = None) -
     return bytes(postfix(root or (0, max(node[1] for node in leaves))))
 
 
+def add_up(terms: Sequence[Tensor], out: Tensor, program: bytes, scale: float) -> None:
+    """Add up this rank's own terms (1-D, contiguous, as long as `out`), as a group would; `out` may be one of them."""
+    addresses = [term.data_ptr() for term in terms]
+    compiled.add_up(DTYPES[out.dtype], out.numel(), addresses, out.data_ptr(), program, scale)
+
+
 def program_of(placement: Placement) -> tuple[bytes, bytes]:
     """Return the program that adds up all partials of a placement, and how many of them each rank has.
 
@@ -232,10 +238,21 @@ class SharedMemoryTransport(Transport):
         return self._group.begin_range_sum(DTYPES[out.dtype], size, addresses, *wants, program, leaves)
 
     @_guarded
-    def begin_broadcast(self, data: Tensor, source: int) -> compiled.Operation:
-        """Begin to overwrite `data` (contiguous) with that of rank `source`. Collective: call it on every rank."""
-        address = data.data_ptr()
-        return self._group.begin(BROADCAST, BYTE, 0, source, data.nbytes, [address], [address])
+    def begin_spread(
+        self, terms: Sequence[Tensor], held: slice, out: Tensor, program: bytes, scale: float
+    ) -> compiled.Operation:
+        """Begin to add up what each rank alone has, a part of the sum; all get all parts. Collective, waits for nothing.
+
+        Args:
+            terms: of this rank's part; they may be its place in `out`.
+            held: the elements that this rank's part is; the parts of all ranks cover `out`.
+            out: 1-D and contiguous.
+            program: see `tree_program`; the same on every rank.
+            scale: what the sum is multiplied by.
+        """
+        addresses = [term.data_ptr() for term in terms]
+        where_to = held.start, held.stop - held.start, out.data_ptr()
+        return self._group.begin_spread(DTYPES[out.dtype], out.numel(), addresses, *where_to, program, scale)
 
     @_guarded
     def has_finished(self, operation: compiled.Operation) -> bool:

@@ -47,7 +47,9 @@ def nodes(number: int, rate: str = "") -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def ranks(names: Sequence[str], sizes: Sequence[int], command: Sequence[str], *, port: int = 29611) -> list[subprocess.Popen[str]]:
+def ranks(
+    names: Sequence[str], sizes: Sequence[int], command: Sequence[str], *, port: int = 29611
+) -> list[subprocess.Popen[str]]:
     """Start ranks on the nodes, as a launcher would that sets torchrun's variables."""
     started = []
     for node, (name, size) in enumerate(zip(names, sizes, strict=True)):

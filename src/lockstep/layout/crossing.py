@@ -50,9 +50,11 @@ class Crossing:
     def carried(self, rank: int, size: int) -> slice:
         """The elements of `size` that `rank` carries for its node."""
         parts = self.parts(rank)
-        return slice(piece(size, parts[0], self.num_parts).start, piece(size, parts[-1], self.num_parts).stop) if (
-            parts
-        ) else slice(0, 0)
+        return (
+            slice(piece(size, parts[0], self.num_parts).start, piece(size, parts[-1], self.num_parts).stop)
+            if (parts)
+            else slice(0, 0)
+        )
 
     def share(self, part: slice, node: int) -> slice:
         """The elements of a part that a node adds up for all, in two steps."""

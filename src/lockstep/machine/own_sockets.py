@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,3 +60,21 @@ def cut(descriptor: int) -> None:
     """End the connection for both sides; whoever waits for it, in any thread and on the other side, wakes up."""
     with contextlib.suppress(OSError), borrowed(descriptor) as one:
         one.shutdown(socket.SHUT_RDWR)
+
+
+def unread(descriptor: int) -> int:
+    """How many bytes have come that nobody has read."""
+    return _waiting(descriptor, termios.FIONREAD)
+
+
+def unheard(descriptor: int) -> int:
+    """How many bytes were sent that the other machine has not confirmed."""
+    return _waiting(descriptor, termios.TIOCOUTQ)
+
+
+def _waiting(descriptor: int, which: int) -> int:
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(descriptor, which, b"\0" * 4))[0]
+    except OSError:
+        return 0
+    return count

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import json
 import os
-import struct
-import termios
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.errors import PeerLost, WorldError
 from lockstep.journal.waiting_note import waits
-from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets
+from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
 
 JOIN = dt.timedelta(seconds=60)
 """How long ranks that have met already may take to connect."""
@@ -140,11 +138,7 @@ class Across:
         """
         if self._has_left[peer]:
             return False
-        try:
-            unread = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0]
-        except OSError:
-            unread = 0
-        return None if unread else not self._has_left[peer]  # Gloo has written what it has read
+        return None if unread(descriptor) else not self._has_left[peer]  # Gloo has written what it has read
 
     def cut(self) -> None:
         """End all connections at once, without a word. Any thread may call it."""
@@ -163,9 +157,12 @@ class Across:
         for peer in self._has_left:
             with contextlib.suppress(RuntimeError):
                 works.append(self._all.send([word], peer, LAST_WORD))
-        for work in works:
-            with contextlib.suppress(RuntimeError):
-                work.wait(dt.timedelta(seconds=LAST_WORD_S))
+        deadline = time.monotonic() + LAST_WORD_S
+        # Not `work.wait`: Gloo lets it wait in vain where the other side leaves at the same time.
+        while any(not self._has_left[peer] and unheard(one.descriptor) for one, peer in self.connections()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
         _alive.discard(self)
         self._last_words.clear()
         del self._all, self._speakers  # Gloo ends its threads and sockets

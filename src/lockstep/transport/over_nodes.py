@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from lockstep.caller import where
-from lockstep.errors import PeerLost, WorldError
+from lockstep.errors import LockstepError, PeerLost, WorldError
 from lockstep.journal.waiting_note import subject
 from lockstep.layout.crossing import Crossing, carrier, choose_crossing, piece
 from lockstep.layout.nodes import Nodes
@@ -32,6 +32,7 @@ from lockstep.transport.across import Across, bytes_of
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
 from lockstep.transport.scratch import Scratch
+from lockstep.transport.sender import Sender
 from lockstep.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 from lockstep.transport.watch import Watch
 
@@ -62,10 +63,10 @@ def _all_or_lost(
             transport.check()
             return method(self, *args, **named)
         except PeerLost as lost:
-            raise transport.give_up(lost) from None
+            raise transport.lose(lost) from None
         except RuntimeError as error:
             if transport.across.is_broken(error):
-                raise transport.give_up(PeerLost(_ENDED, is_dead=True)) from None
+                raise transport.lose(PeerLost(_ENDED, is_dead=True)) from None
             raise
 
     return guarded
@@ -99,7 +100,7 @@ class OverNodesTransport(Transport):
         self._lost: PeerLost | None = None
         self._losing = threading.Lock()
         self._frame_tag = self._sum_tag = self._splits = 0
-        self._begun: list[_Sum] = []
+        self.sender = Sender()
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
@@ -155,9 +156,14 @@ class OverNodesTransport(Transport):
                 self.across.cut()
                 for child in [*self._children]:
                     child.give_up(lost)
-            lost = self._lost
+            return PeerLost(str(self._lost), is_dead=self._lost.is_dead)
+
+    def lose(self, lost: PeerLost) -> PeerLost:
+        """`give_up`, and end this rank's threads; not for those themselves."""
+        lost = self.give_up(lost)
         self._watch.stop()
-        return PeerLost(str(lost), is_dead=lost.is_dead)
+        self.sender.stop()
+        return lost
 
     @_all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
@@ -176,31 +182,31 @@ class OverNodesTransport(Transport):
 
     def _gather(self, mine: Tensor, *, is_small: bool) -> list[Tensor]:
         """Every rank's bytes, of equal number: gather them in the node, exchange the nodes' blocks, hand these around."""
-        self.move_on()
         block = mine.numel() * max(self.nodes.sizes)
+        tag = self._next_frame_tag()
         everyone = mine.new_zeros((self.nodes.num_nodes, block))
         own = torch.cat(self._frames.all_gather(mine))
         everyone[self._node, : own.numel()] = own
         if is_small:
             if self.rank == self._mates.start:
-                self._exchange_small(everyone)
+                self._exchange_small(everyone, tag)
             self._frames.broadcast(everyone, 0)
         else:
-            self._exchange_large(everyone)
+            self._exchange_large(everyone, tag)
         rows = everyone.view(self.nodes.num_nodes, -1, mine.numel())
         return [rows[node, row] for node, size in enumerate(self.nodes.sizes) for row in range(size)]
 
-    def _exchange_small(self, everyone: Tensor) -> None:
+    def _exchange_small(self, everyone: Tensor, tag: int) -> None:
         """Fill in the other nodes' rows; called by the nodes' first ranks."""
-        tag, others = self._next_frame_tag(), self._other_nodes
+        others = self._other_nodes
         receives = [self.across.receive(everyone[node], node, tag, small=True) for node in others]
         sends = [self.across.send(everyone[self._node], node, tag, small=True) for node in others]
         for work, node in (*zip(receives, others, strict=True), *zip(sends, others, strict=True)):
             self.across.wait(work, f"all_gather ({where()})", self.nodes.ranks(node)[0])
 
-    def _exchange_large(self, everyone: Tensor) -> None:
+    def _exchange_large(self, everyone: Tensor, tag: int) -> None:
         """Fill in the other nodes' rows; every rank of a node exchanges some parts."""
-        tag, others, works = self._next_frame_tag(), self._other_nodes, []
+        others, works = self._other_nodes, []
         parts = [piece(everyone.shape[1], part, self._num_parts) for part in range(self._num_parts)]
         for number, part in enumerate(parts):
             if self._carrier(number) == self.rank:
@@ -216,7 +222,6 @@ class OverNodesTransport(Transport):
 
     @_all_or_lost
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        self.move_on()
         data, tag, home = bytes_of(tensor), self._next_frame_tag(), self.nodes.node_of(source)
         num_parts = self._num_parts if data.numel() > SMALL_BYTES else 1
         parts = [piece(data.numel(), part, num_parts) for part in range(num_parts)]
@@ -250,6 +255,7 @@ class OverNodesTransport(Transport):
         return [node for node in range(self.nodes.num_nodes) if node != self._node]
 
     def _next_frame_tag(self) -> int:
+        """A tag that the same exchange has on every rank."""
         self._frame_tag = (self._frame_tag + 1) % FIRST_SUM_TAG
         return self._frame_tag
 
@@ -263,30 +269,24 @@ class OverNodesTransport(Transport):
         key = placement, out.nbytes <= SMALL_BYTES
         if key not in self._plans:
             self._plans[key] = _Plan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)
-        self.move_on()
         size = out.numel() if key[1] else -(-out.numel() // -(-out.nbytes // CHUNK_BYTES))
         begun = [
-            _Sum(self, self._sums, self._plans[key], [partial[start : start + size] for partial in partials], out[start : start + size])
+            _Sum(
+                self,
+                self._sums,
+                self._plans[key],
+                [partial[start : start + size] for partial in partials],
+                out[start : start + size],
+            )
             for start in range(0, out.numel(), size)
         ]
-        self._begun += begun
-        self.move_on()
         return _Sums(begun)
-
-    def move_on(self) -> None:
-        """Send what the node has finished adding up; nothing is waited for."""
-        while self._begun and self._begun[0].send_if_ready():
-            self._begun.pop(0)
 
     def settle(self) -> None:
         """Take part in what the node's ranks hand around, before this one waits for another node."""
         while self.handing:
             group, operation = self.handing.pop()
             group.wait(operation)
-
-    def forget(self, begun: _Sum) -> None:
-        """It has been sent."""
-        self._begun = [one for one in self._begun if one is not begun]
 
     def split(self, groups: Sequence[Sequence[int]]) -> Transport:
         self._splits += 1
@@ -337,6 +337,7 @@ class OverNodesTransport(Transport):
 
     def close(self) -> None:
         self._watch.stop()
+        self.sender.stop()
         for group in (self._frames, self._sums):
             group.close()
         if self._lost is None:
@@ -415,7 +416,7 @@ class _Sum(Pending):
         self._adding: list[Any] = []
         self._works: list[tuple[Any, int]] = []
         self._handing: Any = None
-        self._is_sent = False
+        self._sent = threading.Event()
         if self._group is None:
             own = [partial[self._carried] for partial in partials]
         else:
@@ -429,6 +430,10 @@ class _Sum(Pending):
         for node in plan.others:
             self._rows |= {subtree: transport.scratch.take(out, size) for subtree in plan.subtrees[node]}
         self._receive()
+        if self._group is None:
+            self._send()
+        else:
+            transport.sender.do(self._send_when_added)
 
     def _pieces(self, part: int) -> list[slice]:
         """For each node, the elements of a part that it adds up."""
@@ -452,17 +457,21 @@ class _Sum(Pending):
                     place = self._in_row(self._rows[subtree], mine)
                     self._works.append((across.receive(place, peer, self._tag), peer))
 
-    def send_if_ready(self) -> bool:
-        """Send the node's partials if they are added up; whether they are."""
-        if self._group is not None and not all(map(self._group.has_finished, self._adding)):
-            return False
-        self._send()
-        return True
+    def _send_when_added(self) -> None:
+        """Wait for what the node adds up, and send it; in the sender's thread."""
+        try:
+            for operation in self._adding if self._group is not None else []:
+                self._group.wait(operation)
+            self._send()
+        except (PeerLost, RuntimeError) as error:
+            self.transport.give_up(error if isinstance(error, PeerLost) else PeerLost(_ENDED, is_dead=True))
+        except LockstepError as error:  # every rank of the node raises it by itself
+            self.transport.give_up(PeerLost(str(error)))
+        finally:
+            self._sent.set()
 
     def _send(self) -> None:
-        if self._is_sent:
-            return
-        self._is_sent, plan, across = True, self._plan, self.transport.across
+        plan, across = self._plan, self.transport.across
         for part in plan.parts:
             pieces = self._pieces(part)
             for node in plan.others:
@@ -479,17 +488,20 @@ class _Sum(Pending):
 
     def _exchange(self) -> None:
         """Wait until the nodes have each other's partials."""
-        for operation in self._adding if self._group is not None else []:
-            self._group.wait(operation)
-        self._send()
-        self.transport.forget(self)
         self.transport.settle()
+        if self._group is not None:
+            self._sent.wait()  # the sender notes for whom
+            self.transport.check()
         self._wait()
 
-    def _wait(self) -> None:
+    @property
+    def _about(self) -> str:
         what = "the exchange of gradients"
+        return what if subject.of is None else f"{what} ({subject.with_line(where())})"
+
+    def _wait(self) -> None:
+        about = self._about
         for work, peer in self._works:
-            about = what if subject.of is None else f"{what} ({subject.with_line(where())})"
             self.transport.across.wait(work, about, peer)
         self._works.clear()
 

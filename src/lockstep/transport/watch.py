@@ -41,14 +41,13 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it unless it is the caller's own."""
+        """End the thread, and wait for it; not for the thread itself."""
         if self._stop < 0 or self._owner != os.getpid():
             return
         os.eventfd_write(self._stop, 1)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-            os.close(self._stop)
-            self._stop = -1
+        self._thread.join()
+        os.close(self._stop)
+        self._stop = -1
 
 
 def _look(

@@ -28,10 +28,10 @@ class OwnSocket:
 def own_sockets() -> list[OwnSocket]:
     """All that listen or are connected."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/self/fd/{name}").readlink().name.startswith("socket:"):
-                found.extend(_described(int(name)))
+            if path.readlink().name.startswith("socket:"):
+                found.extend(_described(int(path.name)))
     return found
 
 

@@ -14,6 +14,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,12 +28,16 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import PeerLost, WorldError
 from lockstep.journal.waiting_note import waits
 from lockstep.machine.own_sockets import Address, OwnSocket, cut, own_sockets, unheard, unread
+from lockstep.transport.errands import Errands
 
 JOIN = dt.timedelta(seconds=60)
 """How long ranks that have met already may take to connect."""
 
 PATIENCE = dt.timedelta(days=7)
 """How long an exchange may take. Finding out which rank is late is the launcher's job, not a timeout's."""
+
+LOOK_S = 0.5
+"""Between two looks whether the connections were cut; one who waits is told, too."""
 
 LAST_WORD_S = 2.0
 """How long a rank that leaves waits until the others have heard it."""
@@ -57,6 +62,10 @@ class Across:
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], speakers: Sequence[int]) -> None:
         self._names, self._rank = names, rank
+        self.waiter = Errands("lockstep waiter")
+        self._tickets: Sequence[_Ticket] = ()
+        """What the rank waits for."""
+        self._is_cut = False
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             with waits("the connections between the nodes", [name for name in names if name != names[rank]]):
@@ -83,7 +92,8 @@ class Across:
         def everyone(what: str, mine: Iterable[Address]) -> None:
             store.set(f"{what}/{self._rank}", json.dumps([*mine]))
             for peer in range(len(self._names)):
-                found.update({(host, port): peer for host, port in json.loads(store.get(f"{what}/{peer}"))})
+                told = json.loads(store.get(f"{what}/{peer}"))
+                found.update(dict.fromkeys(map(_address, told), peer))
 
         everyone("ears", self._ears)
         everyone("ends", [one.here for one in own_sockets() if one.there in found and one.here not in found])
@@ -103,17 +113,26 @@ class Across:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
         return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)  # type: ignore[union-attr]
 
-    def wait(self, work: Any, what: str, peer: int) -> None:
-        """Wait until it is delivered or there.
+    def wait(self, works: Sequence[tuple[Any, int]], what: str) -> None:
+        """Wait until messages are delivered or there.
+
+        Args:
+            works: of `send` and `receive`, each with its peer.
+            what: what the rank waits for.
 
         Raises:
-            PeerLost: when the connection has ended.
+            PeerLost: when a connection has ended.
         """
-        try:
+        tickets = [_Ticket(work) for work, _ in works]
+        self._tickets = tickets
+        for ticket in tickets:
+            self.waiter.do(ticket.wait)
+        for ticket, (_, peer) in zip(tickets, works, strict=True):
             with waits(what, [self._names[peer]]):
-                work.wait(PATIENCE)
-        except RuntimeError as error:
-            raise self.lost(peer) from error
+                while not self._is_cut and not ticket.over.wait(LOOK_S):
+                    pass
+            if self._is_cut or ticket.failed:
+                raise self.lost(peer)
 
     @staticmethod
     def is_broken(error: RuntimeError) -> bool:
@@ -142,8 +161,11 @@ class Across:
 
     def cut(self) -> None:
         """End all connections at once, without a word. Any thread may call it."""
+        self._is_cut = True
         for one, _ in self.connections():
             cut(one.descriptor)
+        for ticket in self._tickets:
+            ticket.over.set()
 
     def close_in_child(self) -> None:
         """Close this process's copies of the sockets: it was forked, and is no rank."""
@@ -166,6 +188,28 @@ class Across:
         _alive.discard(self)
         self._last_words.clear()
         del self._all, self._speakers  # Gloo ends its threads and sockets
+
+
+def _address(told: list[Any]) -> Address:
+    host, port = told
+    return host, port
+
+
+class _Ticket:
+    """One message that is waited for."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.over = threading.Event()
+        self.failed = False
+
+    def wait(self) -> None:
+        """Wait for it; in the waiter's thread."""
+        try:
+            self._work.wait(PATIENCE)
+        except RuntimeError:
+            self.failed = True
+        self.over.set()
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

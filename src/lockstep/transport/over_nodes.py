@@ -31,8 +31,8 @@ from lockstep.layout.placement import Placement
 from lockstep.transport.across import Across, bytes_of
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.errands import Errands
 from lockstep.transport.scratch import Scratch
-from lockstep.transport.sender import Sender
 from lockstep.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 from lockstep.transport.watch import Watch
 
@@ -89,7 +89,8 @@ class OverNodesTransport(Transport):
     """
 
     def __init__(self, store: Store, rank: int, nodes: Nodes, names: Sequence[int] = ()) -> None:
-        self.rank, self.world_size, self.nodes = rank, nodes.num_ranks, nodes
+        self.rank, self.world_size = rank, nodes.num_ranks
+        self.nodes: Nodes = nodes
         self._names = names or range(self.world_size)
         self._node = nodes.node_of(rank)
         self._mates = nodes.ranks(self._node)
@@ -100,7 +101,7 @@ class OverNodesTransport(Transport):
         self._lost: PeerLost | None = None
         self._losing = threading.Lock()
         self._frame_tag = self._sum_tag = self._splits = 0
-        self.sender = Sender()
+        self.sender = Errands("lockstep sender")
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
@@ -161,9 +162,13 @@ class OverNodesTransport(Transport):
     def lose(self, lost: PeerLost) -> PeerLost:
         """`give_up`, and end this rank's threads; not for those themselves."""
         lost = self.give_up(lost)
+        self._end_threads()
+        return lost
+
+    def _end_threads(self) -> None:
         self._watch.stop()
         self.sender.stop()
-        return lost
+        self.across.waiter.stop()
 
     @_all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
@@ -201,8 +206,8 @@ class OverNodesTransport(Transport):
         others = self._other_nodes
         receives = [self.across.receive(everyone[node], node, tag, small=True) for node in others]
         sends = [self.across.send(everyone[self._node], node, tag, small=True) for node in others]
-        for work, node in (*zip(receives, others, strict=True), *zip(sends, others, strict=True)):
-            self.across.wait(work, f"all_gather ({where()})", self.nodes.ranks(node)[0])
+        firsts = [self.nodes.ranks(node)[0] for node in others]
+        self.across.wait([*zip(receives + sends, firsts * 2, strict=True)], f"all_gather ({where()})")
 
     def _exchange_large(self, everyone: Tensor, tag: int) -> None:
         """Fill in the other nodes' rows; every rank of a node exchanges some parts."""
@@ -214,8 +219,7 @@ class OverNodesTransport(Transport):
                     peer = carrier(self.nodes, node, number, self._num_parts)
                     works.append((self.across.receive(everyone[node, part], peer, tag), peer))
                     works.append((self.across.send(everyone[self._node, part], peer, tag), peer))
-        for work, peer in works:
-            self.across.wait(work, f"all_gather ({where()})", peer)
+        self.across.wait(works, f"all_gather ({where()})")
         for number, part in enumerate(parts):
             for node in others:
                 self._frames.broadcast(everyone[node, part], self._carrier(number) - self._mates.start)
@@ -235,8 +239,7 @@ class OverNodesTransport(Transport):
                 peer = carrier(self.nodes, node, number, num_parts)
                 move = self.across.send if home == self._node else self.across.receive
                 works.append((move(data[part], peer, tag), peer))
-        for work, peer in works:
-            self.across.wait(work, f"broadcast from rank {self._names[source]} ({where()})", peer)
+        self.across.wait(works, f"broadcast from rank {self._names[source]} ({where()})")
         if home != self._node:
             for number, part in enumerate(parts):
                 self._frames.broadcast(
@@ -314,7 +317,7 @@ class OverNodesTransport(Transport):
         if source in self._mates:
             self._frames.receive(out, source - self._mates.start, tag)
         else:
-            self.across.wait(self.across.receive(out, source, FIRST_OWN_TAG + tag), "receive", source)
+            self.across.wait([(self.across.receive(out, source, FIRST_OWN_TAG + tag), source)], "receive")
 
     @_all_or_lost
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -336,8 +339,7 @@ class OverNodesTransport(Transport):
         self._sums.free(tensor)
 
     def close(self) -> None:
-        self._watch.stop()
-        self.sender.stop()
+        self._end_threads()
         for group in (self._frames, self._sums):
             group.close()
         if self._lost is None:
@@ -353,7 +355,7 @@ class _Message:
 
     @_all_or_lost
     def wait(self) -> object:
-        self.transport.across.wait(self._work, "send", self._peer)
+        self.transport.across.wait([(self._work, self._peer)], "send")
         return None
 
 
@@ -500,9 +502,7 @@ class _Sum(Pending):
         return what if subject.of is None else f"{what} ({subject.with_line(where())})"
 
     def _wait(self) -> None:
-        about = self._about
-        for work, peer in self._works:
-            self.transport.across.wait(work, about, peer)
+        self.transport.across.wait(self._works, self._about)
         self._works.clear()
 
     def _give_back(self) -> None:

@@ -1,7 +1,8 @@
-"""Sends what a node has added up as soon as it has, while the rank computes or waits for something else.
+"""Waiting for something in a thread of its own, so that the rank's own thread goes on, or can be called away.
 
-Operations in a node's memory move only while somebody waits for them, and a link that stands still is time lost: so a thread
-waits. It sleeps unless there is something to add up.
+The sender waits for what a node adds up and sends it: operations in a node's memory move only while somebody waits for them,
+and a link that stands still is time lost. The waiter waits for Gloo, which sometimes forgets one who waits when the connection
+ends.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import threading
 from collections.abc import Callable
 
 Job = Callable[[], None]
-"""Waits, then sends. It does not raise."""
+"""Does not raise."""
+
+LAST_JOB_S = 0.5
+"""How long the end of the thread is waited for."""
 
 
-class Sender:
-    """A thread that does jobs in their order; it begins with the first one."""
+class Errands:
+    """A thread that does jobs in their order; it begins with the first one, and sleeps while there is none.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -28,20 +37,20 @@ class Sender:
         with self._lock:
             if not self._has_stopped:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name="lockstep sender", daemon=True)
+                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
                     self._thread.start()
                 self._jobs.put(job)
                 return
         job()
 
     def stop(self) -> None:
-        """End the thread, after the jobs that it has, and wait for it; not for the thread itself."""
+        """End the thread, after the jobs that it has, and wait a while for it; not for the thread itself."""
         with self._lock:
             if not self._has_stopped:
                 self._has_stopped = True
                 self._jobs.put(None)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(LAST_JOB_S)
 
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:

@@ -376,8 +376,8 @@ NB_MODULE(_native, module) {
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
-          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"),
-          nb::arg("output"), nb::arg("program"), nb::arg("leaves"))
+          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"), nb::arg("output"),
+          nb::arg("program"), nb::arg("leaves"))
       .def(
           "begin_spread",
           [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, std::uint64_t start,
@@ -393,8 +393,8 @@ NB_MODULE(_native, module) {
             const nb::gil_scoped_release released;
             return group.begin(std::move(request));
           },
-          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"),
-          nb::arg("output"), nb::arg("program"), nb::arg("scale"))
+          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"), nb::arg("output"),
+          nb::arg("program"), nb::arg("scale"))
       .def(
           "wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
           nb::arg("pending"), nb::arg("patience_s"), Released())

@@ -20,8 +20,9 @@ std::vector<Stretch> read_by(const Request& request, std::size_t world_size) {
   std::vector<Stretch> found;
   const bool is_own = request.range && request.range->spreads;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const std::uint64_t count = is_own ? request.range->size
-        : i < request.sends.size() ? request.sends[i] : request.count * (in_parts ? world_size : 1);
+    const std::uint64_t count = is_own                     ? request.range->size
+                                : i < request.sends.size() ? request.sends[i]
+                                                           : request.count * (in_parts ? world_size : 1);
     found.push_back({static_cast<const std::byte*>(request.inputs[i]), count * size_of(request.dtype)});
   }
   return found;

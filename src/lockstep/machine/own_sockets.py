@@ -27,7 +27,7 @@ class OwnSocket:
 
 def own_sockets() -> list[OwnSocket]:
     """All that listen or are connected."""
-    found = []
+    found: list[OwnSocket] = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if path.readlink().name.startswith("socket:"):

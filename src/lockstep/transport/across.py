@@ -66,6 +66,8 @@ class Across:
         self._tickets: Sequence[_Ticket] = ()
         """What the rank waits for."""
         self._is_cut = False
+        self._all: Any
+        self._speakers: Any
         before = {one.here for one in own_sockets() if one.there is None}
         try:
             with waits("the connections between the nodes", [name for name in names if name != names[rank]]):
@@ -102,16 +104,16 @@ class Across:
     def connections(self) -> Iterator[tuple[OwnSocket, int]]:
         """This process's sockets that are connected to another rank, and to which."""
         for one in own_sockets():
-            if one.there in self._peer_at and self._peer_at.get(one.here) == self._rank:
+            if one.there is not None and one.there in self._peer_at and self._peer_at.get(one.here) == self._rank:
                 yield one, self._peer_at[one.there]
 
     def send(self, data: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to send a contiguous tensor. Raises RuntimeError when the connection has ended, as `wait` does."""
-        return (self._speakers if small else self._all).send([bytes_of(data)], peer, tag)  # type: ignore[union-attr]
+        return (self._speakers if small else self._all).send([bytes_of(data)], peer, tag)
 
     def receive(self, out: Tensor, peer: int, tag: int, *, small: bool = False) -> Any:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
-        return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)  # type: ignore[union-attr]
+        return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
 
     def wait(self, works: Sequence[tuple[Any, int]], what: str) -> None:
         """Wait until messages are delivered or there.

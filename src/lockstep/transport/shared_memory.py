@@ -221,7 +221,7 @@ class SharedMemoryTransport(Transport):
 
     @_guarded
     def begin_range(
-        self, partials: Sequence[Tensor], size: int, wanted: slice, out: Tensor, program: bytes, leaves: bytes
+        self, partials: Sequence[Tensor], size: int, wanted: slice, out: Tensor, order: tuple[bytes, bytes]
     ) -> compiled.Operation:
         """Begin a sum of which this rank gets a part. Collective: call it on every rank; nothing is waited for.
 
@@ -230,12 +230,11 @@ class SharedMemoryTransport(Transport):
             size: the number of elements of each.
             wanted: the elements that this rank gets.
             out: where they go: 1-D memory that nothing else uses.
-            program: see `tree_program`; the same on every rank, as `leaves`.
-            leaves: how many terms each rank has.
+            order: a program (see `tree_program`), and how many terms each rank has; the same on every rank.
         """
         addresses = [partial.data_ptr() for partial in partials]
         wants = wanted.start, wanted.stop - wanted.start, out.data_ptr()
-        return self._group.begin_range_sum(DTYPES[out.dtype], size, addresses, *wants, program, leaves)
+        return self._group.begin_range_sum(DTYPES[out.dtype], size, addresses, *wants, *order)
 
     @_guarded
     def begin_spread(

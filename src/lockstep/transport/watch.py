@@ -32,7 +32,7 @@ class Watch:
     """
 
     def __init__(
-        self, across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], None]
+        self, across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object]
     ) -> None:
         self._stop = os.eventfd(0)
         self._owner = os.getpid()
@@ -51,7 +51,7 @@ class Watch:
 
 
 def _look(
-    across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], None], stop: int
+    across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object], stop: int
 ) -> None:
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()}
     lost = None

@@ -22,6 +22,7 @@ OUTSIDE = (
     "handover",
     "journal",
     "launch",
+    "nodes",
     "trials",
     "prove",
     "bench",
@@ -71,6 +72,13 @@ def test_help_works_where_there_is_no_torch():
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+@pytest.mark.ranks
+def test_a_launcher_of_one_node_imports_neither_tls_nor_an_event_loop():
+    program = "import sys, lockstep.launch.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n", "they cost every start of every run 20 ms"
 
 
 def test_the_facade_is_small_and_complete():

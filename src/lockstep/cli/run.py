@@ -21,7 +21,7 @@ from lockstep.cli.shared_options import (
     check_form,
     form_from,
 )
-from lockstep.cli.torchrun_options import accept_torchrun_options, check_nodes, spellings, variable, without_meaning
+from lockstep.cli.torchrun_options import accept_torchrun_options, place_from, spellings, variable, without_meaning
 from lockstep.errors import UsageError
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import check_name, claim
@@ -41,6 +41,7 @@ from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Size, Wish, size
 from lockstep.layout.mesh import Form, check_shrinks, is_data_parallel, launched
 from lockstep.machine.gpus import gpu_names
+from lockstep.nodes.key import KeySettings
 
 EPILOG = """\b
 Examples:
@@ -165,7 +166,10 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each rank's process and log.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@click.option("--nnodes", envvar=variable("--nnodes"), default=None, hidden=True)
+@click.option("--nnodes", default=None, hidden=True)
+@click.option(
+    "--key-file", "--key_file", default=None, metavar="FILE", help="With several nodes: their common secret, mode 0600."
+)
 @click.option("--use-env/--no-use-env", "--use_env/--no_use_env", "use_env", default=None, hidden=True)
 @accept_torchrun_options
 @click.argument("script")
@@ -194,8 +198,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
         UsageError: with the fix.
     """
     own = {name: options.pop(name) for name in OWN_OPTIONS}
-    check_nodes(own["nnodes"])
-    ignored = without_meaning(options)
+    place = place_from(own["nnodes"], options, os.environ, own["script"])
+    ignored = without_meaning(options, on_one_node=place.is_one_node)
     if own["quiet"] and own["verbose"]:
         raise UsageError("-q and -v contradict each other.", "Give one of them.")
     form, arithmetic = form_from(own), arithmetic_from(own)
@@ -237,6 +241,8 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
             started_ns=command_started_ns(),
+            place=place,
+            key=KeySettings.take(own["key_file"], os.environ),
         ),
         ignored,
     )
@@ -278,6 +284,7 @@ OWN_OPTIONS = (
         "backend",
         "module",
         "nnodes",
+        "key_file",
         "use_env",
         "script",
         "args",

@@ -1,7 +1,8 @@
 """torchrun's options, in both spellings, for `lockstep run`: a torchrun command line works unchanged.
 
-Those with a meaning on one node are ordinary options of `run`. The others are accepted here and named once. As in
-torchrun, a variable PET_NAME takes the place of `--name` where that is not given.
+Those with a meaning on one node are ordinary options of `run`. Those about several nodes say where this one is; on one
+node they, and all others, are accepted here and named once. As in torchrun, a variable PET_NAME takes the place of
+`--name` where that is not given; for options about nodes a launcher's word is looked at first (`lockstep.nodes`).
 """
 
 from __future__ import annotations
@@ -12,22 +13,27 @@ from typing import Any, TypeVar
 import click
 
 from lockstep.errors import UsageError
+from lockstep.nodes.choice import choose_place
+from lockstep.nodes.place import NodePlace
+from lockstep.nodes.told import Told
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-WITH_VALUE = (
+NODE_OPTIONS = (
     "--rdzv-backend",
     "--rdzv-endpoint",
     "--rdzv-id",
     "--rdzv-conf",
-    "--monitor-interval",
-    "--start-method",
-    "--event-log-handler",
-    "--role",
     "--node-rank",
     "--master-addr",
     "--master-port",
     "--local-addr",
+)
+WITH_VALUE = (
+    "--monitor-interval",
+    "--start-method",
+    "--event-log-handler",
+    "--role",
     "--logs-specs",
     "--numa-binding",
     "--signals-to-handle",
@@ -62,7 +68,9 @@ def variable(option: str) -> str:
 
 
 def accept_torchrun_options(function: Function) -> Function:
-    """A decorator for a click command: the options without meaning here arrive in its keyword arguments."""
+    """A decorator for a click command: the options without meaning on one node arrive in its keyword arguments."""
+    for option in NODE_OPTIONS:
+        function = click.option(*spellings(option), default=None, hidden=True)(function)
     for option in WITH_VALUE:
         function = click.option(*spellings(option), envvar=variable(option), default=None, hidden=True)(function)
     for option, short in SHORT.items():
@@ -72,20 +80,28 @@ def accept_torchrun_options(function: Function) -> Function:
     return function
 
 
-def check_nodes(nnodes: str | None) -> None:
-    """Refuse more than one node.
+def place_from(nnodes: str | None, given: Mapping[str, Any], variables: Mapping[str, str], script: str) -> NodePlace:
+    """Where this node is.
+
+    Args:
+        nnodes: --nnodes as given on the command line.
+        given: the other options that `accept_torchrun_options` adds.
+        variables: the environment, where launchers say it too.
+        script: SCRIPT as given, for corrected commands.
 
     Raises:
-        UsageError: for anything but 1 and 1:1.
+        UsageError: for what cannot be.
     """
-    if nnodes not in (None, "1", "1:1"):
-        raise UsageError(
-            f"--nnodes {nnodes} asks for several nodes, which this version does not support.", "Leave it out."
-        )
+    words: dict[str, Any] = {_field(option): given.get(_field(option)) for option in NODE_OPTIONS}
+    return choose_place(Told(nnodes=nnodes, standalone=bool(given.get("standalone")), **words), variables, script)
 
 
-def without_meaning(given: Mapping[str, Any]) -> list[str]:
-    """The given options that change nothing on one node, by name.
+def _field(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
+def without_meaning(given: Mapping[str, Any], *, on_one_node: bool = True) -> list[str]:
+    """The given options that change nothing, by name.
 
     Raises:
         UsageError: for one that would change what the script does if it were ignored.
@@ -99,4 +115,5 @@ def without_meaning(given: Mapping[str, Any]) -> list[str]:
             f"--logs-specs {specs} asks for a torchrun log plugin, which this version does not load.",
             "Leave it out: each rank's log is in the run folder, under logs/.",
         )
-    return [f"--{name.replace('_', '-')}" for name in names]
+    useful = set() if on_one_node else {_field(option) for option in NODE_OPTIONS}
+    return [f"--{name.replace('_', '-')}" for name in names if name not in useful]

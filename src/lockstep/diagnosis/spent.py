@@ -66,11 +66,12 @@ class Straggler:
         return f"rank {self.rank} takes {own} a step in {NAMES[self.part]}, the others {others}, and wait for it"
 
 
-def straggler(spent: Sequence[Spent]) -> Straggler | None:
+def straggler(spent: Sequence[Spent], first: int = 0) -> Straggler | None:
     """The rank that costs the others most time, if one does; ranks with more samples may take longer.
 
     Args:
-        spent: rank r is at index r; all over the same steps.
+        spent: of ranks in their order; all over the same steps.
+        first: the lowest of the ranks.
     """
     if len(spent) < 2 or min(one.steps for one in spent) < LEAST_STEPS:
         return None
@@ -80,11 +81,11 @@ def straggler(spent: Sequence[Spent]) -> Straggler | None:
         took = [one.parts[part] for one in spent]
         if part in {"data", "compute"} and all(one.samples for one in spent):
             took = [seconds * usual / one.samples for seconds, one in zip(took, spent, strict=True)]
-        for rank, own_s in enumerate(took):
-            others_s = median(took[:rank] + took[rank + 1 :])
+        for place, own_s in enumerate(took):
+            others_s = median(took[:place] + took[place + 1 :])
             excess_s = own_s - others_s
-            if own_s > TIMES * others_s and excess_s > max(LEAST_SHARE * spent[rank].step_s, LEAST_S):
-                found.append((excess_s, Straggler(rank, part, own_s, others_s)))
+            if own_s > TIMES * others_s and excess_s > max(LEAST_SHARE * spent[place].step_s, LEAST_S):
+                found.append((excess_s, Straggler(first + place, part, own_s, others_s)))
     return max(found, key=lambda each: (each[1].part != "script", each[0]))[1] if found else None
 
 
@@ -99,12 +100,13 @@ class Summary:
     """Whether the advice is about samples that come too late."""
 
 
-def summary(spent: Sequence[Spent], seconds: float) -> Summary:
+def summary(spent: Sequence[Spent], seconds: float, first: int = 0) -> Summary:
     """What the time of a run went into, which rank was slowest, and what would help.
 
     Args:
-        spent: rank r is at index r, from the first step to the last.
+        spent: of ranks in their order, from the first step to the last.
         seconds: from the run's start to its end.
+        first: the lowest of the ranks.
     """
     parts = {part: mean(one.parts[part] for one in spent) for part in PARTS}
     step_s = sum(parts.values())
@@ -112,7 +114,7 @@ def summary(spent: Sequence[Spent], seconds: float) -> Summary:
         return Summary("", "", "")
     rate = sum(one.samples for one in spent) / seconds
     each = " + ".join(f"{NAMES[part]} {took * 1e3:.1f}" for part, took in parts.items() if took * 1e3 >= 0.05)
-    slow = straggler(spent)
+    slow = straggler(spent, first)
     return Summary(
         f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
         slow.text if slow is not None else "",

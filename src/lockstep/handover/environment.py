@@ -18,7 +18,11 @@ from lockstep.handover.generation import Generation
 from lockstep.handover.meeting_place import InheritedFile, MeetingPlace
 from lockstep.handover.restart import Restart
 from lockstep.handover.saving import Saving
+from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import SnapshotPlace
+from lockstep.handover.tasks.around import check_around
+from lockstep.handover.tasks.innermost import innermost
+from lockstep.handover.tasks.task import Task
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
@@ -35,7 +39,7 @@ FOREIGN_LAUNCHERS = (
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
 )
-"""Launchers that this version recognises but does not join: (name, variable of the rank, variable of the size)."""
+"""(name, variable of the rank, variable of the size) of launchers whose other variables are missing, as far as known."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Position:
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    node: int = 0
+    num_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,8 @@ class RankSettings:
     """Where the run keeps its newest state in memory; None where it keeps none."""
     shrinks: bool = False
     """Whether the launcher starts all ranks again with one less when one dies."""
+    seat: Seat | None = None
+    """This rank's node among several; None on one node."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,8 @@ class RankEnvironment:
     position: Position
     settings: RankSettings | None
     """None when a launcher other than ours started the rank, or none did."""
+    task: Task | None = None
+    """What srun or mpirun said, where nothing nearer did; this rank is that task."""
 
 
 def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:
@@ -98,7 +108,7 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
 
     Args:
         environment: the rank's position and settings; settings must not be None.
-        master_port: the port on 127.0.0.1 that is kept for a store of this run.
+        master_port: the port on 127.0.0.1 that is kept for a store of this run; on several nodes it answers there.
         run_id: the run's name.
     """
     position, settings = environment.position, environment.settings
@@ -110,8 +120,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "LOCAL_RANK": position.local_rank,
         "WORLD_SIZE": position.world_size,
         "LOCAL_WORLD_SIZE": position.local_world_size,
-        "GROUP_RANK": 0,
-        "GROUP_WORLD_SIZE": 1,
+        "GROUP_RANK": position.node,
+        "GROUP_WORLD_SIZE": position.num_nodes,
         "ROLE_RANK": position.rank,
         "ROLE_WORLD_SIZE": position.world_size,
         "ROLE_NAME": "default",
@@ -120,7 +130,8 @@ def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": settings.restart.number,
         "TORCHELASTIC_MAX_RESTARTS": settings.restart.most,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # nothing serves before a script wants it; then rank 0 may
+        # on one node nothing serves before a script wants it, and then rank 0 may
+        "TORCHELASTIC_USE_AGENT_STORE": str(settings.seat is not None),
         "TORCHELASTIC_ERROR_FILE": settings.run_folder / "failures" / f"torchelastic-{position.rank:05d}.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
     }
@@ -144,17 +155,25 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
 
 
 def decode(variables: Mapping[str, str]) -> RankEnvironment:
-    """The environment of this process: ours, torchrun's, or that of a process that runs alone.
+    """The environment of this process: ours, torchrun's, srun's or mpirun's, or that of a process that runs alone.
 
     Raises:
-        UsageError: when a launcher started several tasks but RANK and WORLD_SIZE do not say which one this is, or when
+        UsageError: when a launcher started several tasks but its variables do not say which one this is, or when
             they contradict each other. A launched script never trains alone in silence.
     """
     settings = _settings(variables[OWN]) if OWN in variables else None
     position = _position(variables)
-    if settings is None and position == Position():
+    if settings is not None:
+        return RankEnvironment(position, settings)
+    task = innermost(variables)
+    if task is not None:
+        check_around(task, variables)
+    if position != Position() or {"RANK", "TORCHELASTIC_RUN_ID"} <= variables.keys():
+        return RankEnvironment(position, None)
+    if task is None:
         _refuse_foreign_launchers(variables)
-    return RankEnvironment(position, settings)
+        return RankEnvironment(position, None)
+    return RankEnvironment(Position(task.rank, task.local_rank, task.size, task.local_size), None, task)
 
 
 def _settings(text: str) -> RankSettings:
@@ -168,6 +187,7 @@ def _settings(text: str) -> RankSettings:
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,
             "generation": Generation(**own["generation"]) if own.get("generation") else None,
+            "seat": Seat(**{**own["seat"], "sizes": tuple(own["seat"]["sizes"])}) if own.get("seat") else None,
         }
         return RankSettings(**{**own, **parsed})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -240,6 +260,6 @@ def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
         if rank in variables and tasks.isdigit() and int(tasks) > 1:
             raise UsageError(
                 f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone.",
-                f"Use `lockstep run -n {tasks} SCRIPT` on one node; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, "
-                "MASTER_PORT.",
+                f"Unset {rank} if it is left over; else set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or use "
+                f"`lockstep run -n {tasks} SCRIPT`.",
             )

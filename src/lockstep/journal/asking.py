@@ -1,4 +1,4 @@
-"""How the launcher asks a run to save and end, and what the run answers: three numbers in the header of a journal.
+"""How the launcher asks a run to save and end, and what the run answers: four numbers in the header of a journal.
 
 Each has one writer, and reading one takes well under a microsecond, so a rank looks in every step. Rank 0 is asked; it
 tells the others in what they exchange anyway.
@@ -13,7 +13,7 @@ from pathlib import Path
 from lockstep.journal.ring import ASKING_OFFSET, map_ring
 
 _NUMBER = struct.Struct("<Q")
-_ASKED, _LISTENS, _SAVED = (ASKING_OFFSET + n * _NUMBER.size for n in range(3))
+_ASKED, _LISTENS, _SAVED, _WANTED = (ASKING_OFFSET + n * _NUMBER.size for n in range(4))
 
 
 class Asking:
@@ -54,3 +54,15 @@ class Asking:
         """The step after which the run was saved because it was asked to; None when it was not."""
         number: int = _NUMBER.unpack_from(self._ring, _SAVED)[0]
         return number - 1 if number else None
+
+    def want_snapshot(self) -> None:
+        """The launcher: keep the state in memory after this step, because all ranks are about to start again."""
+        _NUMBER.pack_into(self._ring, _WANTED, 1)
+
+    def takes_snapshot(self) -> bool:
+        """The rank: whether the launcher wants one that was not taken yet."""
+        return bool(_NUMBER.unpack_from(self._ring, _WANTED)[0])
+
+    def took_snapshot(self) -> None:
+        """The rank: one was taken, or cannot be."""
+        _NUMBER.pack_into(self._ring, _WANTED, 0)

@@ -72,9 +72,8 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
         request.run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.folders()[1:]:
             path.mkdir(mode=0o700)
-        for rank in range(request.ranks):
-            make_ring(folder.journal(rank), rank)
-            write_private(folder.log(rank), "")
+        if request.place.is_one_node:
+            make_rank_files(request)
         write_private(folder.plan, json.dumps(plan(request), indent=1) + "\n")
     except OSError as error:
         shutil.rmtree(request.run_folder, ignore_errors=True)  # it was empty, or was not there
@@ -83,6 +82,15 @@ def make_run_folder(request: LaunchRequest) -> RunFolder:
             "Make room there, or choose another --log-dir.",
         ) from None
     return folder
+
+
+def make_rank_files(request: LaunchRequest) -> None:
+    """Make the journals of the ranks, and their logs if they have none. Raises OSError."""
+    folder = RunFolder(request.run_folder)
+    for rank in request.numbers:
+        make_ring(folder.journal(rank), rank)
+        with suppress(FileExistsError):
+            write_private(folder.log(rank), "")
 
 
 def renew_run_folder(request: LaunchRequest) -> Restart:
@@ -103,8 +111,8 @@ def renew_run_folder(request: LaunchRequest) -> Restart:
                 path.rename(aside / path.name)
         for path in folder.folders():
             path.mkdir(mode=0o700, exist_ok=True)
-        for rank in range(request.ranks):
-            make_ring(folder.journal(rank), rank)
+        if request.place.is_one_node:
+            make_rank_files(request)
     except OSError as error:
         raise WorldError(f"The run folder {request.run_folder} cannot be used again: {error.strerror}.") from None
     size = folder.metrics.stat().st_size if folder.metrics.exists() else 0

@@ -21,7 +21,7 @@ from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.preloading import modules_for
 from lockstep.launch.request import LaunchRequest, Outcome, Verbosity
 from lockstep.launch.screen.cases import Cases
-from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, lost_block
+from lockstep.launch.screen.failure_block import failure_block, lost_block
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import (
     Line,
@@ -38,8 +38,9 @@ from lockstep.launch.screen.report import (
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.supervise.surroundings import Known
-from lockstep.launch.supervise.worlds import World, Worlds
+from lockstep.launch.supervise.joining import join_nodes
+from lockstep.launch.supervise.worlds import World, Worlds, evidence_of
+from lockstep.nodes.cluster import Cluster
 
 
 def launch(
@@ -81,19 +82,39 @@ def launch(
 def _launch(
     request: LaunchRequest, saying: Saying, nursery: NurseryHandle, start: tuple[int, CaughtSignals]
 ) -> Outcome:
+    if request.place.is_one_node:
+        return _run(request, saying, nursery, start)
+    cluster = join_nodes(request, nursery, saying)
+    try:
+        return _run(request, saying, nursery, start, cluster)
+    finally:
+        cluster.close()
+
+
+def _run(
+    request: LaunchRequest,
+    saying: Saying,
+    nursery: NurseryHandle,
+    start: tuple[int, CaughtSignals],
+    cluster: Cluster | None = None,
+) -> Outcome:
     began_ns, signals = start
     cases = Cases(RunFolder(request.run_folder).findings)
     losses = Losses(saying, cases)
     if request.crowded:
         cases.add(CROWDED_CORES, request.crowded)
-    world = Worlds(request, nursery, losses, began_ns, signals).run()
+    world = Worlds(request, nursery, losses, began_ns, signals, cluster).run()
     ending, verdict = world.ending, world.verdict
     lost = [*losses.sentences, *saying.lost()]
+    if world.block is None:
+        block = failure_block(verdict, evidence_of(world, RunFolder(request.run_folder)))
+    else:
+        block = world.block
     outcome = Outcome(
         exit_code=verdict.exit_code or (1 if lost else 0),
         run_folder=request.run_folder,
         failure=verdict.culprit.failure if verdict.culprit is not None else None,
-        block=failure_block(verdict, _evidence(world, RunFolder(request.run_folder))) or lost_block(lost),
+        block=block or lost_block(lost),
         joined=ending.joined or len(ending.ends) == 1,
         duration_s=(time.monotonic_ns() - began_ns) / 1e9,
         rank=verdict.culprit.rank if verdict.culprit is not None else None,
@@ -131,20 +152,6 @@ def _note_finding(cases: Cases, world: World) -> None:
     told = world.observer.summary(1.0)
     if told.is_starved and is_long(world.observer.result()):
         cases.add(STARVED_LOADER, told.advice)
-
-
-def _evidence(world: World, folder: RunFolder) -> Evidence:
-    culprit = world.verdict.culprit
-    rank = culprit.rank if culprit is not None else 0
-    log = folder.log(rank)
-    known = world.ending.known.get(rank, Known()) if culprit is not None else Known()
-    return Evidence(
-        tail=world.observer.tail(rank),
-        log=log,
-        stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
-        kill_reason=known.why_killed,
-        finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
-    )
 
 
 def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world: World) -> None:

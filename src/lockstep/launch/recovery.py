@@ -38,6 +38,8 @@ class Loss:
     """The rank's step; 0 before the first; None when the script keeps no journal."""
     place: str = ""
     """The last line of the script that is known, `train.py:31`; of damage, until when all was well."""
+    who: str = ""
+    """Who, if not one rank: `node 1 (host b)`."""
 
     def is_like(self, other: Loss) -> bool:
         """Whether the same happened to the same rank at the same step: its samples are the same again."""
@@ -56,7 +58,7 @@ class Loss:
     @property
     def _without_place(self) -> str:
         when = "" if self.step is None else f" at step {self.step}" if self.step else " before the first step"
-        return f"rank {self.rank} {self.what}{when}"
+        return f"{self.who or f'rank {self.rank}'} {self.what}{when}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,15 @@ class RestartAll:
     """How many, if they are fewer than before; else 0."""
 
 
-Decision = Stop | RestartAll
+@dataclass(frozen=True)
+class Regroup:
+    """All ranks are started again, on other nodes than before; nobody failed, so it is not counted."""
+
+    changes: str
+    """`node 1 (host b) is gone, host c joins`."""
+
+
+Decision = Stop | RestartAll | Regroup
 
 
 @dataclass(frozen=True)

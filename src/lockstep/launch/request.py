@@ -11,9 +11,12 @@ from typing import Any, Literal
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.restart import Restart
 from lockstep.handover.saving import Saving
+from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import Keeping, SnapshotPlace
 from lockstep.journal.failure import Failure
 from lockstep.layout.mesh import Form
+from lockstep.nodes.key import KeySettings
+from lockstep.nodes.place import NodePlace
 
 Device = Literal["cpu", "cuda"]
 
@@ -88,12 +91,13 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One run on one node. One of `script`, `module` and `call` is set."""
+    """What one node does of a run. One of `script`, `module` and `call` is set."""
 
     script: Path | None
     module: str | None
     args: tuple[str, ...]
     ranks: int
+    """On this node."""
     threads: int
     """Per rank."""
     device: Device
@@ -139,6 +143,12 @@ class LaunchRequest:
     """Which start of its ranks this is; the launcher counts."""
     started_ns: int | None = None
     """time.monotonic_ns() when the command began; None: when `launch` was called."""
+    place: NodePlace = field(default_factory=NodePlace)
+    """Where this node is among several, as far as it was told."""
+    key: KeySettings = field(default_factory=KeySettings)
+    """What this node was told about the key that nodes need."""
+    seat: Seat | None = None
+    """This node among several; None on one node. The launcher learns it when the nodes meet."""
 
     @property
     def title(self) -> str:
@@ -146,6 +156,17 @@ class LaunchRequest:
         if self.call is not None:
             return self.call.name
         return self.module if self.module is not None else str(self.script)
+
+    @property
+    def numbers(self) -> range:
+        """The ranks that this launcher starts."""
+        first = self.seat.first_rank if self.seat is not None else 0
+        return range(first, first + self.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """The ranks of the run, on all nodes."""
+        return self.seat.world_size if self.seat is not None else self.ranks
 
     def args_of(self, local_rank: int) -> tuple[str, ...]:
         """The arguments of one rank's script."""

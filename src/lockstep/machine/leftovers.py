@@ -31,7 +31,7 @@ _THREADS = 15
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked through, never written
 CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Descendants that remove shared memory themselves once all others are gone: killed last."""
-_SOCKET_FOLDER = re.compile(r"pymp-\w+$")
+_SOCKET_FOLDER = re.compile(r"lsmp-\w+$")
 _TORCH_FILE = re.compile(r"torch_(\d+)_\d+_\d+$")
 _KEPT_FOLDER = re.compile(r"lockstep-kept-\d+-[0-9a-f]+$")
 """Snapshots of a run (`lockstep.handover.snapshots`)."""
@@ -207,10 +207,11 @@ def remove_unlocked_snapshots(folder: Path = SHARED_MEMORY) -> None:
 
 
 def remove_dead_sockets(folder: Path | None = None, proc: Path = PROC) -> None:
-    """Remove this user's folders of multiprocessing whose sockets nobody has open, in whatever namespace.
+    """Remove this user's folders of ranks' sockets (`socket_folder`) that nobody has open, in whatever namespace.
 
     Processes that were killed together with launcher and nursery leave one. A folder without a socket is just being made; one
-    that ranks share (`socket_folder`) is locked while one of them lives.
+    is locked while one of its ranks lives. Other programs' folders of multiprocessing are theirs: one whose sockets are all
+    dead may be about to get another.
 
     Args:
         folder: that of temporary files; None: this process's.

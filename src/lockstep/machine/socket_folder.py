@@ -40,6 +40,6 @@ def remove_socket_folder(marker: str) -> None:
 
 def _folder(marker: str) -> Path:
     """Among temporary files; in /tmp where a socket's path would be too long there, on which multiprocessing would wait forever."""
-    name = f"pymp-{marker[-8:]}"
+    name = f"lsmp-{marker[-8:]}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(str(folder)) + len(SOCKET) <= LONGEST else SHORT / name

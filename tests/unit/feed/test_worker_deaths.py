@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -242,14 +243,18 @@ class Killer:
         time.sleep(self._after)
         workers = [pid for pid in children(os.getpid()) if "pt_data_worker" in name(pid)]
         if workers:
-            self.killed = workers[int(self._pick * len(workers))]
-            os.kill(self.killed, signal.SIGKILL)
+            chosen = workers[int(self._pick * len(workers))]
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(chosen, signal.SIGKILL)
+                self.killed = chosen
 
 
 def children(pid):
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread that has just ended
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def name(pid):

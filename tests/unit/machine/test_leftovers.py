@@ -181,24 +181,38 @@ def test_messages_and_descriptors_cross_and_the_other_sides_end_is_noticed() -> 
 
 
 def test_sockets_that_a_killed_process_left_are_removed_and_no_others(tmp_path: Path) -> None:
-    names = ("pymp-dead", "pymp-alive", "pymp-empty", "pymp-file", "pymp-elsewhere", "pymp-locked", "other")
+    names = (
+        "lsmp-dead",
+        "lsmp-alive",
+        "lsmp-empty",
+        "lsmp-file",
+        "lsmp-elsewhere",
+        "lsmp-locked",
+        "pymp-dead",
+    )
     for name in names:
         (tmp_path / name).mkdir()
-    (tmp_path / "pymp-file" / "listener-1").touch()
+    (tmp_path / "lsmp-file" / "listener-1").touch()
     with contextlib.ExitStack() as ends:
-        for name in ("pymp-dead", "pymp-alive", "pymp-elsewhere", "pymp-locked", "other"):
+        for name in (
+            "lsmp-dead",
+            "lsmp-alive",
+            "lsmp-elsewhere",
+            "lsmp-locked",
+            "pymp-dead",
+        ):
             end = ends.enter_context(socket.socket(socket.AF_UNIX))
             end.bind(str(tmp_path / name / "listener-1"))
             end.listen()
-            if name in {"pymp-dead", "pymp-locked", "other"}:
+            if name in {"lsmp-dead", "lsmp-locked", "pymp-dead"}:
                 end.close()
-        lock = os.open(tmp_path / "pymp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
+        lock = os.open(tmp_path / "lsmp-locked", os.O_RDONLY | os.O_DIRECTORY)  # by ranks that live
         ends.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_SH)
         (tmp_path / "proc" / "net").mkdir(parents=True)
         (tmp_path / "proc" / "net" / "unix").write_text(
-            f"... {tmp_path}/pymp-alive/listener-1\n"
+            f"... {tmp_path}/lsmp-alive/listener-1\n"
         )  # the last is of another namespace
         remove_dead_sockets(tmp_path, tmp_path / "proc")
         remove_dead_sockets(tmp_path / "missing", tmp_path / "proc")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"pymp-dead"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*names, "proc"} - {"lsmp-dead"})

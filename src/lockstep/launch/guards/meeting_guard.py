@@ -71,7 +71,9 @@ def guard_meetings(variables: Mapping[str, str], launcher: Launcher) -> None:
 class _Guard:
     def __init__(self, variables: dict[str, str], launcher: Launcher) -> None:
         self._launcher = launcher
-        self._position = decode(variables).position
+        environment = decode(variables)
+        self._position = environment.position
+        self._seat = environment.settings.seat if environment.settings is not None else None
         self._host, self._port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
         self._meetings: Counter[str] = Counter()
         self._process = os.getpid()
@@ -124,15 +126,18 @@ class _Guard:
             has_nccl=c10d.is_nccl_available(),
             has_mpi=c10d.is_mpi_available(),
             gpus=torch.cuda.device_count(),
-            shares_memory=_memory_shared().has_inherited(),
+            shares_memory=self._seat is not None or _memory_shared().has_inherited(),
         )
 
     def _through_the_run(self, c10d: ModuleType, given: Mapping[str, Any], asked: Asked, key: str) -> dict[str, Any]:
         """The same meeting at the run's store; each has its own name there, because old keys stay."""
         timeout = given.get("timeout") or c10d.default_pg_timeout
-        store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
-            self._host, self._port, is_master=False
-        )
+        if self._seat is not None:
+            store = importlib.import_module("lockstep.node.nodes_store").store_of_all_nodes(self._seat, timeout)
+        else:
+            store = _memory_shared().inherited_store() or sys.modules["torch.distributed"].TCPStore(
+                self._host, self._port, is_master=False
+            )
         store.set_timeout(timeout)
         position = self._position
         return {
@@ -148,7 +153,7 @@ class _Guard:
     def _guard_store(self, store: Any) -> None:
         """Make a TCPStore at the run's address a client of the run's store; refuse one that would serve a busy port."""
         original = store.__init__
-        own_port, serve = self._port, self._launcher.serve
+        own_port, serves_already, serve = self._port, self._seat is not None, self._launcher.serve
 
         @functools.wraps(original)
         def __init__(  # noqa: N807 - it takes that place
@@ -162,7 +167,8 @@ class _Guard:
         ) -> None:
             if port == own_port and more.get("master_listen_fd") is None:
                 is_master = False
-                serve()
+                if not serves_already:
+                    serve()
             elif is_master and port and not more.get("multi_tenant") and more.get("master_listen_fd") is None:
                 check_port(port)
             original(self, host_name, port, world_size, is_master, *rest, **more)

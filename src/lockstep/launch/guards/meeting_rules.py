@@ -53,7 +53,7 @@ class Launched:
     has_mpi: bool = True
     gpus: int = 0
     shares_memory: bool = False
-    """Whether the run's store is in shared memory; if not, the first plain `env://` is torch's own."""
+    """Whether the run's store is there already, in shared memory or over nodes; if not, the first plain `env://` is torch's own."""
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,15 @@ class NurseryHandle:
                 case ViewMade():
                     return ViewReport(message.problem, message.real)
 
+    def await_ready(self) -> None:
+        """Wait until everything is imported. Raises as `make_view` does."""
+        while self.ready is None:
+            message = self._next_message()
+            if isinstance(message, Broken):
+                raise WorldError(message.sentence)
+            if isinstance(message, Ready):
+                self.ready = message
+
     def _next_message(self) -> Message:
         with CaughtSignals() as signals:
             while not (ready := select.select([self.channel.fileno(), signals.fileno()], [], [])[0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,14 @@ class StartStore:
 
     port: int
     world_size: int
+
+
+@dataclass(frozen=True)
+class StartLink:
+    """To the nursery: start the link of a run on several nodes. Descriptors: socket to the launcher, the gate's if it is here."""
+
+    order: dict[str, Any]
+    """A `LinkOrder`; it holds the run's key."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,37 @@ class Swept:
 
 
 Message = (
-    MakeView | Spawn | StartStore | Signal | Sweep | Ready | Broken | ViewMade | Spawned | Exited | Signalled | Swept
+    MakeView
+    | Spawn
+    | StartStore
+    | StartLink
+    | Signal
+    | Sweep
+    | Ready
+    | Broken
+    | ViewMade
+    | Spawned
+    | Exited
+    | Signalled
+    | Swept
 )
 _KINDS: dict[str, Callable[..., Message]] = {
     kind.__name__: kind
-    for kind in (MakeView, Spawn, StartStore, Signal, Sweep, Ready, Broken, ViewMade, Spawned, Exited, Signalled, Swept)
+    for kind in (
+        MakeView,
+        Spawn,
+        StartStore,
+        StartLink,
+        Signal,
+        Sweep,
+        Ready,
+        Broken,
+        ViewMade,
+        Spawned,
+        Exited,
+        Signalled,
+        Swept,
+    )
 }
 
 

@@ -38,6 +38,7 @@ from lockstep.launch.nursery.messages import (
     Signalled,
     Spawn,
     Spawned,
+    StartLink,
     StartStore,
     Sweep,
     Swept,
@@ -57,13 +58,14 @@ from lockstep.machine.leftovers import (
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
+from lockstep.nodes.link_order import LinkOrder
 
 Task = Callable[[], int]
 """What a forked child does; its result is the exit code."""
 CLEANERS_GRACE_S = 0.5
 """How long descendants that remove shared memory may take once all others are gone."""
-STORE = -1
-"""The store's key among the children; ranks have their numbers."""
+STORE, LINK = -1, -2
+"""The keys of the store and of the link among the children; ranks have their numbers."""
 
 
 class Nursery:
@@ -84,6 +86,7 @@ class Nursery:
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to every process; the launcher's counts
         signal.set_wakeup_fd(self._wakened, warn_on_full_buffer=False)
 
     def run(self) -> Task | None:
@@ -100,6 +103,7 @@ class Nursery:
                 self._reap()
                 task = self._serve() if self._channel.fileno() in ready else None
             except ChannelClosed:
+                self._children = {process: key for process, key in self._children.items() if key != LINK}
                 self._sweep()
                 return None
             if task is not None:
@@ -115,6 +119,8 @@ class Nursery:
                 task = self._spawn(message, descriptors)
             case StartStore():
                 task = self._store(message, descriptors)
+            case StartLink():
+                task = self._start_link(message, descriptors)
             case Signal():
                 self._signal(message)
             case Sweep():
@@ -165,6 +171,18 @@ class Nursery:
         self._leave()
         return partial(serve_store, descriptors[0], message.port, message.world_size, parent)
 
+    def _start_link(self, message: StartLink, descriptors: list[int]) -> Task | None:
+        parent = os.getpid()
+        process = os.fork()
+        if process:
+            self._children[process] = LINK
+            return None
+        self._leave()
+        from lockstep.nodes.link import run_link  # noqa: PLC0415 - only with several nodes
+
+        launcher, listener = (*descriptors, -1)[:2]
+        return partial(run_link, LinkOrder(**message.order), launcher, listener, parent)
+
     def _leave(self) -> None:
         """In a forked child: give back what belongs to the nursery."""
         signal.set_wakeup_fd(-1)
@@ -204,14 +222,15 @@ class Nursery:
                 return
             self._known.add(process)
             rank = self._children.pop(process, STORE)
-            if rank != STORE:
+            if rank >= 0:
                 self._channel.send(_exited(rank, status, used.ru_maxrss << 10))
 
     def _sweep(self) -> int:
         """Kill every descendant and remove their shared memory; return the number of processes killed."""
         killed: set[int] = set()
         deadline = time.monotonic() + CLEANERS_GRACE_S
-        while alive := descendants(os.getpid()):
+        spared = {process for process, key in self._children.items() if key == LINK}  # it outlives a world of ranks
+        while alive := [process for process in descendants(os.getpid()) if process not in spared]:
             doomed = [process for process in alive if not cleans_up(process)]
             if not doomed and time.monotonic() > deadline:
                 doomed = alive

@@ -51,7 +51,7 @@ def rank_task(
 
     Args:
         request: the run.
-        rank: the rank; on one node also its local rank.
+        rank: the rank, counted over all nodes.
         port: where the run's store answers on 127.0.0.1.
         changed: what has changed in the launcher's environment since the nursery was started.
         generation: that in which it takes a dead one's place; None at the start of the run.
@@ -60,7 +60,7 @@ def rank_task(
         rank=rank,
         script=str(request.script) if request.script is not None else "",
         module=request.module or "",
-        args=request.args_of(rank),
+        args=request.args_of(request.numbers.index(rank)),
         folder=str(request.folder or Path.cwd()),
         run_folder=str(request.run_folder.absolute()),
         variables={**changed, **rank_variables(request, rank, port, os.environ, generation)},
@@ -79,11 +79,12 @@ def rank_variables(
 
     Args:
         request: the run.
-        rank: the rank; on one node also its local rank.
+        rank: the rank, counted over all nodes.
         port: where the run's store answers on 127.0.0.1.
         present: the launcher's environment: what the user set there is kept.
         generation: as above.
     """
+    seat, local_rank = request.seat, request.numbers.index(rank)
     settings = RankSettings(
         run_folder=request.run_folder.absolute(),
         threads=request.threads,
@@ -96,26 +97,29 @@ def rank_variables(
         evidence=request.evidence,
         saving=request.saving,
         check_every=request.check_every,
-        replaces=request.recovery.replaces,
+        replaces=request.recovery.replaces and seat is None,
         generation=generation,
         restart=request.restart,
         snapshots=request.snapshots,
         shrinks=request.recovery.on_failure is OnFailure.SHRINK,
+        seat=request.seat,
     )
-    position = Position(rank, rank, request.ranks, request.ranks)
+    node, num_nodes = (seat.node, seat.num_nodes) if seat is not None else (0, 1)
+    position = Position(rank, local_rank, request.world_size, request.ranks, node, num_nodes)
     defaults = {name: value for name, value in _defaults(request).items() if name not in present}
     return {
         **dict.fromkeys(OUTER_LAUNCHERS),
         **{name: present.get(name) for name in IMPORT_ONLY},
         **defaults,
         "OMP_NUM_THREADS": str(request.threads),
-        **encode(RankEnvironment(position, settings), port, request.name),
+        **encode(RankEnvironment(position, settings), seat.port if seat is not None else port, request.name),
     }
 
 
 def _defaults(request: LaunchRequest) -> dict[str, str]:
+    interface = request.seat.interface if request.seat is not None else "lo"
     return {
-        "GLOO_SOCKET_IFNAME": "lo",
+        **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "LT_DEVICES": str(request.ranks),
         "LT_ACCELERATOR": request.device,

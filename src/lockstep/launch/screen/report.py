@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.diagnosis.spent import Summary
+from lockstep.diagnosis.words import ranks_text
 from lockstep.handover.arithmetic import arithmetic_text
-from lockstep.launch.recovery import Loss, RestartAll
+from lockstep.launch.recovery import Loss, Regroup, RestartAll
 from lockstep.launch.request import LaunchRequest
 from lockstep.layout.mesh import choose_mesh
 from lockstep.machine.ending_signals import signal_name
 
 LABEL_WIDTH = 10
 MAX_LANES_SHOWN = 8
+MOST_NODES_SHOWN = 8
 LEAST_STEPS_TOLD = 50
 """The first steps say little about the others."""
 
@@ -53,6 +55,15 @@ def ranks_line(request: LaunchRequest) -> Line:
     each = " each" if max(request.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
     return Line("lockstep", f"{_count(request.ranks, 'rank')}{inside} on {devices}, {threads}{each}{why}")
+
+
+def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
+    """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
+    here = ranks_text(request.numbers)
+    shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
+    return Line(
+        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+    )
 
 
 def device_names(count: int, names: Sequence[str]) -> str:
@@ -160,11 +171,17 @@ class Whence:
 
     def sentence(self, loss: Loss) -> str:
         """`from step 1200, kept in memory; 4 steps are computed again`."""
+        again = self.num_again(loss)
+        if self.step is None or not again:
+            return self.place
+        return f"{self.place}; {again} step{' is' if again == 1 else 's are'} computed again"
+
+    @property
+    def place(self) -> str:
+        """`from step 1200, kept in memory`."""
         if self.step is None:
             return f"from the beginning{f' (no snapshot: {self.why})' if self.why else ''}"
-        place = f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
-        again = self.num_again(loss)
-        return f"{place}; {again} step{' is' if again == 1 else 's are'} computed again" if again else place
+        return f"from step {self.step}, kept in memory" if self.in_memory else f"from state step-{self.step}"
 
 
 def restart_line(decision: RestartAll, whence: Whence) -> Line:
@@ -176,6 +193,11 @@ def restart_line(decision: RestartAll, whence: Whence) -> Line:
     )
     again = f"{who} again (restart {decision.number} of {decision.most})"
     return Line("restart", f"{decision.loss.sentence}; {again}, {whence.sentence(decision.loss)}")
+
+
+def regroup_line(decision: Regroup, whence: Whence) -> Line:
+    """Say which nodes come and go, and from where all ranks go on."""
+    return Line("nodes", f"{decision.changes}; all ranks start again, {whence.place}")
 
 
 def replaced_line(loss: Loss, seconds: float) -> Line:

@@ -52,7 +52,7 @@ class Interruption:
         if again or not (may_ask and grace_s and running):
             self.is_asked = False
             return stopping.after_signal(now, number, running, again)
-        asking = Asking(self.folder.journal(0))
+        asking = Asking(self.folder.journal(self.request.numbers.start))
         if not asking.listens:
             return stopping.after_signal(now, number, running, again)
         asking.ask(number)
@@ -60,6 +60,11 @@ class Interruption:
         if self.request.verbosity is not Verbosity.QUIET:
             self.saying.line(asked_line(number, grace_s))
         return stopping.after_signal(now + grace_s, number, running, again)
+
+    def leave(self, number: int, running: frozenset[int]) -> stopping.Plan:
+        """The run goes on without this node, and says when the ranks here may end; they end by themselves if it is late."""
+        self.by = number
+        return stopping.after_signal(time.monotonic() + self.request.grace_s, number, running, again=False)
 
     def gave_up(self, end: RankEnd, running: frozenset[int]) -> stopping.Plan | None:
         """What follows when a rank does not end as it was asked to: the others would wait for it."""

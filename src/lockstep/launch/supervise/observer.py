@@ -37,8 +37,10 @@ class Observer:
         self._request = request
         self._folder = folder
         self._losses, self._saying = losses, losses.saying
-        self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._progress, self._stragglers = Progress(), Stragglers(losses.saying, losses.cases, self._pid_of)
+        self._journals = {rank: JournalReader(folder.journal(rank)) for rank in request.numbers}
+        self._first = self._journals[request.numbers.start]
+        self._progress = Progress()
+        self._stragglers = Stragglers(losses.saying, losses.cases, self._pid_of, request.numbers.start)
         self._gauges: tuple[Gauges, ...] = ()
         self._strategy = ""
         self.has_said_decided = has_said_decided
@@ -51,7 +53,7 @@ class Observer:
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
         self._look_for_losses()
-        self._gauges = tuple(journal.gauges() for journal in self._journals)
+        self._gauges = tuple(journal.gauges() for journal in self._journals.values())
         if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
         if not self.has_said_decided:
@@ -64,12 +66,12 @@ class Observer:
         self._progress.add(Snapshot(now, self._gauges))
         if self._saying.terminal.updates:
             width = self._saying.terminal.width
-            self._saying.terminal.progress(self._progress.line(self._journals[0].note(), width))
+            self._saying.terminal.progress(self._progress.line(self._first.note(), width))
         elif self._next_plain is None or now >= self._next_plain:
-            self._say_plainly(self._progress.line(self._journals[0].note()), now)
+            self._say_plainly(self._progress.line(self._first.note()), now)
 
     def _look_for_losses(self) -> None:
-        for journal in self._journals:
+        for journal in self._journals.values():
             for sentence in journal.lost():
                 self._losses.add(sentence)
 
@@ -117,12 +119,12 @@ class Observer:
     @property
     def journals(self) -> Mapping[int, JournalReader]:
         """Of all ranks."""
-        return dict(enumerate(self._journals))
+        return self._journals
 
     @property
     def paused(self) -> bool:
         """Whether rank 0 is at a debugger's prompt."""
-        last = self._journals[0].last()
+        last = self._first.last()
         return last is not None and last.phase is Phase.PAUSED
 
     def summary(self, seconds: float) -> Summary:
@@ -131,7 +133,11 @@ class Observer:
         Args:
             seconds: from its start.
         """
-        return summary([Spent.between(Gauges(), journal.gauges()) for journal in self._journals], seconds)
+        return summary(
+            [Spent.between(Gauges(), journal.gauges()) for journal in self._journals.values()],
+            seconds,
+            self._request.numbers.start,
+        )
 
     def tail(self, rank: int) -> list[Record]:
         """The newest journal records of a rank, which may be dead."""
@@ -152,7 +158,7 @@ class Observer:
     @property
     def uses_lockstep(self) -> bool:
         """Whether the script called `lockstep.init` on some rank."""
-        lasts = [last for journal in self._journals if (last := journal.last()) is not None]
+        lasts = [last for journal in self._journals.values() if (last := journal.last()) is not None]
         return self._folder.decided.exists() or any(last.phase is not Phase.PAUSED for last in lasts)
 
     @property

@@ -55,6 +55,8 @@ class Stalls:
             pids: the processes of the ranks that have not ended.
             starting: replacements that have time to start.
         """
+        if self.request.seat is not None:
+            return
         if self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
         scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s, starting)

@@ -31,11 +31,13 @@ class Stragglers:
         saying: where lines go.
         cases: where they are kept.
         pid_of: the process of a rank; 0 before it began.
+        first: the lowest of the ranks; the others follow it.
     """
 
     saying: Saying
     cases: Cases
     pid_of: Callable[[int], int]
+    first: int = 0
     _base: Sequence[Gauges] = ()
     _found: tuple[int, str] | None = None
     _since_s: float = 0.0
@@ -44,7 +46,7 @@ class Stragglers:
     _said: set[tuple[int, str]] = field(default_factory=set)
 
     def look(self, gauges: Sequence[Gauges], strategy: str) -> None:
-        """Look at the gauges of all ranks, rank r at index r.
+        """Look at the gauges of all ranks, in their order.
 
         Args:
             gauges: as they are now.
@@ -58,7 +60,7 @@ class Stragglers:
         spent = [Spent.between(old, new) for old, new in zip(self._base, gauges, strict=True)]
         if min(one.steps for one in spent) < LEAST_STEPS:
             return
-        self._base, slow = gauges, straggler(spent)
+        self._base, slow = gauges, straggler(spent, self.first)
         before, self._found = self._found, (slow.rank, slow.part) if slow is not None else None
         if slow is None or self._found in self._said:
             return

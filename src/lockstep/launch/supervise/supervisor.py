@@ -17,7 +17,7 @@ from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
-from lockstep.journal.failure import Failure, FailureKind
+from lockstep.journal.failure import Failure
 from lockstep.journal.news import Event, read_news
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -29,17 +29,19 @@ from lockstep.launch.screen.rank_streams import RankStreams
 from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.ranks import Ranks
+from lockstep.launch.supervise.regrouping import Regrouping
 from lockstep.launch.supervise.replacements import Replacements
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.stalls import Stalls
 from lockstep.launch.supervise.starting import Start
-from lockstep.launch.supervise.stop_plan import StopPlan
 from lockstep.launch.supervise.surroundings import Known, Surroundings
 from lockstep.launch.verdict import RankEnd
+from lockstep.nodes.cluster import Cluster
 from lockstep.sight.scenes import Scenes
 
 IDLE_S = 0.5
@@ -81,8 +83,9 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
+    cluster: Cluster | None = None
+    """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _stop: StopPlan = field(default_factory=StopPlan)
     _joined: bool = False
     _swept: bool = False
     _lost: bool = False
@@ -100,16 +103,24 @@ class Supervisor:
         Raises:
             WorldError: when the nursery cannot import torch, or dies.
         """
-        logs = {rank: self.folder.log(rank) for rank in range(self.request.ranks)}
+        logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
         self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
-        self._replacements = Replacements(
-            self.request, self.folder, self.saying, self.observer, self.history, self._start_replacement, self._send
-        )
         self._interruption = Interruption(self.request, self.folder, self.saying)
+        regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
+        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster)
+        self._replacements = Replacements(
+            self.request,
+            self.folder,
+            self.saying,
+            self.observer,
+            self.history,
+            self._start_replacement,
+            self._ending.send,
+        )
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._stop_stalled
+            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall
         )
         self._surroundings = Surroundings(self.saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
@@ -130,7 +141,7 @@ class Supervisor:
             os.close(self._news_end)
         ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
         gone = self._lost or self._orders.gave_up
-        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(0)).saved
+        by, saved = self._interruption.ended(ends), Asking(self.folder.journal(self.request.numbers.start)).saved
         waited_s = self._interruption.waited_s
         joined = self._joined or self.observer.met
         known = self._surroundings.known
@@ -143,16 +154,18 @@ class Supervisor:
             (self.signals, self._on_signal),
         ):
             self._selector.register(source, selectors.EVENT_READ, handler)
+        if self.cluster is not None:
+            self._selector.register(self.cluster, selectors.EVENT_READ, self.cluster.read)
 
     def _watch(self, over: Callable[[], bool], deadline: float = float("inf")) -> None:
         look_at = 0.0
         while not over() and (now := time.monotonic()) < deadline:
             next_line = self._streams.show_due(now)
-            self._send_due(now)
+            self._ending.send_due(now)
             if now >= look_at:
                 self.observer.look(now)
                 self._surroundings.look(self._ranks.running_pids)
-                if self._may_replace():
+                if self._ending.are_to_go_on:
                     self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
@@ -161,11 +174,12 @@ class Supervisor:
                 look_at,
                 deadline,
                 give_up_at,
-                *(send.at_s for send in self._stop.sends),
+                *self._ending.moments,
                 *([next_line] if next_line else []),
             ]
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
+            self._ending.heed_others()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
@@ -173,7 +187,7 @@ class Supervisor:
     def _start_ranks(self) -> None:
         start = Start(self.request, self.nursery, self.store, self.saying)
         self._start = start
-        for number in range(self.request.ranks):
+        for number in self.request.numbers:
             self._ranks.add(number)
             start.rank(number, self._streams.new_pipes(number), self._news_end)
 
@@ -214,14 +228,10 @@ class Supervisor:
         self._on_news()
         end = self._ranks.exited(message)
         self._surroundings.ended(end)
-        if self._may_replace() and self._replacements.take(end, self._ranks.running):
+        if self._ending.are_to_go_on and self._replacements.take(end, self._ranks.running):
             self._surroundings.goes_on_without(end.rank)
             return
-        self._stop.sends = self._interruption.gave_up(end, self._ranks.running) or self._stop.sends
-        if end.failure is not None:
-            self._stop_for(end.rank, end.failure.kind)
-        elif message.code and not end.stopped and not self._interruption.by:
-            self._stop.end_badly(self._ranks.running)
+        self._ending.ended(end)
 
     def _on_news(self) -> None:
         with suppress(BlockingIOError):
@@ -243,33 +253,26 @@ class Supervisor:
                 case Event.FAILED:
                     failure = self._ranks.reported(news.rank, news.failure)
                     if failure is not None and not self._will_replace(news.rank, failure):
-                        self._stop_for(news.rank, failure.kind)
+                        self._ending.fail(news.rank, failure.kind)
                 case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
                     self._replacements.hear(news)
-
-    def _may_replace(self) -> bool:
-        return not (self._interruption.by or self._stop)
 
     def _will_replace(self, number: int, failure: Failure) -> bool:
         """Whether a rank that still runs will be replaced for what it reported, when it has ended."""
         end = RankEnd(number, 1, 0, failure.time_ns, False, failure)
-        return self._may_replace() and self._replacements.may_take(end, self._ranks.running - {number})
+        return self._ending.are_to_go_on and self._replacements.may_take(end, self._ranks.running - {number})
 
     def _say_plain(self) -> None:
         if self.request.verbosity is not Verbosity.QUIET and not self.request.restart.number:
             self.saying.line(plain_line())
 
-    def _stop_for(self, number: int, kind: FailureKind) -> None:
-        if not self._interruption.by:
-            self._stop.fail(number, kind, self._ranks.running)
-
     def _on_signal(self) -> None:
         for number in self.signals.take():
             if number == signal.SIGINT and self.observer.paused and not self._interruption.by:
-                self._send(signal.SIGINT, frozenset({0}))
-                continue
-            self._stop.sends = self._interruption.take(number, self._ranks.running, may_ask=not self._stop)
-        self._send_due(time.monotonic())
+                self._ending.pass_on()
+            else:
+                self._ending.take_signal(number)
+        self._ending.send_due(time.monotonic())
 
     def _nursery_lost(self) -> None:
         self._selector.unregister(self.nursery.channel)
@@ -279,23 +282,9 @@ class Supervisor:
         if not (self._interruption.by or self._orders.gave_up):
             raise WorldError("The nursery (the parent of all ranks) was killed from outside, and the ranks with it.")
 
-    # Stopping
-
-    def _stop_stalled(self, failure: Failure) -> None:
-        self._ranks.reported(failure.rank, failure)
-        self._stop_for(failure.rank, failure.kind)
-
-    def _send_due(self, now: float) -> None:
-        for send in self._stop.due(now):
-            self._send(send.signal, send.ranks & self._ranks.running)
-
-    def _send(self, number: int, ranks: frozenset[int]) -> None:
-        self._ranks.sent(number, ranks)
-        self._orders.signal(number, ranks)
-
     def _sweep(self) -> None:
         """End what the ranks left behind, then read the pipes to their end."""
-        self._stop.sends = ()
+        self._ending.plan.sends = ()
         if self._ranks and not self._lost and self.nursery.send(Sweep()):
             self._watch(lambda: self._swept or self._lost, time.monotonic() + SWEEP_S)
             if not (self._swept or self._lost):

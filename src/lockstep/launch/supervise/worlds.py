@@ -11,30 +11,33 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep.errors import WorldError
+from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
-from lockstep.launch.folder import remove_copies, renew_run_folder
+from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
-from lockstep.launch.recovery import Decision, Loss, RestartAll, Scene, decide, most_restarts
-from lockstep.launch.request import LaunchRequest, OnFailure
-from lockstep.launch.screen.failure_block import last_work
+from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene, Stop, decide, loss_of, most_restarts
+from lockstep.launch.request import LaunchRequest, OnFailure, Verbosity
+from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block, last_work
 from lockstep.launch.screen.losses import Losses
-from lockstep.launch.screen.report import StatesLeft, Whence, restart_line, stop_line
+from lockstep.launch.screen.report import StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
+from lockstep.launch.supervise.all_nodes import Told, Whole, decode_decision, encode_decision, verdict_everywhere, whole
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
 from lockstep.launch.supervise.supervisor import Ending, Supervisor
-from lockstep.launch.supervise.surroundings import memory_line
+from lockstep.launch.supervise.surroundings import Known, memory_line
 from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
+from lockstep.nodes.cluster import Cluster, Interrupted
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class World:
     """The step of the newest state that lockstep saved on the disk; None when there is none."""
     whence: Whence
     """From where the next ranks would go on."""
+    block: str | None = None
+    """The failure block of the run on several nodes; None on one."""
 
 
 @dataclass
@@ -63,6 +68,8 @@ class Worlds:
     losses: Losses
     began_ns: int
     signals: CaughtSignals
+    cluster: Cluster | None = None
+    """The other nodes of the run, if there are any."""
     _has_said_decided: bool = False
 
     def run(self) -> World:
@@ -76,28 +83,104 @@ class Worlds:
         with self.signals, SnapshotFolder(self.request) as snapshots:
             request = replace(request, snapshots=snapshots.place)
             while True:
+                if self.cluster is not None:
+                    request = self._meet(request, self.cluster)
                 world = self._live(request, history)
-                decision = self._decide(request, world, history)
-                if not isinstance(decision, RestartAll):
+                if self.cluster is None:
+                    decision = self._decide(request, world, history)
+                else:
+                    world, decision = self._agree(request, world, history, self.cluster)
+                if isinstance(decision, Stop):
                     if decision.reason:
                         self.losses.saying.line(stop_line(decision.reason))
                     return replace(world, verdict=replace(world.verdict, exit_code=2)) if decision.is_script else world
-                history.append(decision.loss)
                 self._has_said_decided = world.observer.has_said_decided
                 self.losses.saying.settle()
+                if isinstance(decision, Regroup):
+                    self.losses.saying.line(regroup_line(decision, world.whence))
+                    request = _regrouped(request, decision, world)
+                    continue
+                history.append(decision.loss)
                 if (memory := memory_line(decision.loss.rank, world.ending.known)) is not None:
                     self.losses.saying.line(memory)
                 self.losses.saying.line(restart_line(decision, world.whence))
                 request = _next(request, decision, world)
 
+    def _meet(self, request: LaunchRequest, cluster: Cluster) -> LaunchRequest:
+        """Wait for the other nodes; make this node's files for the ranks that it has among them."""
+        try:
+            seat = cluster.meet(self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
+        view = cluster.view
+        request = replace(
+            request,
+            seat=seat,
+            threads=view.threads,
+            lanes=view.lanes or request.lanes,
+            restart=replace(request.restart, number=seat.round),
+        )
+        make_rank_files(request)
+        if request.verbosity is not Verbosity.QUIET:
+            self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
+        return request
+
+    def _agree(
+        self, request: LaunchRequest, world: World, history: list[Loss], cluster: Cluster
+    ) -> tuple[World, Decision]:
+        """Tell the other nodes how the ranks here ended, and hear what follows."""
+        scene = self._scene(request, world)
+        cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
+        if cluster.is_host:
+            cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
+            self._wait(cluster, cluster.view.is_over)
+        if cluster.is_host and not cluster.cut:
+            found = whole(cluster.view)
+            cluster.tell_decision(
+                encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
+            )
+        self._wait(cluster, lambda: cluster.view.decision is not None)
+        if cluster.view.decision is None:
+            raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
+        decision, told, whence = decode_decision(cluster.view.decision)
+        if isinstance(decision, Regroup) and world.ending.interrupted_by:  # this node leaves
+            return replace(world, block=""), Stop()
+        return replace(
+            world, verdict=verdict_everywhere(world.verdict, told), whence=whence, block=told.block
+        ), decision
+
+    def _wait(self, cluster: Cluster, is_there: Callable[[], bool]) -> None:
+        """Wait for other nodes, whose ranks may run for long after those here have ended."""
+        try:
+            cluster.wait_for(is_there, self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
+
+    def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
+        """What follows a round; asked on the run's first node."""
+        goes_on = self.request.recovery.on_failure is not OnFailure.STOP
+        if (found.is_node and goes_on) or (cluster.view.changes() and found.exit_code and not found.is_failure):
+            return Regroup(cluster.view.changes())
+        over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
+        return decide(over, self.request.recovery, history)
+
     def _live(self, request: LaunchRequest, history: list[Loss]) -> World:
         folder = RunFolder(request.run_folder)
-        logs = {rank: folder.log(rank) for rank in range(request.ranks)}
+        logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
         observer = Observer(request, folder, self.losses, has_said_decided=self._has_said_decided)
         with RunStore() as store:
             supervisor = Supervisor(
-                request, folder, self.nursery, self.losses, observer, store, self.began_ns, self.signals, history
+                request,
+                folder,
+                self.nursery,
+                self.losses,
+                observer,
+                store,
+                self.began_ns,
+                self.signals,
+                history,
+                self.cluster,
             )
             try:
                 ending = supervisor.run()
@@ -113,6 +196,9 @@ class Worlds:
         return World(ending, verdict, observer, log_bytes, bool(place), newest, whence)
 
     def _decide(self, request: LaunchRequest, world: World, history: list[Loss]) -> Decision:
+        return decide(self._scene(request, world), self.request.recovery, history)
+
+    def _scene(self, request: LaunchRequest, world: World) -> Scene:
         culprit, observer = world.verdict.culprit, world.observer
         last = last_work(observer.tail(culprit.rank)) if culprit is not None else None
         scene = Scene(
@@ -121,11 +207,11 @@ class Worlds:
             last,
             can_start=not world.ending.nursery_is_gone,
             ranks=request.ranks,
-            can_shrink=_can_shrink(request, observer),
+            can_shrink=request.seat is None and _can_shrink(request, observer),
         )
         if culprit is not None and culprit.rank in world.ending.losses:
             scene = replace(scene, loss=world.ending.losses[culprit.rank])
-        return decide(scene, self.request.recovery, history)
+        return scene
 
 
 def _newest(request: LaunchRequest, observer: Observer) -> tuple[str, int | None]:
@@ -152,6 +238,14 @@ def _can_shrink(request: LaunchRequest, observer: Observer) -> bool:
     return shrinks(request.form) and bool(decided.get("lanes")) and not decided.get("ranks_are_fixed")
 
 
+def _regrouped(request: LaunchRequest, decision: Regroup, world: World) -> LaunchRequest:
+    """The next world of ranks, on other nodes; lanes stay."""
+    told = {"regroup": decision.changes, "step": world.whence.step, "in_memory": world.whence.in_memory}
+    add_line(RunFolder(request.run_folder).restarts, told)
+    lanes = world.observer.decided().get("lanes") or request.lanes
+    return replace(request, lanes=lanes, restart=renew_run_folder(request))
+
+
 def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchRequest:
     """The next world of ranks, in a run folder that is ready for it."""
     told = {
@@ -167,3 +261,41 @@ def _next(request: LaunchRequest, decision: RestartAll, world: World) -> LaunchR
     lanes = world.observer.decided().get("lanes") if decision.ranks else request.lanes
     fewer = replace(request, ranks=decision.ranks or request.ranks, lanes=lanes or request.lanes)
     return replace(fewer, restart=replace(renew_run_folder(fewer), most=decision.most))
+
+
+def evidence_of(world: World, folder: RunFolder) -> Evidence:
+    """What is known about the culprit, who is on this node."""
+    culprit = world.verdict.culprit
+    rank = culprit.rank if culprit is not None else min(world.log_bytes)
+    log = folder.log(rank)
+    known = world.ending.known.get(rank, Known()) if culprit is not None else Known()
+    return Evidence(
+        tail=world.observer.tail(rank),
+        log=log,
+        stack=crash_stack(log.read_bytes()[world.log_bytes[rank] :]) if log.exists() else "",
+        kill_reason=known.why_killed,
+        finding=EARLY_LEAVER if world.verdict.left_early else known.finding,
+    )
+
+
+def _told_of(scene: Scene, world: World, folder: RunFolder) -> Told:
+    """How the ranks of this node ended, for all nodes."""
+    verdict, culprit = world.verdict, world.verdict.culprit
+    loss = scene.loss
+    if loss is None and culprit is not None:
+        loss = loss_of(culprit, scene.last, uses_lockstep=scene.uses_lockstep)
+    return Told(
+        exit_code=verdict.exit_code,
+        interrupted_by=world.ending.interrupted_by,
+        joined=world.ending.joined,
+        uses_lockstep=scene.uses_lockstep,
+        culprit=culprit,
+        loss=loss,
+        block=failure_block(verdict, evidence_of(world, folder)) if culprit is not None else "",
+        newest_step=world.whence.step,
+    )
+
+
+def _lost_first_node(why: str, newest: int | None) -> str:
+    goes_on = StatesLeft(None, newest, 0.0).sentence if newest is not None else "there is no state to go on from"
+    return f"This node lost the run's first one, and the run ends: {why}. {goes_on[0].upper()}{goes_on[1:]}."

@@ -13,6 +13,7 @@ from lockstep.checkpoint.manifest import NAME, Manifest, damage
 from lockstep.errors import UsageError
 from lockstep.notices import say
 from lockstep.run.run_state import RunState
+from lockstep.run.saving.brought import brought
 from lockstep.run.saving.load_plan import LoadPlan, made
 from lockstep.run.saving.state import counters, facts_of, place_of, require_between_epochs
 from lockstep.transport.together import Together
@@ -26,7 +27,11 @@ def load_state(
     """See `Run.load_state`."""
     require_between_epochs(run.progress, LOAD)
     run.progress.has_looked = True
-    folder = StateFolder(place_of(run, path))
+    with brought(run, StateFolder(place_of(run, path)).target) as place:
+        return _load(run, StateFolder(place), objects, missing_ok=missing_ok)
+
+
+def _load(run: RunState, folder: StateFolder, objects: Mapping[str, Any], *, missing_ok: bool) -> dict[str, Any]:
     before = identity_of(folder.target)
     together = Together(run.machinery.transport, LOAD, where())
     found = together.do(folder.read_manifest)

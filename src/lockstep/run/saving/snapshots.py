@@ -24,6 +24,7 @@ from lockstep.errors import LockstepError, PeerLost, RanksDiffer
 from lockstep.handover.restart import Restart
 from lockstep.handover.snapshots import SnapshotPlace, kept_in
 from lockstep.handover.states import step_of
+from lockstep.journal.asking import Asking
 from lockstep.machine.available_memory import available_bytes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.run_state import NoSnapshots, NoStates, RunState
@@ -62,6 +63,8 @@ class Snapshots(NoSnapshots):
         self._is_heard = self._holds = False
         self._why_not = self._noted = ""
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
+        self._asking = Asking(run.setup.folder.journal(run.machinery.transport.rank)) if run.setup.folder else None
+        """Through which the launcher may want one at once."""
         self._guard, self._stall_s = Guard(run.progress), 0.0
         """`_stall_s`: how long the steps stood still for the newest one."""
 
@@ -131,7 +134,9 @@ class Snapshots(NoSnapshots):
 
     def _is_wanted(self) -> bool:
         """Whether one is due, and none is being written."""
-        if self._why_not or not self._pace.is_due(self._run.machinery.ledger.step, time.monotonic()):
+        at_once = self._asking is not None and self._asking.takes_snapshot()
+        due = at_once or self._pace.is_due(self._run.machinery.ledger.step, time.monotonic())
+        if self._why_not or not due:
             return False
         self._look()
         return not (self._aside.is_busy or self._why_not)
@@ -149,6 +154,8 @@ class Snapshots(NoSnapshots):
             self._note(here)
         else:
             self._take(began_s)
+        if self._asking is not None:
+            self._asking.took_snapshot()
         self._pace.took(self._run.machinery.ledger.step, time.monotonic(), time.monotonic() - began_s)
         return not (never or here)
 

@@ -1,0 +1,196 @@
+"""Which address of this machine the other nodes use, and which interface it belongs to: one decision for all sockets.
+
+`lockstep.nodes.interfaces` asks the machine, `choose` decides. Node 0 listens on the address that the endpoint names; every other
+node uses the one that leads there. `--local-addr` overrides both with an interface or an address. Gloo and NCCL are told the
+interface. Nothing ever listens on all interfaces.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.errors import UsageError
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where node 0 is, as a person or a scheduler says it."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Read `host:port` or `[IPv6]:port`. Raises UsageError."""
+        host, colon, port = text.strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        is_host = is_address(bare) if bare != host else _HOST.fullmatch(host)
+        if not colon or not is_host:
+            raise UsageError(
+                f"--rdzv-endpoint must be HOST:PORT, but is {text!r}.",
+                "Name the host of node 0 and a free port: host0:29500.",
+            )
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise UsageError(
+                f"The port of --rdzv-endpoint must be 1 to 65535, but is {port!r}.", "Choose a free port: 29500."
+            )
+        return cls(bare, int(port))
+
+    @property
+    def is_loopback_by_intent(self) -> bool:
+        """Whether it names the loopback interface, instead of a host that happens to resolve to it."""
+        return self.host == "localhost" or _is_loopback(self.host)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
+
+    address: str
+    port: int
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An interface with one of its addresses."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.name})"
+
+
+@dataclass(frozen=True)
+class View:
+    """What this machine knows: the decision needs nothing else."""
+
+    own: tuple[Interface, ...]
+    resolved: tuple[str, ...]
+    """The endpoint's addresses."""
+    sources: tuple[str, ...] = ()
+    """From which own address the kernel would send to each of them; empty where no route leads."""
+    local: tuple[str, ...] = ()
+    """The addresses of `--local-addr`, where that is a name."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The address that this node uses, and where it finds the gate."""
+
+    own: Interface
+    """For GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: its name."""
+    gate: Place
+
+
+def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool, are_elsewhere: bool | None) -> Choice:
+    """Decide.
+
+    Args:
+        endpoint: where node 0 is.
+        view: what this machine knows.
+        local: `--local-addr`.
+        is_first: whether this is node 0.
+        are_elsewhere: whether nodes of this run are on other machines; None when nobody knows.
+
+    Raises:
+        UsageError: when no address of this machine can be right.
+    """
+    targets = _reachable(endpoint, view, is_first=is_first, are_elsewhere=are_elsewhere)
+    own = _asked(local, view, targets) if local is not None else _usual(endpoint, view, targets, is_first=is_first)
+    if are_elsewhere and _is_loopback(own.address):
+        raise UsageError(
+            f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
+        )
+    if is_first:
+        return Choice(own, Place(own.address, endpoint.port))
+    target = next((target for target in targets if family(target) == family(own.address)), targets[0])
+    source = own.address if local is not None and family(target) == family(own.address) else ""
+    return Choice(own, Place(target, endpoint.port, source))
+
+
+def _reachable(endpoint: Endpoint, view: View, *, is_first: bool, are_elsewhere: bool | None) -> list[str]:
+    """The endpoint's addresses that other machines could mean too, IPv4 first."""
+    found = sorted(view.resolved, key=family)
+    targets = [address for address in found if not _is_loopback(address)]
+    if targets:
+        return targets
+    if are_elsewhere is False or (are_elsewhere is None and endpoint.is_loopback_by_intent):
+        return found
+    fix = f"Name an address of node 0 in --rdzv-endpoint{f': {_listed(view)}' if is_first else ''}."
+    if endpoint.is_loopback_by_intent:
+        raise UsageError(
+            f"{endpoint.host} in --rdzv-endpoint is each machine itself, and nodes are on other machines.", fix
+        )
+    raise UsageError(
+        f"On this machine {endpoint.host} is {found[0]} (see /etc/hosts), which no other machine can reach.", fix
+    )
+
+
+def _asked(local: str, view: View, targets: Sequence[str]) -> Interface:
+    """The address that `--local-addr` names, as address, interface or host, of the endpoint's kind if there are two."""
+    named = [own for own in view.own if local in (own.name, own.address) or own.address in view.local]
+    if not named:
+        raise UsageError(
+            f"{local!r} in --local-addr is neither an address nor an interface of this machine.",
+            f"Use one of {_listed(view)}.",
+        )
+    fitting = [own for own in named if family(own.address) == family(targets[0])]
+    return (fitting or named)[0]
+
+
+def _usual(endpoint: Endpoint, view: View, targets: Sequence[str], *, is_first: bool) -> Interface:
+    """The endpoint's own address on node 0, the one that leads there elsewhere."""
+    if is_first:
+        here = [own for target in targets for own in view.own if own.address == target]
+        if not here:
+            raise UsageError(
+                f"{endpoint.host} in --rdzv-endpoint is {targets[0]}, which is not an address of this machine, and this is node 0.",
+                f"Start node 0 there, or name the address to listen on with --local-addr: {_listed(view)}.",
+            )
+        return here[0]
+    sources = dict(zip(view.resolved, view.sources, strict=False))
+    leading = [own for target in targets for own in view.own if own.address == sources.get(target)]
+    if not leading:
+        raise UsageError(
+            f"No interface of this machine leads to {endpoint.host} ({targets[0]}).",
+            f"Name another host in --rdzv-endpoint, or an address of this machine with --local-addr: {_listed(view)}.",
+        )
+    return leading[0]
+
+
+def _listed(view: View) -> str:
+    """The addresses that a person could name, loopback last."""
+    return ", ".join(map(str, sorted(view.own, key=lambda own: _is_loopback(own.address))))
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an address in numbers."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(text: str) -> bool:
+    return is_address(text) and ipaddress.ip_address(text).is_loopback
+
+
+def family(address: str) -> int:
+    """4 or 6."""
+    return ipaddress.ip_address(address).version
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be the name of a host."""
+    return not is_address(text) and bool(_HOST.fullmatch(text))

@@ -1,0 +1,327 @@
+"""The launcher's side of a run on several nodes: it joins, waits for the others, tells what happens here and hears the rest.
+
+What is decided for all is decided here on the run's first node: which nodes make a round (`roster`), and, by whoever calls
+`decide`, what follows a round.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.errors import UsageError, WorldError
+from lockstep.handover.seat import Seat
+from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, missing, numbered
+from lockstep.nodes.view import RunView
+
+SAY_EVERY_S = 5.0
+"""How often it is said who is missing."""
+LOOK_S = 0.1
+"""How often the first node looks whether the last call is over."""
+END_S = 5.0
+"""How long the link may take to end."""
+AWAY_S = 10.0
+"""How long a round waits for nodes of the round before that are there but have not asked again."""
+
+
+class Interrupted(Exception):  # noqa: N818 - an event as much as an error
+    """A person's signal came while this node waited for others."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass
+class Cluster:
+    """One node's part.
+
+    Args:
+        record: what this node says about itself.
+        link: a socket to its link.
+        interface: for exchanges between nodes.
+        patience_s: how long to wait for missing nodes.
+        say: prints a line: its label and its text.
+    """
+
+    record: NodeRecord
+    link: socket.socket
+    interface: str
+    patience_s: float
+    say: Callable[[str, str], None]
+    view: RunView = field(default_factory=RunView)
+    lanes: int | None = None
+    """Those of the rounds before, which the next one keeps; the first node says so."""
+    port: int = 0
+    """Where the run's store answers on this node."""
+    round_port: tuple[int, int] = (-1, 0)
+    """A round, and where the store that it has for itself answers on this node."""
+    cut: str = ""
+    """Why this node has lost the run's first one; empty as long as it has not."""
+    _rest: bytes = b""
+    _told: set[tuple[str, int]] = field(default_factory=set)
+    _heard: int = 0
+    _enough_since: float = 0.0
+    """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self.link.fileno()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this node decides for all."""
+        return self.record.is_host
+
+    # What happens
+
+    def read(self) -> None:
+        """Take what the link told; does not block if `fileno` is readable."""
+        try:
+            data = self.link.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, told: dict[str, Any]) -> None:
+        match told.get("kind"):
+            case "port":
+                self.port = int(told["port"])
+                self._tell({"kind": "asks", "record": self.record.encode()})
+            case "failed":
+                raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
+            case "unreachable":
+                self.say("nodes", told["why"])
+            case "round":
+                self.round_port = int(told["round"]), int(told["port"])
+            case "silent" | "heard":
+                self._say_silent(told)
+            case "cut":
+                self.cut = told["why"] or "the run's first node cannot be reached any more"
+            case _:
+                self.view.take(told)
+
+    def _say_silent(self, told: dict[str, Any]) -> None:
+        """Say that nothing is heard of a node any more, or something again."""
+        who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
+        if told["kind"] == "silent":
+            self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
+        else:
+            self.say("nodes", f"{who} is heard of again")
+
+    def _tell(self, entry: dict[str, Any]) -> None:
+        try:
+            self.link.sendall(json.dumps(entry).encode() + b"\n")
+        except OSError:
+            self.cut = self.cut or "the process that keeps this node in touch with the others has ended"
+
+    # Joining
+
+    def meet(self, signals: Any) -> Seat:
+        """Wait until a round begins with this node; ask for it first, if that was not done.
+
+        Args:
+            signals: `fileno` and `take`, as `CaughtSignals` has them.
+
+        Returns:
+            This node's seat. `view` has what the nodes agreed on.
+
+        Raises:
+            UsageError: when this node cannot take part in this run.
+            WorldError: when others do not come, or the run's first node is lost.
+            Interrupted: at a person's signal.
+        """
+        began = said = time.monotonic()
+        round_before = self.view.round
+        if round_before >= 0:
+            self._tell({"kind": "asks", "record": self.record.encode()})
+        self._enough_since = 0.0
+        while True:
+            self._check()
+            if self.view.round > round_before and self._member() is not None:
+                return self._seat()
+            now = time.monotonic()
+            if self.is_host and self.record.node in self.view.asking:
+                self._begin_round(began, now)
+            if now - began > self.patience_s:
+                raise WorldError(f"After {self.patience_s:.0f} s {self._missing()}.")
+            if now - said >= SAY_EVERY_S:
+                said = now
+                if self.port:
+                    self.say("nodes", self._missing())
+            until = LOOK_S if self._enough_since else said + SAY_EVERY_S - now
+            ready = select.select([self.link, signals], [], [], max(0.0, until))[0]
+            if signals in ready and (numbers := signals.take()):
+                raise Interrupted(numbers[0])
+            if self.link in ready:
+                self.read()
+
+    def _check(self) -> None:
+        """Raise where this node cannot take part any more."""
+        if (refused := self.view.refused.get(self.record.node)) is not None:
+            raise UsageError(refused.problem, refused.fix)
+        if self.cut:
+            raise WorldError(f"This node lost the others: {self.cut}.")
+
+    def _missing(self) -> str:
+        return missing(self._asking(), [one for one in self.view.members if one.record.node not in self.view.leaving])
+
+    def _asking(self) -> list[NodeRecord]:
+        """Those who ask, the first node first."""
+        asking = list(self.view.asking.values())
+        return sorted(asking, key=lambda record: not record.is_host) or [self.record]
+
+    def _begin_round(self, began: float, now: float) -> None:
+        asking = self._asking()
+        self._enough_since = (self._enough_since or now) if len(asking) >= self.record.least else 0.0
+        if (refused := disagreement(asking)) is not None:
+            self._refuse(refused)
+            return
+        away = (
+            []
+            if now - began > AWAY_S
+            else [
+                one.record.node
+                for one in self.view.members
+                if one.record.node not in self.view.asking and one.record.node not in self.view.gone | self.view.leaving
+            ]
+        )
+        if self.view.round + 1 in {number for kind, number in self._told if kind == "roster"}:
+            return
+        since = self._enough_since if self.view.round < 0 else 0.0
+        if not self._enough_since or not is_complete(asking, away, since, now):
+            return
+        members = numbered(asking[: self.record.most], self.view.numbers())
+        self._told.add(("roster", self.view.round + 1))
+        self._tell(
+            {
+                "kind": "roster",
+                "round": self.view.round + 1,
+                "lanes": self.lanes,
+                "threads": min(member.record.threads for member in members),
+                "members": [[member.number, member.record.encode()] for member in members],
+            }
+        )
+
+    def _refuse(self, refused: Refused) -> None:
+        """Before the first round nobody knows who is right, so all end; later only the newcomer does."""
+        nodes = refused.nodes if self.view.round >= 0 else tuple(self.view.asking)
+        self._tell({"kind": "refused", "nodes": list(nodes), "problem": refused.problem, "fix": refused.fix})
+        for node in nodes:  # not twice
+            self.view.asking.pop(node, None)
+
+    def _member(self) -> Member | None:
+        return next((one for one in self.view.members if one.record.node == self.record.node), None)
+
+    def _seat(self) -> Seat:
+        members = self.view.members
+        place = next(place for place, one in enumerate(members) if one.record.node == self.record.node)
+        sizes = tuple(one.record.ranks for one in members)
+        return Seat(self.view.round, place, sizes, self.port, self.interface)
+
+    def serve_round(self) -> None:
+        """Let the next round have a store of its own; on the run's first node, before `meet`."""
+        self._tell({"serve": self.view.round + 1})
+
+    def join_round(self) -> int:
+        """Where the store that this round has for itself answers on this node. Raises WorldError."""
+        self._tell({"join": self.view.round})
+        self.wait_for(lambda: self.round_port[0] == self.view.round)
+        self._check()
+        return self.round_port[1]
+
+    # During a round
+
+    @property
+    def must_end(self) -> bool:
+        """Whether the ranks here are to end because of what happened elsewhere."""
+        return bool(self.cut) or self.view.must_end(self.record.node)
+
+    def tell_fall(self, *, regroups: bool = False) -> None:
+        """Ranks here end badly, or are to end: the others' are to end too.
+
+        Args:
+            regroups: whether nothing is wrong, and all start again with other nodes.
+        """
+        self._tell_once("fall", regroups=regroups)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the others could go on without this node."""
+        there = [one for one in self.view.members if one.record.node not in self.view.gone | self.view.leaving]
+        return not self.is_host and len(there) > self.record.least
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node told that it leaves."""
+        return ("leaves", 0) in self._told
+
+    def tell_leave(self) -> None:
+        """This node is to end, and the others to go on."""
+        self._told.add(("leaves", 0))
+        self._tell({"kind": "leaves", "node": self.record.node})
+
+    def tell_signal(self, number: int) -> None:
+        """A person's signal came here."""
+        self._tell({"kind": "signal", "node": self.record.node, "number": number})
+
+    def signals(self) -> list[int]:
+        """Signals that came to other nodes since the last call."""
+        new = self.view.signals[self._heard :]
+        self._heard = len(self.view.signals)
+        return [number for node, number in new if node != self.record.node]
+
+    def tell_ended(self, told: dict[str, Any]) -> None:
+        """All ranks here have ended."""
+        self._tell_once("ended", told=told)
+
+    def tell_decision(self, decided: dict[str, Any]) -> None:
+        """What follows this round, on all nodes."""
+        self._tell_once("decision", decided=decided)
+
+    def _tell_once(self, kind: str, **told: Any) -> None:
+        if (kind, self.view.round) not in self._told:
+            self._told.add((kind, self.view.round))
+            self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
+
+    def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
+        """Read until `is_there`, or the run's first node is lost.
+
+        Args:
+            is_there: asked after each reading.
+            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+
+        Raises:
+            Interrupted: at a second signal.
+        """
+        has_told = False
+        while not is_there() and not self.cut:
+            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [])[0]
+            for number in signals.take() if signals in ready else ():
+                if has_told:
+                    raise Interrupted(number)
+                has_told = True
+                self.tell_signal(number)
+            if self.link in ready:
+                self.read()
+
+    def close(self) -> None:
+        """Leave the run, once the link has passed on what was told."""
+        with suppress(OSError):
+            self.link.shutdown(socket.SHUT_WR)
+            self.link.settimeout(END_S)
+            while self.link.recv(1 << 16):
+                pass
+        self.link.close()

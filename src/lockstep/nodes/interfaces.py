@@ -1,0 +1,123 @@
+"""What this machine knows of its addresses and of the endpoint, and the socket on which node 0 listens."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import ipaddress
+import os
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.nodes.address import Endpoint, Interface, Place, View, family, is_address, is_name
+
+RESOLVE_S = 4.0
+_BACKLOG = 256
+_SIOCGIFCONF, _MOST_ADDRESSES, _IFREQ_BYTES = 0x8912, 1024, 40
+
+
+def look(endpoint: Endpoint, local: str | None) -> View:
+    """Ask this machine, for at most `RESOLVE_S` per name. Raises UsageError when the endpoint's host has no address."""
+    own = own_addresses()
+    resolved = resolve(endpoint.host, "the host in --rdzv-endpoint")
+    is_known = local is None or any(local in (one.name, one.address) for one in own)
+    addresses: tuple[str, ...] = ()
+    if local is not None and not is_known and is_name(local):
+        try:
+            addresses = resolve(local, "--local-addr")
+        except UsageError:
+            addresses = ()  # the refusal lists what there is
+    return View(own, resolved, tuple(map(source_to, resolved)), addresses)
+
+
+def resolve(
+    host: str, what: str, ask: Callable[..., Iterable[tuple[object, ...]]] = socket.getaddrinfo
+) -> tuple[str, ...]:
+    """The addresses of a host, each once. Raises UsageError, in time even when a name server does not answer."""
+    if is_address(host):
+        return (host,)
+    answers: queue.SimpleQueue[Iterable[tuple[object, ...]] | OSError] = queue.SimpleQueue()
+
+    def wait_for_it() -> None:
+        try:
+            answers.put(ask(host, None, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error if isinstance(error, OSError) else OSError(str(error)))
+
+    threading.Thread(target=wait_for_it, daemon=True, name="lockstep-resolve").start()
+    try:
+        answer = answers.get(timeout=RESOLVE_S)
+    except queue.Empty:
+        answer = OSError(0, f"no name server answered in {RESOLVE_S:.0f} s")
+    if isinstance(answer, OSError):
+        reason = answer.strerror or answer
+        raise UsageError(
+            f"{host}, {what}, has no address on this machine ({reason}).", "Use another name, or an address."
+        )
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in answer))  # type: ignore[index]
+
+
+def source_to(address: str) -> str:
+    """The own address that the kernel would send to `address` from; empty when no route leads there. Nothing is sent."""
+    with socket.socket(socket.AF_INET if family(address) == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+def own_addresses() -> tuple[Interface, ...]:
+    """The addresses of this machine, IPv4 first, without those that are valid on one cable only."""
+    space = array.array("B", bytes(_MOST_ADDRESSES * _IFREQ_BYTES))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        asked = struct.pack("iP", len(space), space.buffer_info()[0])
+        used = struct.unpack("iP", fcntl.ioctl(any_socket, _SIOCGIFCONF, asked))[0]
+    found = []
+    for at in range(0, used, _IFREQ_BYTES):
+        name = bytes(space[at : at + 16]).split(b"\0", 1)[0].decode()
+        found.append(Interface(name.split(":")[0], socket.inet_ntoa(bytes(space[at + 20 : at + 24]))))
+    six = Path("/proc/net/if_inet6")
+    for line in six.read_text().splitlines() if six.exists() else ():
+        digits, *_, name = line.split()
+        address = ipaddress.IPv6Address(bytes.fromhex(digits))
+        if not address.is_link_local:
+            found.append(Interface(name, str(address)))
+    return tuple(found)
+
+
+def listen(place: Place) -> socket.socket:
+    """A socket that listens at one address. Raises UsageError or WorldError in one sentence."""
+    if not place.address or ipaddress.ip_address(place.address).is_unspecified:
+        raise ValueError("the gate listens on one named address")
+    listener = socket.socket(socket.AF_INET if family(place.address) == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((place.address, place.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _why_not_there(error, place) from None
+    return listener
+
+
+def _why_not_there(error: OSError, place: Place) -> LockstepError:
+    if error.errno == errno.EADDRINUSE:
+        return WorldError(
+            f"{place} is in use by another process: end it, or choose another port with --rdzv-endpoint on all nodes."
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(
+            f"Port {place.port} is reserved for root.", "Choose a port above 1023 with --rdzv-endpoint on all nodes."
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(
+            f"{place.address} is no longer an address of this machine.", "Name another with --local-addr."
+        )
+    return WorldError(f"Cannot listen at {place}: {os.strerror(error.errno or 0)}.")

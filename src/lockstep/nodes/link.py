@@ -1,0 +1,236 @@
+"""The link: a process of each node that is in touch with the others, so that the launcher needs no torch and no network.
+
+On the run's first node it holds the run's store, which listens on loopback only, and the gate in front of it; on every node a
+tunnel, a port on 127.0.0.1 whose connections end at that store. It adds to the log what the launcher tells, and tells the
+launcher what anybody added, line by line, in order. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from lockstep.errors import LockstepError, UsageError
+from lockstep.machine.processes import die_with_parent, raise_open_file_limit
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, key_of_job
+from lockstep.nodes.door import Door
+from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
+from lockstep.nodes.key import Key
+from lockstep.nodes.link_order import LinkOrder
+from lockstep.nodes.log import RunLog
+from lockstep.nodes.munge import seal
+from lockstep.nodes.tunnel import GateLost, Tunnel
+
+FOREVER = dt.timedelta(days=7)
+LINGER_S = 3.0
+"""How long the run's first node stays for others that have not heard yet how the run ends."""
+SILENT_S, GIVEN_UP_S = 5.0, 30.0
+"""After how long without a word it is said that a link is cut, and after how long the other side is given up."""
+LOOK_S = 0.25
+STORE_OF = "round {}"
+
+
+class Link:
+    """Serves one launcher, over a socket, until that closes.
+
+    Args:
+        order: what to do.
+        launcher: a stream socket.
+        listener: bound to the named address; None where the store is elsewhere.
+    """
+
+    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None) -> None:
+        self._order, self._launcher, self._listener = order, launcher, listener
+        self._store_class = importlib.import_module("torch.distributed").TCPStore
+        self._telling = threading.Lock()
+        self._adding = threading.Lock()
+        self._writes: RunLog | None = None
+        self._reads: RunLog | None = None
+        self._gate: Gate | None = None
+        self._stores: list[Any] = []
+        """Of the newest rounds."""
+        self._round_tunnel: Tunnel | None = None
+        self._silent: set[str] = set()
+        """Nodes of which was said that nothing is heard of them."""
+
+    def run(self) -> None:
+        """Serve."""
+        try:
+            served = self._serve_store() if self._order.is_host else None
+            self._tunnel = self._dig()
+            self._writes = RunLog(self._client(), self._order.node)
+            self._reads = reads = RunLog(self._client())
+        except (LockstepError, RuntimeError, OSError) as error:
+            self._fail(error)
+            return
+        self._tell({"kind": "port", "port": self._tunnel.port})
+        for task in (partial(self._pass_on, reads), self._listen):
+            threading.Thread(target=task, daemon=True).start()
+        self._take_orders()
+        until = time.monotonic() + LINGER_S
+        while self._others() and time.monotonic() < until:
+            time.sleep(0.01)
+        del served
+
+    def _others(self) -> dict[str, Presence]:
+        """Other nodes that have connections to the gate here."""
+        nodes = self._gate.nodes() if self._gate is not None else {}
+        return {node: presence for node, presence in nodes.items() if node != self._order.node}
+
+    def _serve_store(self) -> Any:
+        """The store on loopback, locked for all but the gate in front of it."""
+        store, port, own = self._new_store()
+        assert self._listener is not None
+        key, job = Key(self._order.key.encode()), self._order.job
+        self._gate = Gate(
+            self._listener,
+            port,
+            key,
+            self._on_gate,
+            seal=(lambda: seal(key, job)) if job else None,
+            door=Door(own),
+        ).start()
+        own.close()
+        return store
+
+    def _new_store(self) -> tuple[Any, int, socket.socket]:
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        own.bind(("127.0.0.1", 0))
+        port, served = own.getsockname()[1], own.dup().detach()
+        store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=served)
+        return store, port, own
+
+    def _dig(self) -> Tunnel:
+        """The tunnel; tried again while the first node may not have started yet."""
+        order, place = self._order, Place(self._order.address, self._order.port, self._order.source)
+        hello = {"node": order.node, "host": order.host}
+        try:
+            return self._tunnel_to(place, hello, 0.0)
+        except NotYet as early:
+            self._tell({"kind": "unreachable", "why": str(early)})
+            return self._tunnel_to(place, hello, order.patience_s)
+
+    def _tunnel_to(self, place: Place, hello: dict[str, Any], patience_s: float) -> Tunnel:
+        secret = self._order.key
+        key = Key(secret.encode()) if secret else key_of_job(place, self._order.job, patience_s)
+        self._key = key
+        return Tunnel(place, key, hello, self._on_tunnel).start(patience_s)
+
+    # A store for each round, for ranks that do not know of rounds
+
+    def _serve_round(self, number: int) -> None:
+        """Hold a store for one round, on the run's first node, before the round begins."""
+        store, port, own = self._new_store()
+        own.close()
+        self._stores = [*self._stores[-1:], store]
+        assert self._gate is not None
+        self._gate.lead_to(STORE_OF.format(number), port)
+
+    def _join_round(self, number: int) -> None:
+        """Open a port for the ranks of this node that leads to the store of a round that has begun."""
+        order = self._order
+        place = Place(order.address, order.port, order.source)
+        hello = {"node": order.node, "host": order.host, "store": STORE_OF.format(number)}
+        tunnel = Tunnel(place, self._key, hello, self._on_tunnel).start()
+        if self._round_tunnel is not None:
+            self._round_tunnel.close()
+        self._round_tunnel = tunnel
+        self._tell({"kind": "round", "round": number, "port": tunnel.port})
+
+    def _client(self) -> Any:
+        return self._store_class("127.0.0.1", self._tunnel.port, None, False, timeout=FOREVER)
+
+    def _on_gate(self, event: NodeCame | NodeGone) -> None:
+        if isinstance(event, NodeGone) and event.node != self._order.node:
+            threading.Thread(target=self._add, args=({"kind": "gone", "node": event.node},), daemon=True).start()
+
+    def _on_tunnel(self, lost: GateLost) -> None:
+        self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
+
+    def _listen(self) -> None:
+        """Say which nodes are silent, and give them up when that lasts."""
+        while True:
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            heard = {node: now - presence.heard_at for node, presence in self._others().items()}
+            if not self._order.is_host:
+                heard = {"": now - self._tunnel.heard_at}
+            for node, silent_s in heard.items():
+                if (silent_s >= SILENT_S) != (node in self._silent):
+                    (self._silent.discard if node in self._silent else self._silent.add)(node)
+                    self._tell({"kind": "silent" if node in self._silent else "heard", "node": node})
+                if silent_s >= GIVEN_UP_S:
+                    self._give_up(node)
+
+    def _give_up(self, node: str) -> None:
+        if self._gate is not None:
+            self._gate.bar(node)
+        else:
+            self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
+
+    def _pass_on(self, log: RunLog) -> None:
+        """Tell the launcher every entry."""
+        try:
+            while True:
+                self._tell(log.next(FOREVER))
+        except RuntimeError:
+            self._tell({"kind": "cut", "why": ""})
+
+    def _take_orders(self) -> None:
+        """Add what the launcher tells, and do what it asks for."""
+        with self._launcher.makefile("rb") as lines, suppress(OSError):
+            for line in lines:
+                match told := json.loads(line):
+                    case {"serve": number}:
+                        self._serve_round(number)
+                    case {"join": number}:
+                        self._join_round(number)
+                    case _:
+                        self._add(told)
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        with self._adding, suppress(RuntimeError):
+            if self._writes is not None:
+                self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        with self._telling, suppress(OSError):
+            self._launcher.sendall(json.dumps(told).encode() + b"\n")
+
+    def _fail(self, error: Exception) -> None:
+        usage = isinstance(error, UsageError)
+        problem, fix = (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+        self._tell({"kind": "failed", "is_usage": usage, "why": problem, "fix": fix})
+
+
+def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int:
+    """Be a link until the launcher closes its end.
+
+    Args:
+        order: what to do.
+        launcher: a socket to it.
+        listener: a bound socket for the gate; negative where the store is elsewhere.
+        parent: the nursery; when it ends, the link ends.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the launcher decides
+    die_with_parent(parent)
+    raise_open_file_limit()  # on the first node the link holds three sockets for each connection of another node
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if order.log else null, 2)
+    gate = socket.socket(fileno=listener) if listener >= 0 else None
+    with socket.socket(fileno=launcher) as ours:
+        Link(order, ours, gate).run()
+    return 0

@@ -1,0 +1,113 @@
+"""What a node knows of the run from the log: pure, fed entry by entry, the same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.nodes.record import NodeRecord
+from lockstep.nodes.roster import Member, Refused
+
+
+@dataclass
+class RunView:
+    """The run, as far as the log tells."""
+
+    asking: dict[str, NodeRecord] = field(default_factory=dict)
+    """The nodes that ask for the next round, in the order in which they came."""
+    round: int = -1
+    """The newest one with a roster."""
+    members: list[Member] = field(default_factory=list)
+    """Of that round."""
+    threads: int = 0
+    """Per rank, in that round."""
+    lanes: int | None = None
+    """As the rounds before had them; None while the script decides."""
+    gone: set[str] = field(default_factory=set)
+    """Nodes whose agent ended, or cannot be reached any more."""
+    fallen: list[str] = field(default_factory=list)
+    """The nodes whose ranks are to end or have ended badly in this round, in that order."""
+    leaving: set[str] = field(default_factory=set)
+    """Nodes that are to end while the others go on."""
+    regroups: bool = False
+    """Whether this round ends only because other nodes are to take part."""
+    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """How the ranks of a node ended in this round."""
+    signals: list[tuple[str, int]] = field(default_factory=list)
+    """Signals that people sent, and to which node."""
+    decision: dict[str, Any] | None = None
+    """What follows this round, once that is decided."""
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+    def take(self, entry: dict[str, Any]) -> None:
+        """Take the next entry of the log."""
+        node = str(entry.get("node", ""))
+        match entry.get("kind"):
+            case "asks":
+                record = NodeRecord.decode(entry["record"])
+                self.asking[record.node] = record
+                self.gone.discard(record.node)
+            case "refused":
+                refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
+                for each in refused.nodes:
+                    self.refused[each] = refused
+                    self.asking.pop(each, None)
+            case "roster" if entry["round"] == self.round + 1:
+                self._begin(entry)
+            case "gone":
+                self.gone.add(node)
+                self.asking.pop(node, None)
+            case "signal":
+                self.signals.append((node, int(entry["number"])))
+            case "leaves":
+                self.leaving.add(node)
+            case _ if entry.get("round") == self.round:
+                self._take_of_round(node, entry)
+
+    def _take_of_round(self, node: str, entry: dict[str, Any]) -> None:
+        """Take what a node tells about this round; what it told about another one too late is nobody's business."""
+        match entry["kind"]:
+            case "fall" if node not in self.fallen:
+                self.fallen.append(node)
+                self.regroups = self.regroups or (bool(entry["regroups"]) and len(self.fallen) == 1)
+            case "ended":
+                self.ended[node] = entry["told"]
+            case "decision":
+                self.decision = entry["decided"]
+
+    def _begin(self, entry: dict[str, Any]) -> None:
+        self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
+        self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
+        for member in self.members:
+            self.asking.pop(member.record.node, None)
+        self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
+
+    def numbers(self) -> dict[str, int]:
+        """The number of each node of this round."""
+        return {member.record.node: member.number for member in self.members}
+
+    def lost_members(self) -> list[Member]:
+        """Members of this round that are gone before they told how their ranks ended."""
+        return [one for one in self.members if one.record.node in self.gone and one.record.node not in self.ended]
+
+    def newcomers(self) -> list[NodeRecord]:
+        """Nodes that ask and are not in this round, as many as there is room for."""
+        here = [one for one in self.members if one.record.node not in self.gone | self.leaving]
+        room = max((one.record.most for one in self.members), default=0) - len(here)
+        new = [one for node, one in self.asking.items() if node not in self.numbers()]
+        return new[: max(room, 0)]
+
+    def changes(self) -> str:
+        """Who comes and who leaves, if the next round is to have other nodes; else empty."""
+        leave = [f"{one.text} leaves" for one in self.members if one.record.node in self.leaving - self.gone]
+        lost = [f"{one.text} is gone" for one in self.lost_members()]
+        return ", ".join([*lost, *leave, *(f"host {one.host} joins" for one in self.newcomers())])
+
+    def is_over(self) -> bool:
+        """Whether all members of this round have told how their ranks ended, or are gone."""
+        return all(one.record.node in self.ended or one.record.node in self.gone for one in self.members)
+
+    def must_end(self, node: str) -> bool:
+        """Whether the ranks of `node` are to end because of what happened elsewhere."""
+        badly = (one for one, told in self.ended.items() if told.get("exit_code") and one not in self.leaving)
+        return any(one != node for one in (*self.fallen, *badly)) or bool(self.lost_members())

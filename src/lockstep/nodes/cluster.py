@@ -10,7 +10,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,7 @@ class Cluster:
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
+        hear: prints what another node said.
     """
 
     record: NodeRecord
@@ -56,6 +57,8 @@ class Cluster:
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
+    hear: Callable[[dict[str, Any]], None]
+    """Takes what another node says about its ranks."""
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
@@ -106,6 +109,9 @@ class Cluster:
                 self._say_silent(told)
             case "cut":
                 self.cut = told["why"] or "the run's first node cannot be reached any more"
+            case "said":
+                if told["node"] != self.record.node and told["round"] == self.view.round and self._member() is not None:
+                    self.hear(told)
             case _:
                 self.view.take(told)
 
@@ -267,6 +273,15 @@ class Cluster:
         new = self.view.signals[self._heard :]
         self._heard = len(self.view.signals)
         return [number for node, number in new if node != self.record.node]
+
+    def tell_waits(self, told: dict[str, Any]) -> None:
+        """What the ranks here wait for, as long as nothing else is told."""
+        self._tell({"kind": "waits", "round": self.view.round, "node": self.record.node, "told": told})
+
+    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = ()) -> None:
+        """Something is said here that people at other nodes should read too."""
+        about = {"label": label, "text": text, "finding": finding, "ranks": list(ranks)}
+        self._tell({"kind": "said", "round": self.view.round, "node": self.record.node, **about})
 
     def tell_ended(self, told: dict[str, Any]) -> None:
         """All ranks here have ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, check_address
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.waiting_note import waits
 from lockstep.node import native
 from lockstep.node.nodes_store import store_of_all_nodes
 from lockstep.node.shared_store import inherited_store
@@ -116,7 +118,8 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
             dist.init_process_group(backend)
         else:
             store = PrefixStore(backend, _meeting_store(settings, position.world_size))
-            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+            with waits("init_process_group") if settings.seat is not None else nullcontext():
+                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
 def _meeting_store(settings: RankSettings, world_size: int) -> Store:

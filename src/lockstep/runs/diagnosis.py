@@ -104,7 +104,7 @@ def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
         while True:
             (scenes, judgements), looked_s = scenes_of.judge(view.pids), time.monotonic() - began
             told = [one for one in judgements if one.standing is not Standing.SUSPECTED]
-            somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes)
+            somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes.values())
             patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
                 return tuple(

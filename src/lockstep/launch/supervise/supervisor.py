@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
@@ -33,6 +34,7 @@ from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.regrouping import Regrouping
 from lockstep.launch.supervise.replacements import Replacements
@@ -119,8 +121,10 @@ class Supervisor:
             self._ending.send,
         )
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
+        limit_s = self.request.recovery.stall_after_s
+        self._nodes = OtherNodes(self.cluster, Teller(limit_s)) if self.cluster is not None else None
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall
+            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self._nodes
         )
         self._surroundings = Surroundings(self.saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
@@ -180,6 +184,8 @@ class Supervisor:
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
             self._ending.heed_others()
+            if self._nodes is not None:
+                self._nodes.hear()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)

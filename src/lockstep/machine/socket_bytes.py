@@ -5,11 +5,11 @@ Asked by netlink (`sock_diag`, as `ss -ti` does), which needs no permission and 
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
@@ -48,11 +48,11 @@ def _sockets_of(pid: int) -> set[int]:
     """The inodes of the sockets of a process, of any kind."""
     found = set()
     with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                link = os.readlink(f"/proc/{pid}/fd/{name}")
-                if link.startswith("socket:["):
-                    found.add(int(link[len("socket:[") : -1]))
+                name = file.readlink().name
+                if name.startswith("socket:["):
+                    found.add(int(name[len("socket:[") : -1]))
     return found
 
 

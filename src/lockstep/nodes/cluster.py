@@ -64,6 +64,8 @@ class Cluster:
     """Those of the rounds before, which the next one keeps; the first node says so."""
     port: int = 0
     """Where the run's store answers on this node."""
+    gauges: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Those of other nodes in this round, as they told them last; known on the first node."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _rest: bytes = b""
@@ -109,6 +111,9 @@ class Cluster:
                 self._say_silent(told)
             case "cut":
                 self.cut = told["why"] or "the run's first node cannot be reached any more"
+            case "gauges":
+                if told["round"] == self.view.round:
+                    self.gauges[told["node"]] = told["gauges"]
             case "said":
                 if told["node"] != self.record.node and told["round"] == self.view.round and self._member() is not None:
                     self.hear(told)
@@ -147,6 +152,7 @@ class Cluster:
         """
         began = said = time.monotonic()
         round_before = self.view.round
+        self.gauges.clear()
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
         self._enough_since = 0.0
@@ -282,6 +288,16 @@ class Cluster:
         """Something is said here that people at other nodes should read too."""
         about = {"label": label, "text": text, "finding": finding, "ranks": list(ranks)}
         self._tell({"kind": "said", "round": self.view.round, "node": self.record.node, **about})
+
+    def members_elsewhere(self) -> list[Member]:
+        """The other nodes of this round, in their order."""
+        return [one for one in self.view.members if one.record.node != self.record.node]
+
+    def tell_gauges(self, gauges: list[list[float]]) -> None:
+        """Where the ranks here are and what their time went into, over what was told before; not in the log."""
+        about = {"round": self.view.round, "node": self.record.node, "gauges": gauges}
+        others = [one.record.node for one in self.members_elsewhere()] if self.is_host else []
+        self._tell({"kind": "gauges", "of": others, **about})
 
     def tell_ended(self, told: dict[str, Any]) -> None:
         """All ranks here have ended."""

@@ -173,12 +173,22 @@ class Link:
         """Add what the launcher tells."""
         with self._launcher.makefile("rb") as lines, suppress(OSError):
             for line in lines:
-                self._add(json.loads(line))
+                told = json.loads(line)
+                (self._show if told["kind"] == "gauges" else self._add)(told)
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
             if self._writes is not None:
                 self._writes.add(entry)
+
+    def _show(self, told: dict[str, Any]) -> None:
+        """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""
+        with self._adding, suppress(RuntimeError):
+            if self._writes is None:
+                return
+            self._writes.show(told["node"], told)
+            for shown in self._writes.shown(told["of"]):
+                self._tell(shown)
 
     def _tell(self, told: dict[str, Any]) -> None:
         with self._telling, suppress(OSError):

@@ -39,8 +39,7 @@ class OtherNodes:
         firsts = [0, *accumulate(one.record.ranks for one in members)]
         own = self.cluster.record.node
         self._ranks = {
-            one.record.node: range(first, first + one.record.ranks)
-            for one, first in zip(members, firsts, strict=False)
+            one.record.node: range(first, first + one.record.ranks) for one, first in zip(members, firsts, strict=False)
         }
         self.homes = {rank: one.text for one in members for rank in self._ranks[one.record.node]}
         """The node of each rank, for people."""

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.handover.generation import Generation
 from lockstep.handover.run_folder import RunFolder
@@ -85,7 +84,7 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
-    cluster: Cluster | None = None
+    nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _joined: bool = False
@@ -93,6 +92,11 @@ class Supervisor:
     _lost: bool = False
     _has_begun: bool = False
     """Whether all ranks have had a process."""
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """This node's part among the others, if there are any."""
+        return self.nodes.cluster if self.nodes is not None else None
 
     @property
     def saying(self) -> Saying:
@@ -121,10 +125,8 @@ class Supervisor:
             self._ending.send,
         )
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
-        limit_s = self.request.recovery.stall_after_s
-        self._nodes = OtherNodes(self.cluster, Teller(limit_s)) if self.cluster is not None else None
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self._nodes
+            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
         self._surroundings = Surroundings(self.saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
@@ -184,8 +186,8 @@ class Supervisor:
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
             self._ending.heed_others()
-            if self._nodes is not None:
-                self._nodes.hear()
+            if self.nodes is not None:
+                self.nodes.hear()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)

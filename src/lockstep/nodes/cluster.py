@@ -27,6 +27,8 @@ LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 END_S = 5.0
 """How long the link may take to end."""
+STOPPED_S = 30.0
+"""How long nodes are waited for whose launcher is stopped, at the end of a round."""
 AWAY_S = 10.0
 """How long a round waits for nodes of the round before that are there but have not asked again."""
 
@@ -114,19 +116,43 @@ class Cluster:
             case "gauges":
                 if told["round"] == self.view.round:
                     self.gauges[told["node"]] = told["gauges"]
-            case "said":
-                if told["node"] != self.record.node and told["round"] == self.view.round and self._member() is not None:
-                    self.hear(told)
             case _:
-                self.view.take(told)
+                self._take_of_nodes(told)
+
+    def _take_of_nodes(self, told: dict[str, Any]) -> None:
+        """Take what a node told; what it says for people is said by those that are in its round."""
+        is_heard = self._member() is not None and self.record.node not in (told.get("node"), told.get("about"))
+        match told.get("kind"):
+            case "gauges" if told["round"] == self.view.round:
+                self.gauges[told["node"]] = told["gauges"]
+            case "said" if is_heard and told["round"] == self.view.round:
+                self.hear(told)
+            case "stopped" if is_heard:
+                self._say_stopped(told)
+        self.view.take(told)
 
     def _say_silent(self, told: dict[str, Any]) -> None:
         """Say that nothing is heard of a node any more, or something again."""
-        who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
-        if told["kind"] == "silent":
-            self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
+        who = self._name_of(told["node"])
+        text = f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still"
+        text = text if told["kind"] == "silent" else f"{who} is heard of again"
+        self.say("nodes", text)
+        if self.is_host:  # it alone hears of all others
+            self.tell_said("nodes", text, about=told["node"])
+
+    def _name_of(self, node: str) -> str:
+        """`node 1 (host b)`; the first node for an empty word."""
+        named = (one.text for one in self.view.members if one.record.node == node or (one.record.is_host and not node))
+        return next(named, "node 0")
+
+    def _say_stopped(self, told: dict[str, Any]) -> None:
+        """Say that nobody watches the ranks of another node, or somebody again."""
+        who, process = self._name_of(told["node"]), told["process"]
+        if told["what"]:
+            text = f"the {told['what']} of {who} is stopped by a signal; kill -CONT {process} there lets it go on"
         else:
-            self.say("nodes", f"{who} is heard of again")
+            text = f"the launcher of {who} goes on"
+        self.say("nodes", text)
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
@@ -284,10 +310,10 @@ class Cluster:
         """What the ranks here wait for, as long as nothing else is told."""
         self._tell({"kind": "waits", "round": self.view.round, "node": self.record.node, "told": told})
 
-    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = ()) -> None:
-        """Something is said here that people at other nodes should read too."""
-        about = {"label": label, "text": text, "finding": finding, "ranks": list(ranks)}
-        self._tell({"kind": "said", "round": self.view.round, "node": self.record.node, **about})
+    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = "") -> None:
+        """Something is said here that people at other nodes should read too, but for a node that it is about."""
+        said = {"label": label, "text": text, "finding": finding, "ranks": list(ranks), "about": about}
+        self._tell({"kind": "said", "round": self.view.round, "node": self.record.node, **said})
 
     def members_elsewhere(self) -> list[Member]:
         """The other nodes of this round, in their order."""
@@ -313,9 +339,24 @@ class Cluster:
             self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
 
     def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Read until `is_there`, or the run's first node is lost."""
+        """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end."""
+        began = time.monotonic()
         while not is_there() and not self.cut:
-            self.read()
+            if select.select([self.link], [], [], SAY_EVERY_S)[0]:
+                self.read()
+            elif time.monotonic() - began > STOPPED_S:
+                self._give_up_stopped()
+
+    def _give_up_stopped(self) -> None:
+        """Go on without nodes that cannot tell how their ranks ended."""
+        for one in self.members_elsewhere():
+            node = one.record.node
+            if node not in self.view.stopped - self.view.gone - self.view.ended.keys():
+                continue
+            if self.is_host:
+                self._tell({"kind": "given up", "node": node})
+            elif one.record.is_host:
+                self.cut = f"{one.text} is stopped by a signal"
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""

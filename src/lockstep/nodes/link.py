@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
+from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent
 from lockstep.nodes.dial import NotYet, Place
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
@@ -31,8 +32,10 @@ from lockstep.nodes.tunnel import GateLost, Tunnel
 FOREVER = dt.timedelta(days=7)
 LINGER_S = 3.0
 """How long the run's first node stays for others that have not heard yet how the run ends."""
-SILENT_S, GIVEN_UP_S = 5.0, 30.0
+SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
+STOPPED_S = 2.0
+"""After how long it is told that this node's launcher or nursery is stopped."""
 LOOK_S = 0.25
 
 
@@ -57,6 +60,8 @@ class LinkOrder:
     """This node's name, for people."""
     patience_s: float
     """How long to try to reach the first node."""
+    launcher: int
+    """The number of the launcher's process."""
     log: str
     """A file for what torch says about connections."""
 
@@ -68,9 +73,10 @@ class Link:
         order: what to do.
         launcher: a stream socket.
         listener: bound to the named address; None where the store is elsewhere.
+        nursery: the number of the nursery's process.
     """
 
-    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None) -> None:
+    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None, nursery: int) -> None:
         self._order, self._launcher, self._listener = order, launcher, listener
         self._store_class = importlib.import_module("torch.distributed").TCPStore
         self._telling = threading.Lock()
@@ -79,6 +85,10 @@ class Link:
         self._gate: Gate | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
+        self._watched = {"launcher": order.launcher, "nursery": nursery}
+        self._stopped: dict[str, float] = {}
+        """Which of these are stopped, and since when."""
+        self._told_stopped = ""
 
     def run(self) -> None:
         """Serve."""
@@ -141,10 +151,11 @@ class Link:
         self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
 
     def _listen(self) -> None:
-        """Say which nodes are silent, and give them up when that lasts."""
+        """Say which nodes are silent, and give them up when that lasts; tell when this node's launcher is stopped."""
         while True:
             time.sleep(LOOK_S)
             now = time.monotonic()
+            self._look_at_launcher(now)
             heard = {node: now - presence.heard_at for node, presence in self._others().items()}
             if not self._order.is_host:
                 heard = {"": now - self._tunnel.heard_at}
@@ -154,6 +165,17 @@ class Link:
                     self._tell({"kind": "silent" if node in self._silent else "heard", "node": node})
                 if silent_s >= GIVEN_UP_S:
                     self._give_up(node)
+
+    def _look_at_launcher(self, now: float) -> None:
+        """Tell all nodes when nobody watches the ranks here because a signal has stopped who should, and when it goes on."""
+        states = {what: process_state(pid) for what, pid in self._watched.items()}
+        stopped = {what for what, state in states.items() if state is not None and state.is_stopped}
+        self._stopped = {what: self._stopped.get(what, now) for what in stopped}
+        told = next((what for what, since in self._stopped.items() if now - since >= STOPPED_S), "")
+        if told != self._told_stopped:
+            self._told_stopped = told
+            process = self._watched.get(told, 0)
+            self._add({"kind": "stopped", "node": self._order.node, "what": told, "process": process})
 
     def _give_up(self, node: str) -> None:
         if self._gate is not None:
@@ -174,7 +196,13 @@ class Link:
         with self._launcher.makefile("rb") as lines, suppress(OSError):
             for line in lines:
                 told = json.loads(line)
-                (self._show if told["kind"] == "gauges" else self._add)(told)
+                match told["kind"]:
+                    case "gauges":
+                        self._show(told)
+                    case "given up":
+                        self._give_up(told["node"])
+                    case _:
+                        self._add(told)
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
@@ -216,5 +244,5 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
-        Link(order, ours, gate).run()
+        Link(order, ours, gate, parent).run()
     return 0

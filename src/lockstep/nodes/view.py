@@ -38,6 +38,8 @@ class RunView:
     decision: dict[str, Any] | None = None
     """What follows this round, once that is decided."""
     refused: dict[str, Refused] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
+    """Nodes whose launcher or nursery was stopped by a signal."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
@@ -63,6 +65,8 @@ class RunView:
                 self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
+            case "stopped":
+                (self.stopped.add if entry["what"] else self.stopped.discard)(node)
             case _ if entry.get("round") == self.round:
                 self._take_of_round(node, entry)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import secrets
 import shlex
@@ -57,7 +58,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     nursery.await_ready()
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
-    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, log)
+    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, os.getpid(), log)
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()

@@ -9,7 +9,7 @@ stalled:        do what --on-stall says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.scene import RankScene
@@ -24,6 +24,9 @@ from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.sight.scenes import Scenes
+
+NEWS_S = 1.0
+"""How long it may take at most until a node has told the others that its ranks wait no more, and these have heard it."""
 
 
 @dataclass
@@ -49,6 +52,8 @@ class Stalls:
     nodes: OtherNodes | None = None
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
     """How long the wait was when it was said last."""
+    _slow: dict[frozenset[int], float] = field(default_factory=dict)
+    """Since when ranks seem slow for which only ranks on other nodes wait."""
     _helped: set[str] = field(default_factory=set)
     """Findings for which it was said what to do."""
 
@@ -68,9 +73,23 @@ class Stalls:
             nodes.tell(scenes)
         if not judgements:
             self._say_went_on()
-        for judgement in judgements:
+        for judgement in self._current(judgements):
             if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
+
+    def _current(self, judgements: Sequence[Judgement]) -> list[Judgement]:
+        """Those that do not only look so because other nodes have not told yet that their ranks went on.
+
+        A rank that went on is at something new, and so not stalled: it would be called slow.
+        """
+        here, now = frozenset(self.request.numbers), time.monotonic()
+        far = [
+            one
+            for one in judgements
+            if one.standing is Standing.SLOW and one.holdup.waiting and not one.holdup.waiting & here
+        ]
+        self._slow = {one.suspects: self._slow.get(one.suspects, now) for one in far}
+        return [one for one in judgements if now - self._slow.get(one.suspects, 0.0) >= NEWS_S or one not in far]
 
     def _act(self, judgement: Judgement, scenes: Mapping[int, RankScene]) -> None:
         """Do what was asked for. Of a circle one rank is enough, and all are to blame alike: the last one of this node."""

@@ -44,8 +44,6 @@ class Sample:
     """Read and written since they began."""
     stack: Stack | None
     """The rank's; None when it cannot be read."""
-    socket_bytes: int | None = None
-    """Sent and received over its TCP connections; None if the kernel does not tell."""
     workers: tuple[Stack, ...] = ()
     """Those of its loader workers, if it waits for samples."""
     blocked: Blocked | None = None
@@ -56,6 +54,8 @@ class Sample:
     """What kept it from running."""
     native: str = ""
     """The native function in which it is, if it was asked for: `sre_match (libpython3.11.so)`."""
+    socket_bytes: int | None = None
+    """Sent and received over its TCP connections; None if the kernel does not tell."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ While no rank waits for long nothing is told. What is told once holds until the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ class Teller:
 
     stall_after_s: float | None = None
     _last: dict[str, Any] = field(default_factory=dict)
-    _told_at_s: float = 0.0
+    _told_at_s: float = -math.inf
 
     def next(self, scenes: Mapping[int, RankScene], now_s: float, *, are_asked: bool) -> dict[str, Any] | None:
         """What is to be told now; None if it was told already, or nobody has to know.

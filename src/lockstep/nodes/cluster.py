@@ -10,7 +10,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, missing, numbered
+from lockstep.nodes.sayings import Sayings
 from lockstep.nodes.view import RunView
 
 SAY_EVERY_S = 5.0
@@ -66,8 +67,6 @@ class Cluster:
     """Those of the rounds before, which the next one keeps; the first node says so."""
     port: int = 0
     """Where the run's store answers on this node."""
-    gauges: dict[str, list[list[float]]] = field(default_factory=dict)
-    """Those of other nodes in this round, as they told them last; known on the first node."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _rest: bytes = b""
@@ -75,6 +74,10 @@ class Cluster:
     _heard: int = 0
     _enough_since: float = 0.0
     """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
+
+    def __post_init__(self) -> None:
+        self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
+        """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
 
     def fileno(self) -> int:
         """For a selector."""
@@ -110,49 +113,12 @@ class Cluster:
             case "unreachable":
                 self.say("nodes", told["why"])
             case "silent" | "heard":
-                self._say_silent(told)
+                self.sayings.say_silent(told)
             case "cut":
                 self.cut = told["why"] or "the run's first node cannot be reached any more"
-            case "gauges":
-                if told["round"] == self.view.round:
-                    self.gauges[told["node"]] = told["gauges"]
             case _:
-                self._take_of_nodes(told)
-
-    def _take_of_nodes(self, told: dict[str, Any]) -> None:
-        """Take what a node told; what it says for people is said by those that are in its round."""
-        is_heard = self._member() is not None and self.record.node not in (told.get("node"), told.get("about"))
-        match told.get("kind"):
-            case "gauges" if told["round"] == self.view.round:
-                self.gauges[told["node"]] = told["gauges"]
-            case "said" if is_heard and told["round"] == self.view.round:
-                self.hear(told)
-            case "stopped" if is_heard:
-                self._say_stopped(told)
-        self.view.take(told)
-
-    def _say_silent(self, told: dict[str, Any]) -> None:
-        """Say that nothing is heard of a node any more, or something again."""
-        who = self._name_of(told["node"])
-        text = f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still"
-        text = text if told["kind"] == "silent" else f"{who} is heard of again"
-        self.say("nodes", text)
-        if self.is_host:  # it alone hears of all others
-            self.tell_said("nodes", text, about=told["node"])
-
-    def _name_of(self, node: str) -> str:
-        """`node 1 (host b)`; the first node for an empty word."""
-        named = (one.text for one in self.view.members if one.record.node == node or (one.record.is_host and not node))
-        return next(named, "node 0")
-
-    def _say_stopped(self, told: dict[str, Any]) -> None:
-        """Say that nobody watches the ranks of another node, or somebody again."""
-        who, process = self._name_of(told["node"]), told["process"]
-        if told["what"]:
-            text = f"the {told['what']} of {who} is stopped by a signal; kill -CONT {process} there lets it go on"
-        else:
-            text = f"the launcher of {who} goes on"
-        self.say("nodes", text)
+                self.sayings.take(told)
+                self.view.take(told)
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
@@ -178,7 +144,7 @@ class Cluster:
         """
         began = said = time.monotonic()
         round_before = self.view.round
-        self.gauges.clear()
+        self.sayings.gauges.clear()
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
         self._enough_since = 0.0
@@ -306,25 +272,6 @@ class Cluster:
         self._heard = len(self.view.signals)
         return [number for node, number in new if node != self.record.node]
 
-    def tell_waits(self, told: dict[str, Any]) -> None:
-        """What the ranks here wait for, as long as nothing else is told."""
-        self._tell({"kind": "waits", "round": self.view.round, "node": self.record.node, "told": told})
-
-    def tell_said(self, label: str, text: str, finding: str = "", ranks: Sequence[int] = (), about: str = "") -> None:
-        """Something is said here that people at other nodes should read too, but for a node that it is about."""
-        said = {"label": label, "text": text, "finding": finding, "ranks": list(ranks), "about": about}
-        self._tell({"kind": "said", "round": self.view.round, "node": self.record.node, **said})
-
-    def members_elsewhere(self) -> list[Member]:
-        """The other nodes of this round, in their order."""
-        return [one for one in self.view.members if one.record.node != self.record.node]
-
-    def tell_gauges(self, gauges: list[list[float]]) -> None:
-        """Where the ranks here are and what their time went into, over what was told before; not in the log."""
-        about = {"round": self.view.round, "node": self.record.node, "gauges": gauges}
-        others = [one.record.node for one in self.members_elsewhere()] if self.is_host else []
-        self._tell({"kind": "gauges", "of": others, **about})
-
     def tell_ended(self, told: dict[str, Any]) -> None:
         """All ranks here have ended."""
         self._tell_once("ended", told=told)
@@ -345,18 +292,7 @@ class Cluster:
             if select.select([self.link], [], [], SAY_EVERY_S)[0]:
                 self.read()
             elif time.monotonic() - began > STOPPED_S:
-                self._give_up_stopped()
-
-    def _give_up_stopped(self) -> None:
-        """Go on without nodes that cannot tell how their ranks ended."""
-        for one in self.members_elsewhere():
-            node = one.record.node
-            if node not in self.view.stopped - self.view.gone - self.view.ended.keys():
-                continue
-            if self.is_host:
-                self._tell({"kind": "given up", "node": node})
-            elif one.record.is_host:
-                self.cut = f"{one.text} is stopped by a signal"
+                self.cut = self.sayings.give_up_stopped()
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""

@@ -34,14 +34,14 @@ class AllGauges:
         if self.cluster is None or now_s < self._next_s:
             return
         self._next_s = now_s + max(EVERY_S, len(self.cluster.view.members) / NODES_PER_S)
-        self.cluster.tell_gauges([listed(each) for each in own])
+        self.cluster.sayings.tell_gauges([listed(each) for each in own])
 
     def of(self, own: Sequence[Gauges]) -> tuple[Gauges, ...]:
         """Those of all ranks, in their order, asked for on the run's first node; only this node's until all have told theirs."""
         if self.cluster is None:
             return tuple(own)
-        others = self.cluster.members_elsewhere()
-        told = [self.cluster.gauges.get(one.record.node, []) for one in others]
+        others = self.cluster.sayings.members_elsewhere()
+        told = [self.cluster.sayings.gauges.get(one.record.node, []) for one in others]
         if any(len(gauges) != one.record.ranks for gauges, one in zip(told, others, strict=True)):
             return tuple(own)
         return (*own, *(unlist(values) for gauges in told for values in gauges))

@@ -72,9 +72,9 @@ class OtherNodes:
         are_asked = any(scene.wait is not None for rank, scene in scenes.items() if rank in elsewhere)
         told = self.teller.next(here, time.monotonic(), are_asked=are_asked)
         if told is not None:
-            self.cluster.tell_waits(told)
+            self.cluster.sayings.tell_waits(told)
 
     def say(self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset()) -> None:
         """Have a line about ranks of this node said on the other nodes as well."""
         name = finding.name if finding is not None else ""
-        self.cluster.tell_said(line.label, line.text, name, sorted(ranks))
+        self.cluster.sayings.tell_said(line.label, line.text, name, sorted(ranks))

@@ -308,7 +308,7 @@ def _roster(seat: Seat, members: Sequence[Member]) -> dict[str, Any]:
 
 def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
     """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
-    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.members_elsewhere()]
+    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
     return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
 
 

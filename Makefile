@@ -28,7 +28,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
 .PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults \
-        test-torches test-torch test-peers wheels try-wheels release constraints clean
+        test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
 help:  ## these lines
@@ -72,6 +72,18 @@ test-torch: native  ## torch's own tests of torch.distributed over lockstep's ba
 # under torchrun and under lockstep (PEERS="HF FSDP2" for some of them). Prints the table of docs/guarantees.md.
 test-peers: native  ## Lightning, Accelerate, Transformers under torchrun and under lockstep
 	$(BIN)/python -m tests.peers $(PEERS)
+
+# Hosts in network namespaces, real Slurm, Open MPI and MPICH need root; what is missing is told, and its tests are skipped.
+test-nodes: native nodes  ## all tests of several nodes, on hosts, clusters and launchers on this machine
+	$(PYTEST) $(PARALLEL) -rs tests/nodes
+
+nodes: $(STAMP)  ## what these use: Debian's packages of tests/nodes/packages.txt, and Ray into build/ray
+	@packages=$$(grep -v '^#' tests/nodes/packages.txt); dpkg -s $$packages >/dev/null 2>&1 \
+	  || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$packages; } \
+	  || echo "not all packages of tests/nodes/packages.txt are installed: some tests are skipped"
+	@cmp -s tests/nodes/requirements.txt build/ray/installed.txt || { rm -rf build/ray; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/ray -r tests/nodes/requirements.txt \
+	  && cp tests/nodes/requirements.txt build/ray/installed.txt; } || echo "no Ray: its tests are skipped"
 
 lint: $(STAMP)  ## style, types, layers
 	$(BIN)/ruff check .

@@ -97,15 +97,19 @@ def start(
     env: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
     is_cold: bool = False,
+    holder: int | None = None,
 ) -> Running:
-    """Start `lockstep run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself."""
+    """Start `lockstep run OPTIONS` in the folder `place`; where `is_cold`, as a program that imports everything itself.
+
+    `holder` is a process of the host (`tests.support.hosts`) on which it is to be.
+    """
     mark = uuid.uuid4().hex
     variables = _variables(mark, env)
     if is_cold or stdin != subprocess.DEVNULL or not server().can_start({**os.environ, **(env or {})}):
-        return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin)
+        return start_python(place, "-m", "lockstep", "run", *options, env=env, stdin=stdin, holder=holder)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err, Path(os.devnull).open() as null:
         streams = [null.fileno(), out.fileno(), err.fileno()]
-        return Running(server().start(["run", *options], place, variables, streams), mark, place)
+        return Running(server().start(["run", *options], place, variables, streams, holder), mark, place)
 
 
 _servers: list[Server] = []
@@ -129,13 +133,19 @@ def start_python(
     env: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
     python: str = sys.executable,
+    holder: int | None = None,
 ) -> Running:
-    """Start `python ARGUMENTS` in the folder `place`."""
+    """Start `python ARGUMENTS` in the folder `place`, on the host of `holder` if there is one."""
     mark = uuid.uuid4().hex
-    command, variables = [python, *arguments], _variables(mark, env)
+    command, variables = [*(within(holder, place) if holder else []), python, *arguments], _variables(mark, env)
     with (place / "out.txt").open("wb") as out, (place / "err.txt").open("wb") as err:
         process = subprocess.Popen(command, cwd=place, env=variables, stdin=stdin, stdout=out, stderr=err)
     return Running(process, mark, place)
+
+
+def within(holder: int, place: Path) -> list[str]:
+    """What to put before a command so that it runs on another process' host (`tests.support.hosts`), in the folder `place`."""
+    return ["nsenter", f"--target={holder}", "--net", "--uts", "--ipc", "--mount", f"--wdns={place}", "--"]
 
 
 @contextlib.contextmanager
@@ -195,20 +205,25 @@ def listening_addresses(processes: list[int]) -> set[str]:
 
 def open_ports(processes: list[int]) -> set[str]:
     """`tcp ADDRESS:PORT` or `udp ADDRESS:PORT`, in hexadecimal, wherever these processes would receive from anybody."""
-    sockets = set()
-    for process in processes:
-        for descriptor in _entries(Path(f"/proc/{process}/fd")):
-            try:
-                sockets.add(descriptor.readlink().name)
-            except OSError:
-                continue
     found = set()
-    for table in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if (fields[3] == "0A" or table.startswith("udp")) and f"socket:[{fields[9]}]" in sockets:
-                found.add(f"{table} {fields[1]}")
+    for process in processes:
+        sockets = set()
+        for descriptor in _entries(Path(f"/proc/{process}/fd")):
+            with contextlib.suppress(OSError):
+                sockets.add(descriptor.readlink().name)
+        for table in ("tcp", "tcp6", "udp", "udp6"):  # those of its own network
+            for line in _lines(Path(f"/proc/{process}/net/{table}"))[1:]:
+                fields = line.split()
+                if (fields[3] == "0A" or table.startswith("udp")) and f"socket:[{fields[9]}]" in sockets:
+                    found.add(f"{table} {fields[1]}")
     return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _entries(folder: Path) -> list[Path]:

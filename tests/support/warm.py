@@ -20,6 +20,7 @@ import gc
 import importlib
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -135,7 +136,12 @@ class Server:
         return not any(name.startswith(READ_AT_IMPORT) and not name.startswith(OURS) for name in changed)
 
     def start(
-        self, arguments: Sequence[str], place: Path, variables: Mapping[str, str], streams: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        place: Path,
+        variables: Mapping[str, str],
+        streams: Sequence[int],
+        holder: int | None = None,
     ) -> Launched:
         """Fork a launcher.
 
@@ -144,8 +150,9 @@ class Server:
             place: its working directory.
             variables: its environment.
             streams: descriptors of its standard input, output and error.
+            holder: a process of the host of `tests.support.hosts` on which it is to be.
         """
-        order = json.dumps([list(arguments), str(place), dict(variables)]).encode()
+        order = json.dumps([list(arguments), str(place), dict(variables), holder]).encode()
         with self._lock:
             socket.send_fds(self._end, [order], list(streams))
             while (told := self._hear())[0] != "started":
@@ -173,6 +180,15 @@ class Server:
         if told[0] == "ended":
             self._codes[told[1]] = os.waitstatus_to_exitcode(told[2])
         return told
+
+
+def enter(process: int, *kinds: str) -> None:
+    """Move this process, which has one thread, into namespaces of another one."""
+    for kind in kinds:
+        with Path(f"/proc/{process}/ns/{kind}").open() as space:
+            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), f"the {kind} namespace of process {process}")
+    platform._uname_cache = None  # type: ignore[attr-defined]  # the name of another host
 
 
 def serve(end: socket.socket) -> Task | None:
@@ -203,7 +219,9 @@ def serve(end: socket.socket) -> Task | None:
 
 def _launcher(order: list[Any], streams: Sequence[int]) -> Task:
     """In a process of its own: become the launcher, with a spare process for its nursery."""
-    arguments, place, variables = order
+    arguments, place, variables, holder = order
+    if holder is not None:
+        enter(holder, "net", "uts", "ipc", "mnt")
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
         os.close(descriptor)

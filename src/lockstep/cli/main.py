@@ -21,6 +21,7 @@ COMMANDS = {
     "watch": ("lockstep.cli.watch", "Show what every rank of a run is doing."),
     "diagnose": ("lockstep.cli.diagnose", "Say what went wrong in a run, or does now."),
     "checkpoint": ("lockstep.cli.checkpoint", "List, show, verify, compare and export saved states."),
+    "sbatch": ("lockstep.cli.sbatch", "Write a job script for SLURM that goes on where it was stopped."),
     "doctor": ("lockstep.cli.doctor", "Check this machine for anything that would keep a run from working."),
 }
 """By name: the module (with a command of that name) and its line in `--help`."""

@@ -20,6 +20,9 @@ from lockstep.handover.restart import Restart
 from lockstep.handover.saving import Saving
 from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import SnapshotPlace
+from lockstep.handover.tasks.around import check_around
+from lockstep.handover.tasks.innermost import innermost
+from lockstep.handover.tasks.task import Task
 from lockstep.layout.mesh import Form
 
 OWN = "LOCKSTEP_RANK"
@@ -36,7 +39,7 @@ FOREIGN_LAUNCHERS = (
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
 )
-"""Launchers that this version recognises but does not join: (name, variable of the rank, variable of the size)."""
+"""(name, variable of the rank, variable of the size) of launchers whose other variables are missing, as far as known."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class RankEnvironment:
     position: Position
     settings: RankSettings | None
     """None when a launcher other than ours started the rank, or none did."""
+    task: Task | None = None
+    """What srun or mpirun said, where nothing nearer did; this rank is that task."""
 
 
 def encode(environment: RankEnvironment, master_port: int, run_id: str) -> dict[str, str]:
@@ -150,17 +155,25 @@ def decode_place(variables: Mapping[str, str]) -> MeetingPlace | None:
 
 
 def decode(variables: Mapping[str, str]) -> RankEnvironment:
-    """The environment of this process: ours, torchrun's, or that of a process that runs alone.
+    """The environment of this process: ours, torchrun's, srun's or mpirun's, or that of a process that runs alone.
 
     Raises:
-        UsageError: when a launcher started several tasks but RANK and WORLD_SIZE do not say which one this is, or when
+        UsageError: when a launcher started several tasks but its variables do not say which one this is, or when
             they contradict each other. A launched script never trains alone in silence.
     """
     settings = _settings(variables[OWN]) if OWN in variables else None
     position = _position(variables)
-    if settings is None and position == Position():
+    if settings is not None:
+        return RankEnvironment(position, settings)
+    task = innermost(variables)
+    if task is not None:
+        check_around(task, variables)
+    if position != Position():
+        return RankEnvironment(position, None)
+    if task is None:
         _refuse_foreign_launchers(variables)
-    return RankEnvironment(position, settings)
+        return RankEnvironment(position, None)
+    return RankEnvironment(Position(task.rank, task.local_rank, task.size, task.local_size), None, task)
 
 
 def _settings(text: str) -> RankSettings:
@@ -247,6 +260,6 @@ def _refuse_foreign_launchers(variables: Mapping[str, str]) -> None:
         if rank in variables and tasks.isdigit() and int(tasks) > 1:
             raise UsageError(
                 f"{launcher} started {tasks} tasks, and this one ({rank}={variables[rank]}) would train alone.",
-                f"Use `lockstep run -n {tasks} SCRIPT` on one node; otherwise set RANK, WORLD_SIZE, MASTER_ADDR, "
-                "MASTER_PORT.",
+                f"Unset {rank} if it is left over; else set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or use "
+                f"`lockstep run -n {tasks} SCRIPT`.",
             )

@@ -7,14 +7,16 @@
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store
+        door             locks the store's port on node 0 for all but the gate
         tunnel           on every node: a port on 127.0.0.1 whose connections come out behind the gate
 
-    key, munge           the secret that all nodes of a run know
+    key                  the secret that all nodes of a run know, and where they take it from
+    munge                how it reaches the nodes of a SLURM job
     p256, identity       the certificate that they derive from it, and TLS with it
     address, interfaces  the one address on which node 0 listens, and its interface; what the machine says of both
     loop_thread, pair    one thread, and two sockets whose bytes it hands on
     greeting, dial       how a connection begins, and what is said when it cannot
-    callers              whose process a connection on this machine comes from
+    door, callers        locks the store's port for all but the gate; whose process a connection comes from
 
 No file imports torch before a link runs. The launcher holds a `cluster` only with several nodes.
 """

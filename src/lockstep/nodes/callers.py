@@ -24,6 +24,15 @@ def is_own_process(connection: socket.socket) -> bool:
     return any(owner(table.read_bytes(), peer, own) == os.geteuid() for table in _TABLES if table.exists())
 
 
+def strangers(port: Address) -> list[int]:
+    """The other users who are connected to a port of 127.0.0.1 on this machine."""
+    table = b"".join(table.read_bytes() for table in _TABLES if table.exists())
+    rows = [line.split() for line in table.splitlines()]
+    remotes = {_coded(port, is_mapped=is_mapped) for is_mapped in (False, True)}
+    found = {int(row[7]) for row in rows if row[2] in remotes and row[3] in _CONNECTED}
+    return sorted(found - {os.geteuid()})
+
+
 def owner(table: bytes, local: Address, remote: Address) -> int | None:
     """The user of the socket at `local` that is connected to `remote`; None when the table has none that a process holds."""
     for is_mapped in (False, True):

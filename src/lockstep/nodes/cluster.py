@@ -67,6 +67,8 @@ class Cluster:
     """Those of the rounds before, which the next one keeps; the first node says so."""
     port: int = 0
     """Where the run's store answers on this node."""
+    round_port: tuple[int, int] = (-1, 0)
+    """A round, and where the store that it has for itself answers on this node."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _rest: bytes = b""
@@ -112,6 +114,8 @@ class Cluster:
                 raise UsageError(told["why"], told["fix"]) if told["is_usage"] else WorldError(told["why"])
             case "unreachable":
                 self.say("nodes", told["why"])
+            case "round":
+                self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
                 self.sayings.say_silent(told)
             case "cut":
@@ -230,6 +234,17 @@ class Cluster:
         place = next(place for place, one in enumerate(members) if one.record.node == self.record.node)
         sizes = tuple(one.record.ranks for one in members)
         return Seat(self.view.round, place, sizes, self.port, self.interface)
+
+    def serve_round(self) -> None:
+        """Let the next round have a store of its own; on the run's first node, before `meet`."""
+        self._tell({"serve": self.view.round + 1})
+
+    def join_round(self) -> int:
+        """Where the store that this round has for itself answers on this node. Raises WorldError."""
+        self._tell({"join": self.view.round})
+        self.wait_for(lambda: self.round_port[0] == self.view.round)
+        self._check()
+        return self.round_port[1]
 
     # During a round
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from lockstep.errors import UsageError
@@ -53,11 +52,3 @@ def port_number(text: str, what: str) -> int:
 def joined(host: str, port: int) -> str:
     """The other way round; an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address can only mean the machine that uses it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

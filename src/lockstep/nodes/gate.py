@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
+from lockstep.nodes.door import Door
 from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
@@ -31,7 +32,7 @@ from lockstep.nodes.pair import Pair, close_now
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many connections may be opening at once, and for how long."""
 _TLS_FIRST = b"\x16"
-_BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
+_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,22 @@ class Gate:
         target_port: int,
         key: Key,
         on_event: Callable[[NodeCame | NodeGone], None],
+        *,
         seal: Callable[[], bytes] | None = None,
+        door: Door | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            listener: a TCP socket bound to one address; the gate takes it over.
+            listener: listens on one address (`lockstep.nodes.interfaces.listen`); the gate takes it over.
             target_port: where the store listens on 127.0.0.1.
             key: the run's.
             on_event: called from the gate's thread, in the order in which it happened; it must return at once.
             seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
+            door: the store's, if it is locked; the gate takes it over.
         """
-        self._listener, self._target, self._on_event, self._seal = listener, ("127.0.0.1", target_port), on_event, seal
+        self._listener, self._targets, self._on_event = listener, {"": target_port}, on_event
+        self._seal, self._door = seal, door
         self._context = identity(key).context(is_gate=True)
         self._thread = LoopThread("lockstep-gate")
         self._opening: dict[asyncio.Task[None], None] = {}
@@ -97,10 +102,13 @@ class Gate:
         self.num_refused = 0
         """How many connections did not come through: no key, too slow, barred."""
 
+    def lead_to(self, store: str, port: int) -> None:
+        """Lead connections whose hello names `store` to another one, at this port of 127.0.0.1."""
+        self._targets[store] = port
+
     def start(self) -> Gate:
-        """Listen."""
+        """Begin to accept."""
         self._listener.setblocking(False)
-        self._listener.listen(_BACKLOG)
         self._thread.start()
         self._thread.loop.call_soon_threadsafe(self._listen)
         return self
@@ -112,6 +120,8 @@ class Gate:
             self._thread.run(self._end())
         self._thread.close()
         close_now(self._listener)
+        if self._door is not None:
+            self._door.close()
 
     async def _end(self) -> None:
         self._thread.loop.remove_reader(self._listener)
@@ -186,17 +196,24 @@ class Gate:
     async def _let_in(self, tls: ssl.SSLSocket, hello: dict[str, Any]) -> bool:
         """Hand on a connection, and count it for its node; False when it may not come in."""
         node, purpose = str(hello["node"]), Purpose(hello["purpose"])
-        if node in self._barred or hello["lockstep"] != VERSION:
+        if hello["lockstep"] != VERSION:
             tls.send(KEPT_OUT)
             return False
-        store = await self._to_store() if purpose is Purpose.STORE else None
+        wants_store = purpose is Purpose.STORE and node not in self._barred
+        store = await self._to_store(hello) if wants_store else None
+        if node in self._barred:  # perhaps since a moment ago
+            self._lock(store)
+            if store is not None:
+                close_now(store)
+            tls.send(KEPT_OUT)
+            return False
         presence = self._nodes.get(node)
         if presence is None:
             presence = self._nodes[node] = Presence(node, hello, time.monotonic())
             self._on_event(NodeCame(node, hello))
         presence.heard()
         number = next(self._numbers)
-        pair = Pair(store, tls, presence.heard, lambda: self._ended(presence, number))
+        pair = Pair(store, tls, presence.heard, lambda: self._ended(presence, number, store))
         presence.connections[number] = pair.close
         try:
             tls.send(LET_IN)  # nothing was sent before, so it fits
@@ -204,18 +221,29 @@ class Gate:
             pair.close()
         return True
 
-    def _ended(self, presence: Presence, number: int) -> None:
+    def _ended(self, presence: Presence, number: int, store: socket.socket | None) -> None:
+        """Count one connection less; its ends are closed next."""
+        self._lock(store)
         del presence.connections[number]
         if not presence.connections:
             del self._nodes[presence.node]
             self._on_event(NodeGone(presence.node))
 
-    async def _to_store(self) -> socket.socket:
+    async def _to_store(self, hello: dict[str, Any]) -> socket.socket:
         store = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             store.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().sock_connect(store, self._target)
+            if self._door is not None:
+                store.bind(("127.0.0.1", 0))
+                self._door.let_in(store.getsockname()[1])
+            await asyncio.get_running_loop().sock_connect(store, ("127.0.0.1", self._targets[hello.get("store", "")]))
         except BaseException:
+            self._lock(store)
             close_now(store)
             raise
         return store
+
+    def _lock(self, store: socket.socket | None) -> None:
+        """Let in nobody from the port of a connection that ends."""
+        if self._door is not None and store is not None:
+            self._door.forget(store.getsockname()[1])

@@ -19,6 +19,7 @@ from lockstep.nodes.address import Endpoint, Interface, View, family, is_address
 from lockstep.nodes.dial import Place
 
 RESOLVE_S = 4.0
+_BACKLOG = 256
 _SIOCGIFCONF, _MOST_ADDRESSES, _IFREQ_BYTES = 0x8912, 1024, 40
 
 
@@ -100,7 +101,7 @@ def listen(place: Place) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((place.address, place.port))
-        listener.listen()
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise _why_not_there(error, place) from None

@@ -50,6 +50,8 @@ class Key:
     def of(cls, text: str, origin: str) -> Key:
         """The key that a person or a file gave; `origin` says which, for the refusal of an empty or short one."""
         given = text.strip()
+        if not given.isascii() or not given.isprintable():
+            raise UsageError(f"The key in {origin} is not plain text.", f"Make one with `{MAKE_ONE}`.")
         if len(given) < FEWEST_CHARACTERS:
             what = f"has {len(given)} characters" if given else "is empty"
             raise UsageError(
@@ -138,11 +140,7 @@ def read_key(path: str) -> Key:
         raise UsageError(f"Others may read or write {name} (mode {mode:04o}).", f"Run `chmod 600 {path}`.")
     if status.st_uid not in (os.geteuid(), 0):
         raise UsageError(f"The owner of {name} is another user.", "Make a key file of your own.")
-    try:
-        text = content.decode("ascii")
-    except UnicodeDecodeError:
-        raise UsageError(f"What is in {name} is not text.", f"Make one with `{MAKE_ONE}`.") from None
-    return Key.of(text, name)
+    return Key.of(content.decode("ascii", "surrogateescape"), name)
 
 
 def without_key(environ: Mapping[str, str]) -> dict[str, str]:

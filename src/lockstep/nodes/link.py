@@ -11,6 +11,7 @@ import datetime as dt
 import importlib
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent
 from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
 from lockstep.nodes.log import RunLog
@@ -37,6 +39,7 @@ SILENT_S, GIVEN_UP_S = 4.5, 30.0
 STOPPED_S = 2.0
 """After how long it is told that this node's launcher or nursery is stopped."""
 LOOK_S = 0.25
+STORE_OF = "round {}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class LinkOrder:
     launcher: int
     """The number of the launcher's process."""
     log: str
-    """A file for what torch says about connections."""
+    """A file for what torch says about connections; empty: nobody wants to know."""
 
 
 class Link:
@@ -83,6 +86,9 @@ class Link:
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
         self._gate: Gate | None = None
+        self._stores: list[Any] = []
+        """Of the newest rounds."""
+        self._round_tunnel: Tunnel | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
         self._watched = {"launcher": order.launcher, "nursery": nursery}
@@ -115,15 +121,27 @@ class Link:
         return {node: presence for node, presence in nodes.items() if node != self._order.node}
 
     def _serve_store(self) -> Any:
-        """The store on loopback, and the gate in front of it."""
-        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
-        store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=own.detach())
+        """The store on loopback, locked for all but the gate in front of it."""
+        store, port, own = self._new_store()
         assert self._listener is not None
         key, job = Key(self._order.key.encode()), self._order.job
-        self._gate = Gate(self._listener, port, key, self._on_gate, (lambda: seal(key, job)) if job else None).start()
+        self._gate = Gate(
+            self._listener,
+            port,
+            key,
+            self._on_gate,
+            seal=(lambda: seal(key, job)) if job else None,
+            door=Door(own),
+        ).start()
+        own.close()
         return store
+
+    def _new_store(self) -> tuple[Any, int, socket.socket]:
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        own.bind(("127.0.0.1", 0))
+        port, served = own.getsockname()[1], own.dup().detach()
+        store = self._store_class("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=served)
+        return store, port, own
 
     def _dig(self) -> Tunnel:
         """The tunnel; tried again while the first node may not have started yet."""
@@ -138,7 +156,29 @@ class Link:
     def _tunnel_to(self, place: Place, hello: dict[str, Any], patience_s: float) -> Tunnel:
         secret = self._order.key
         key = Key(secret.encode()) if secret else key_of_job(place, self._order.job, patience_s)
+        self._key = key
         return Tunnel(place, key, hello, self._on_tunnel).start(patience_s)
+
+    # A store for each round, for ranks that do not know of rounds
+
+    def _serve_round(self, number: int) -> None:
+        """Hold a store for one round, on the run's first node, before the round begins."""
+        store, port, own = self._new_store()
+        own.close()
+        self._stores = [*self._stores[-1:], store]
+        assert self._gate is not None
+        self._gate.lead_to(STORE_OF.format(number), port)
+
+    def _join_round(self, number: int) -> None:
+        """Open a port for the ranks of this node that leads to the store of a round that has begun."""
+        order = self._order
+        place = Place(order.address, order.port, order.source)
+        hello = {"node": order.node, "host": order.host, "store": STORE_OF.format(number)}
+        tunnel = Tunnel(place, self._key, hello, self._on_tunnel).start()
+        if self._round_tunnel is not None:
+            self._round_tunnel.close()
+        self._round_tunnel = tunnel
+        self._tell({"kind": "round", "round": number, "port": tunnel.port})
 
     def _client(self) -> Any:
         return self._store_class("127.0.0.1", self._tunnel.port, None, False, timeout=FOREVER)
@@ -192,15 +232,18 @@ class Link:
             self._tell({"kind": "cut", "why": ""})
 
     def _take_orders(self) -> None:
-        """Add what the launcher tells."""
+        """Add what the launcher tells, and do what it asks for."""
         with self._launcher.makefile("rb") as lines, suppress(OSError):
             for line in lines:
-                told = json.loads(line)
-                match told["kind"]:
-                    case "gauges":
+                match told := json.loads(line):
+                    case {"kind": "gauges"}:
                         self._show(told)
-                    case "given up":
-                        self._give_up(told["node"])
+                    case {"kind": "given up", "node": node}:
+                        self._give_up(node)
+                    case {"serve": number}:
+                        self._serve_round(number)
+                    case {"join": number}:
+                        self._join_round(number)
                     case _:
                         self._add(told)
 
@@ -237,11 +280,13 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
         listener: a bound socket for the gate; negative where the store is elsewhere.
         parent: the nursery; when it ends, the link ends.
     """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the launcher decides
     die_with_parent(parent)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
+    os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if order.log else null, 2)
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
         Link(order, ours, gate, parent).run()

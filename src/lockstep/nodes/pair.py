@@ -31,7 +31,7 @@ class Pair:
             plain: the end on this machine; None when what comes shall go back.
             tls: the end on the other one.
             heard: called when bytes have come through TLS.
-            ended: called once, after both ends were closed.
+            ended: called once, before both ends are closed.
         """
         self._loop = asyncio.get_running_loop()
         self._ends = (tls,) if plain is None else (plain, tls)
@@ -49,8 +49,9 @@ class Pair:
             for end in self._ends:
                 self._loop.remove_reader(end)
                 self._loop.remove_writer(end)
-                close_now(end)
             self._ended()
+            for end in self._ends:
+                close_now(end)
 
 
 class _Way:

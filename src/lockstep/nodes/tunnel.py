@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import time
@@ -22,8 +23,9 @@ from typing import Any
 from lockstep.errors import LockstepError, WorldError
 from lockstep.nodes.callers import is_own_process
 from lockstep.nodes.dial import NotYet, Place, dial, patient
-from lockstep.nodes.greeting import VERSION, Purpose
+from lockstep.nodes.greeting import LONGEST_LINE, VERSION, Purpose
 from lockstep.nodes.identity import identity
+from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
 from lockstep.nodes.pair import Pair, close_now
@@ -31,8 +33,10 @@ from lockstep.nodes.pair import Pair, close_now
 BEAT_S = 0.5
 OPENING_PATIENCE_S = 30.0
 """How long a connection of this node waits to be opened while the link is cut."""
+LONGEST_HELLO = LONGEST_LINE - 64
+"""Leaves room for the purpose."""
 _BEAT = b"\n"
-_BACKLOG, _TURN, _OUT_OF_FILES_S = 256, 16, 0.1
+_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,16 @@ class Tunnel:
         Args:
             place: where the gate is.
             key: the run's.
-            hello: what the gate is told, JSON of at most 3 KB; `hello["node"]` is what it counts this node's connections by.
+            hello: what the gate is told, at most `LONGEST_HELLO` bytes as JSON; `hello["node"]` is what it counts this node's connections by.
             on_event: called from the tunnel's thread; it must return at once.
         """
         self._place, self._on_event = place, on_event
         self._hello = {**hello, "lockstep": VERSION}
+        if len(json.dumps(self._hello)) > LONGEST_HELLO:
+            raise ValueError(f"what the gate is told must have at most {LONGEST_HELLO} bytes as JSON")
         self._context = identity(key).context(is_gate=False)
         self._thread = LoopThread("lockstep-tunnel")
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._pairs: set[Pair] = set()
         self._pulse: ssl.SSLSocket | None = None
@@ -93,6 +99,7 @@ class Tunnel:
     @property
     def port(self) -> int:
         """The port on 127.0.0.1."""
+        assert self._listener is not None, "it has started"
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
@@ -101,21 +108,23 @@ class Tunnel:
         if self._thread.is_running:
             self._thread.run(self._end())
         self._thread.close()
-        close_now(self._listener)
+        if self._listener is not None:
+            close_now(self._listener)
 
     async def _begin(self, patience_s: float) -> None:
         hello = {**self._hello, "purpose": Purpose.PULSE}
         self._pulse = await patient(lambda: dial(self._place, self._context, hello), patience_s, NotYet)
         self.heard_at = time.monotonic()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(_BACKLOG)
+        self._listener = listen(Place("127.0.0.1", 0))
+        self._listener.setblocking(False)
         self._thread.loop.add_reader(self._pulse, self._hear)
         self._listen()
         self._beat()
 
     async def _end(self) -> None:
         self._lose("closed")
-        self._thread.loop.remove_reader(self._listener)
+        if self._listener is not None:
+            self._thread.loop.remove_reader(self._listener)
 
     def _lose(self, reason: str) -> None:
         """Give up the gate, and close what goes through it."""
@@ -155,10 +164,12 @@ class Tunnel:
         self.heard_at = time.monotonic()
 
     def _listen(self) -> None:
+        assert self._listener is not None
         self._thread.loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         loop = self._thread.loop
+        assert self._listener is not None
         for _ in range(_TURN):
             try:
                 connection = self._listener.accept()[0]

@@ -14,7 +14,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, check_address
 from lockstep.handover.run_folder import RunFolder
+from lockstep.handover.tasks.meeting import meeting_of
+from lockstep.handover.tasks.mpi import SERVERS
+from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
+from lockstep.machine.ancestors import nearest
 from lockstep.node import native
 from lockstep.node.nodes_store import store_of_all_nodes
 from lockstep.node.shared_store import inherited_store
@@ -23,6 +27,7 @@ from lockstep.process_group.errors import CollectiveFailed
 from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
 from lockstep.rank.rejoin import take_place
+from lockstep.rank.task_store import task_store
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
@@ -41,7 +46,8 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
 
     Initialises torch.distributed when there is more than one rank. Under `lockstep run` the ranks meet in memory that
     they inherit, and no port is open (without the compiled part, in a file in the run folder, and Gloo listens on
-    loopback only); under another launcher, through the store that it names. A default group that the script has made
+    loopback only); as a task of srun or mpirun, through a store of rank 0's on one address; under another launcher,
+    through the store that it names. A default group that the script has made
     is used. Without `exact` the backend adds in its own order.
 
     Raises:
@@ -85,7 +91,7 @@ def _may_share_memory(position: Position, device: torch.device, *, exact: bool) 
 def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
     """Make the default group, for what the script and its libraries exchange themselves."""
     position = environment.position
-    if environment.settings is None:
+    if environment.settings is None and environment.task is None:
         check_address(os.environ)
     if _may_share_memory(position, device, exact=exact) and _make_own_group(environment):
         return
@@ -114,12 +120,21 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
     position, settings = environment.position, environment.settings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if settings is None:
+        if environment.task is not None:
+            store = PrefixStore(backend, _task_store(environment.task))
+            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+        elif settings is None:
             dist.init_process_group(backend)
         else:
             store = PrefixStore(backend, _meeting_store(settings, position.world_size))
             with waits("init_process_group") if settings.seat is not None else nullcontext():
                 dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+
+
+def _task_store(task: Task) -> Store:
+    """The store of this process's current meeting, under srun or mpirun."""
+    server = nearest(SERVERS) if task.command == "mpirun" else None
+    return PrefixStore(f"lockstep.init {_meetings}", task_store(task, meeting_of(task, os.environ, server)))
 
 
 def _meeting_store(settings: RankSettings, world_size: int) -> Store:

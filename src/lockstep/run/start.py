@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError
+from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError, mistake_text
 from lockstep.handover.arithmetic import Arithmetic
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import let_go
@@ -22,6 +22,7 @@ from lockstep.handover.environment import MEASURE, RankEnvironment, decode
 from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
+from lockstep.handover.tasks.innermost import innermost
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
@@ -32,6 +33,7 @@ from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
+from lockstep.rank.task_cores import threads_of, undo_binding
 from lockstep.run.ending import end
 from lockstep.run.loop.replicas import nothing_to_check
 from lockstep.run.outlive.arrangement import finished, outlive, outliving
@@ -109,7 +111,9 @@ def init(
         UsageError: when options and environment contradict each other.
         WorldError: when the ranks cannot meet.
     """
-    environment = decode(os.environ)
+    environment = _environment()
+    if environment.task is not None:
+        undo_binding(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
@@ -121,6 +125,17 @@ def init(
     run = _assemble(environment, _decide(environment, wanted))
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
+
+
+def _environment() -> RankEnvironment:
+    """What the launcher said. A mistake in starting several tasks is said by each in a sentence, not by N tracebacks."""
+    try:
+        return decode(os.environ)
+    except UsageError as error:
+        if innermost(os.environ) is None:
+            raise
+        print(mistake_text(error.problem, error.fix), file=sys.stderr, flush=True)
+        raise SystemExit(2) from error
 
 
 def _saving(environment: RankEnvironment, said: SaidInScript) -> Saving | None:
@@ -218,7 +233,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     threads = wanted.threads
     if settings is not None and (settings.threads_given or wanted.threads is None):
         threads = settings.threads
-    threads = threads or _default_threads(position.local_world_size)
+    threads = threads or _default_threads(environment)
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
     arranged.check_device(pinned.type)
@@ -322,8 +337,10 @@ def _say_late_settings(rank: int) -> None:
         )
 
 
-def _default_threads(local_world_size: int) -> int:
-    return max(len(os.sched_getaffinity(0)) // local_world_size, 1)
+def _default_threads(environment: RankEnvironment) -> int:
+    if environment.task is not None:
+        return threads_of(environment.task, os.environ)
+    return max(len(os.sched_getaffinity(0)) // environment.position.local_world_size, 1)
 
 
 def _whole_number(seed: Any) -> int:

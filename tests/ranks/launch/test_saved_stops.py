@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -58,9 +59,13 @@ def alone(folder: Path, **variables: str) -> Running:
 
 
 def asked_to_end(running: Running, number: signal.Signals) -> None:
-    """Send a signal to a run that holds, and let it go on."""
+    """Send a signal to a run that holds, and let it go on. SLURM may send SIGUSR1 to every process."""
     running.wait_for("holding")
-    running.process.send_signal(number)
+    if number == signal.SIGUSR1:
+        for process in running.processes():
+            os.kill(process, number)
+    else:
+        running.process.send_signal(number)
     until(lambda: number.name in running.err, "the answer to the signal", stretched(20.0))
     (running.place / "go").touch()
 
@@ -88,7 +93,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_run_that_is_told_to_end_is_saved_where_it_is_and_goes_on_with_the_same_command(
     tmp_path: Path, undisturbed: str
 ) -> None:
-    for number, ranks, at in ((signal.SIGTERM, 2, 4), (signal.SIGINT, 3, 9), (signal.SIGUSR1, 1, 11)):
+    for number, ranks, at in ((signal.SIGTERM, 2, 4), (signal.SIGINT, 3, 9), (signal.SIGUSR1, 2, 11)):
         running = begin(tmp_path, ranks, *EVERY, HOLDS_AT=f"step {at}", WORKERS=str(at % 2))
         asked_to_end(running, number)
         stopped = running.finish()

@@ -48,6 +48,7 @@ def store():
 def gate(store):
     events = []
     listener = bound()
+    listener.listen()
     gate = Gate(listener, store, KEY, events.append)
     gate.events, gate.place = events, Place("127.0.0.1", listener.getsockname()[1])
     gate.start()

@@ -46,7 +46,7 @@ def test_a_file_of_another_user_is_refused(file):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "is empty"), (b" \n\n", "is empty"), (b"short", "has 5 characters"), (b"\xff" * 40, "is not text")],
+    [(b"", "is empty"), (b" \n\n", "is empty"), (b"short", "has 5 characters"), (b"\xff" * 40, "is not plain text")],
 )
 def test_an_empty_or_short_key_is_refused(file, content, said):
     file.write_bytes(content)
@@ -114,6 +114,11 @@ def test_a_variable_that_is_set_to_nothing_is_a_mistake():
     assert settings.source(is_first=True, has_munge=False, can_show=True) is Source.VARIABLE
     with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is empty"):
         settings.given(Source.VARIABLE)
+
+
+def test_a_variable_that_is_not_text_is_refused():
+    with pytest.raises(UsageError, match=r"^The key in LOCKSTEP_KEY is not plain text"):
+        KeySettings.take(None, {"LOCKSTEP_KEY": "\udcff" * 40}).given(Source.VARIABLE)
 
 
 def test_the_line_for_other_nodes_gives_the_key_to_its_environment_alone():

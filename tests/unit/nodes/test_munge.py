@@ -27,7 +27,7 @@ needs_munge = pytest.mark.skipif(not answers(), reason="needs munge and a runnin
 def place():
     """A gate that gives the sealed key, with nothing behind it."""
     listener = listen(Place("127.0.0.1", 0))
-    gate = Gate(listener, 1, KEY, print, lambda: seal(KEY, "4711"))
+    gate = Gate(listener, 1, KEY, print, seal=lambda: seal(KEY, "4711"))
     gate.start()
     yield Place("127.0.0.1", listener.getsockname()[1])
     gate.close()

@@ -4,4 +4,6 @@ a task, and what follows from it        task
 what SLURM says                         slurm, hostlist
 what Open MPI and MPICH say             mpi
 which of them is nearest                innermost
+where they meet, one rank each          meeting
+what they must not be around            around
 """

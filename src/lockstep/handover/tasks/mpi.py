@@ -20,6 +20,24 @@ _WORDS = {
 """By name: the variables of rank, size, local rank and local size. All four must be there: one alone is a left-over."""
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
 
+SERVERS = (
+    *("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "orterun", "orted", "prterun", "prted", "prte"),
+    *("hydra_pmi_proxy", "hydra_bstrap_pr", "mpiexec.hydra"),
+)
+"""Names of the processes that start tasks on a node, as Linux cuts them."""
+_BOUND = "OMPI_MCA_orte_bound_at_launch"
+_WISHES = ("OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_hwloc_base_cpu_set")
+_MAPPING = "OMPI_MCA_rmaps_base_mapping_policy"
+
+
+def is_bound_unasked(variables: Mapping[str, str]) -> bool:
+    """Whether Open MPI bound this process to a core (or a socket) by its own default: nobody asked for it.
+
+    A core is right for a program of one thread; ranks of torch and their loader workers want more.
+    """
+    asked = any(name in variables for name in _WISHES) or "PE=" in variables.get(_MAPPING, "").upper()
+    return variables.get(_BOUND) == "1" and not asked
+
 
 def find(variables: Mapping[str, str]) -> Task | None:
     """The task of an mpirun that this process is; None where variables are missing or contradict each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_PORT, NUM_PORTS = 29400, 3300
@@ -42,6 +43,17 @@ class Task:
         if self.local_size == self.size:
             return "on this node"
         return f"on {self.nodes} nodes" if self.nodes else "on several nodes"
+
+
+def is_in_order(places: Sequence[tuple[str, int]]) -> bool:
+    """Whether ranks of one node follow each other, as everything in a run takes for granted.
+
+    Args:
+        places: each rank's node, by a name, and its local rank.
+    """
+    return all(
+        local == 0 or (rank > 0 and places[rank - 1] == (node, local - 1)) for rank, (node, local) in enumerate(places)
+    )
 
 
 def port_for(job: str) -> int:

@@ -60,6 +60,7 @@ def run_rank(order: RankTask, news: int, parent: int, place: Sequence[int]) -> i
     """
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the script's first line ends the rank in silence
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # the nursery ignores it
     table, port = map(InheritedFile.at, place)
     apply_variables({**order.variables, **encode_place(MeetingPlace(table, port, InheritedFile.at(news)))})
     if "torch" in sys.modules:

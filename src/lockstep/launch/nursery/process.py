@@ -85,6 +85,7 @@ class Nursery:
         os.set_blocking(self._wakened, False)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to every process; the launcher's counts
         signal.set_wakeup_fd(self._wakened, warn_on_full_buffer=False)
 
     def run(self) -> Task | None:

@@ -143,6 +143,7 @@ class Worlds:
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
             cluster.wait_for(cluster.view.is_over)
+        if cluster.is_host and not cluster.cut:
             world.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
             cluster.tell_decision(

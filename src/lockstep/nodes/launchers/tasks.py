@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from lockstep.errors import UsageError
 from lockstep.handover.tasks.innermost import innermost
+from lockstep.handover.tasks.meeting import is_loopback
 from lockstep.handover.tasks.task import Task, port_for
-from lockstep.nodes.endpoint import is_loopback, joined, port_number
+from lockstep.nodes.endpoint import joined, port_number
 from lockstep.nodes.facts import Facts
 
 

@@ -39,14 +39,17 @@ class NobodyAsks:
 
 
 class LauncherAsks(NobodyAsks):
-    """Asked through the journal of rank 0; no signal reaches the rank.
+    """Asked through the journal of rank 0; no signal needs to reach the rank.
+
+    SLURM may send SIGUSR1 to every process of a job. The launcher's counts; here it would end the rank, and is ignored
+    unless the script decides itself what it does.
 
     Args:
         journal: this rank's; another rank's says nothing.
     """
 
     def __init__(self, journal: Path) -> None:
-        self._asking = Asking(journal)
+        self._asking, self._ignores = Asking(journal), False
 
     @property
     def number(self) -> int:
@@ -54,9 +57,15 @@ class LauncherAsks(NobodyAsks):
 
     def listen(self) -> None:
         self._asking.listen(True)
+        if _is_main() and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            self._ignores = True
 
     def rest(self) -> None:
         self._asking.listen(False)
+        if self._ignores and _is_main() and signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        self._ignores = False
 
     def answer(self, step: int | None) -> None:
         if step is not None:
@@ -83,7 +92,7 @@ class SignalAsks(NobodyAsks):
         return self._number
 
     def listen(self) -> None:
-        if self._before or threading.current_thread() is not threading.main_thread():
+        if self._before or not _is_main():
             return
         caught = _caught()
         for number in ENDING:
@@ -123,6 +132,11 @@ class SignalAsks(NobodyAsks):
         before = self._before.pop(number, None)
         if before is not None and signal.getsignal(number) == self._hear:
             signal.signal(number, before)
+
+
+def _is_main() -> bool:
+    """Only the main thread may say what signals do."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _caught() -> set[int]:

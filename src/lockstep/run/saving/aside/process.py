@@ -27,6 +27,7 @@ from lockstep.checkpoint.folder import StateFolder
 from lockstep.checkpoint.manifest import SavedFile
 from lockstep.checkpoint.remote_ring import copied
 from lockstep.errors import LockstepError
+from lockstep.machine.ending_signals import ENDING
 from lockstep.machine.processes import die_with_parent
 from lockstep.run.saving.aside.order import Image, Order
 from lockstep.run.saving.ring import Ring
@@ -70,7 +71,7 @@ def _write_file(memory: int, image: Image, path: Path) -> SavedFile:
 
 def _step_aside() -> None:
     """Let everything else go first. A signal for the whole run is the rank's to answer."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(NICEST)

@@ -91,7 +91,7 @@ def test_a_rank_for_which_others_wait_is_named_on_both_nodes_with_its_node(tmp_p
     script, who = str(tmp_path / write_script(tmp_path, TRAIN)), ranks
     with nodes(tmp_path, 2, "-v", "-n", str(ranks), script, how, str(who), str(tmp_path)) as started:
         until((tmp_path / "held").exists, "the wait")
-        until(lambda: all_said(started, "stalled"), "the sentence on both nodes")
+        until(lambda: all_said(started, "stalled") and all_said(started, "help"), "the sentences on both nodes")
         first, second = ({text.partition(": ")[2] for text in said(run, "stalled")[:1]} for run in started)
         assert first == second
         (sentence,) = first

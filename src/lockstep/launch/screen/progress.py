@@ -38,8 +38,12 @@ class Progress:
         self._window: deque[Snapshot] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take the newest gauges; forget those older than the window, but one, and the time before the first step."""
-        if self._window and not self._window[-1].steps:
+        """Take the newest gauges; forget those older than the window, but one, and the time before the first step.
+
+        Before other nodes have told theirs, the gauges are those of fewer ranks: they tell nothing about how fast all are.
+        """
+        last = self._window[-1] if self._window else None
+        if last is not None and (not last.steps or len(last.gauges) != len(snapshot.gauges)):
             self._window.clear()
         self._window.append(snapshot)
         while len(self._window) > 2 and self._window[1].time_s <= snapshot.time_s - WINDOW_S:

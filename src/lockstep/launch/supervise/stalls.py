@@ -73,16 +73,16 @@ class Stalls:
             nodes.tell(scenes)
         if not judgements:
             self._say_went_on()
-        for judgement in self._current(judgements):
+        for judgement in self._current(judgements, time.monotonic()):
             if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
 
-    def _current(self, judgements: Sequence[Judgement]) -> list[Judgement]:
+    def _current(self, judgements: Sequence[Judgement], now: float) -> list[Judgement]:
         """Those that do not only look so because other nodes have not told yet that their ranks went on.
 
         A rank that went on is at something new, and so not stalled: it would be called slow.
         """
-        here, now = frozenset(self.request.numbers), time.monotonic()
+        here = frozenset(self.request.numbers)
         far = [
             one
             for one in judgements

@@ -215,7 +215,8 @@ class Link:
         if told != self._told_stopped:
             self._told_stopped = told
             process = self._watched.get(told, 0)
-            self._add({"kind": "stopped", "node": self._order.node, "what": told, "process": process})
+            entry = {"kind": "stopped", "node": self._order.node, "what": told, "process": process}
+            threading.Thread(target=self._add, args=(entry,), daemon=True).start()
 
     def _give_up(self, node: str) -> None:
         if self._gate is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder, read_json, read_lines
@@ -34,6 +35,12 @@ class Run:
     def roster(self) -> Roster | None:
         """The nodes of its newest start; None on one node, and before they have met."""
         return roster_of(read_lines(self.folder.nodes)[-1:]) if self.has_nodes else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Which run, for machines; with several nodes also which of them."""
+        roster = self.roster
+        told: dict[str, Any] = {"run": str(self.folder.path)}
+        return told if roster is None else {**told, "nodes": list(roster.hosts), "node": roster.hosts[roster.here]}
 
     @property
     def numbers_now(self) -> range:

@@ -120,6 +120,14 @@ def test_the_rate_is_that_of_all_ranks_once_other_nodes_tell_theirs() -> None:
     assert "20 samples/s" in progress.line({})
 
 
+def test_gauges_that_came_late_do_not_change_the_rate() -> None:
+    progress = Progress()
+    for second in range(9):
+        late = max(second - second % 3, 1)
+        progress.add(Snapshot(float(second), tuple(Gauges(step=at + 1, samples=10 * at + 10) for at in (second, late))))
+        assert not second or "20 samples/s" in progress.line({})
+
+
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     progress = Progress()
     for second in range(60):

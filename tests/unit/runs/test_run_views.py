@@ -360,6 +360,8 @@ def test_the_folder_of_a_node_has_the_ranks_of_that_node_by_their_numbers_in_the
     assert [row.rank for row in Viewer(run).look().rows] == [2]
     assert run.text.endswith("(train.py, rank 2 of 3, on node 3 (host b) of 2 nodes)")
     assert run.roster.elsewhere == (0, 1)
+    told = json.loads(CliRunner().invoke(watch, ["--json", str(folder.path)]).output)
+    assert (told["node"], told["nodes"]) == ("node 3 (host b)", ["node 0 (host a)", "node 3 (host b)"])
 
 
 def test_before_the_nodes_have_met_no_rank_is_shown(tmp_path):

@@ -106,9 +106,16 @@ def _notes(note: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _rate(old: Snapshot, new: Snapshot) -> str:
-    elapsed = new.time_s - old.time_s
-    samples = sum(gauges.samples for gauges in new.gauges) - sum(gauges.samples for gauges in old.gauges)
+    elapsed, steps = new.time_s - old.time_s, new.steps - old.steps
+    samples = sum(_samples(before, now, steps) for before, now in zip(old.gauges, new.gauges, strict=True))
     return f"{samples / elapsed:,.0f} samples/s" if elapsed > 0 and samples > 0 else ""
+
+
+def _samples(old: Gauges, new: Gauges, steps: int) -> float:
+    """The samples of one rank in so many steps of rank 0: what other nodes tell is a second or two old, and steps are the same."""
+    if new.step > old.step:
+        return (new.samples - old.samples) * steps / (new.step - old.step)
+    return new.samples * steps / new.step if new.step else 0.0
 
 
 def _shares(old: Snapshot, new: Snapshot) -> str:

@@ -32,7 +32,8 @@ from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import listen, look
 from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.link import FOREVER, LinkOrder, run_link
+from lockstep.nodes.link import FOREVER, run_link
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.record import NodeRecord
 from lockstep.notices import say

@@ -300,20 +300,36 @@ class Cluster:
             self._told.add((kind, self.view.round))
             self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
 
-    def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end."""
-        began = time.monotonic()
+    def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
+        """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end.
+
+        Args:
+            is_there: asked after each reading.
+            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+
+        Raises:
+            Interrupted: at a second signal.
+        """
+        has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            if select.select([self.link], [], [], SAY_EVERY_S)[0]:
-                self.read()
-            elif time.monotonic() - began > STOPPED_S:
+            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            if not ready and time.monotonic() - began > STOPPED_S:
                 self.cut = self.sayings.give_up_stopped()
+            for number in signals.take() if signals in ready else ():
+                if has_told:
+                    raise Interrupted(number)
+                has_told = True
+                self.tell_signal(number)
+            if self.link in ready:
+                self.read()
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""
         with suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
-            self.link.settimeout(END_S)
-            while self.link.recv(1 << 16):
-                pass
+            until = time.monotonic() + END_S  # a link that has lost the first node goes on telling
+            while (left_s := until - time.monotonic()) > 0:
+                self.link.settimeout(left_s)
+                if not self.link.recv(1 << 16):
+                    break
         self.link.close()

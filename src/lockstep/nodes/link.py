@@ -16,19 +16,20 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.process_state import process_state
-from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.machine.processes import die_with_parent, raise_open_file_limit
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.munge import seal
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)
@@ -40,33 +41,6 @@ STOPPED_S = 2.0
 """After how long it is told that this node's launcher or nursery is stopped."""
 LOOK_S = 0.25
 STORE_OF = "round {}"
-
-
-@dataclass(frozen=True)
-class LinkOrder:
-    """What a link is to do."""
-
-    is_host: bool
-    """Whether the run's store is here."""
-    address: str
-    """That of the run's first node."""
-    port: int
-    source: str
-    """This node's address, if it matters from which one it connects."""
-    key: str = field(repr=False)
-    """Empty: asked for at the first node, which has sealed it for this job."""
-    job: str
-    """SLURM's, if the key is sealed for it; else empty."""
-    node: str
-    """A word that names this node, unlike any other."""
-    host: str
-    """This node's name, for people."""
-    patience_s: float
-    """How long to try to reach the first node."""
-    launcher: int
-    """The number of the launcher's process."""
-    log: str
-    """A file for what torch says about connections; empty: nobody wants to know."""
 
 
 class Link:
@@ -85,6 +59,7 @@ class Link:
         self._telling = threading.Lock()
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
+        self._reads: RunLog | None = None
         self._gate: Gate | None = None
         self._stores: list[Any] = []
         """Of the newest rounds."""
@@ -95,6 +70,8 @@ class Link:
         self._stopped: dict[str, float] = {}
         """Which of these are stopped, and since when."""
         self._told_stopped = ""
+        self._has_given_up = False
+        """Whether it was told that node 0 is lost."""
 
     def run(self) -> None:
         """Serve."""
@@ -102,7 +79,7 @@ class Link:
             served = self._serve_store() if self._order.is_host else None
             self._tunnel = self._dig()
             self._writes = RunLog(self._client(), self._order.node)
-            reads = RunLog(self._client())
+            self._reads = reads = RunLog(self._client())
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return
@@ -221,7 +198,8 @@ class Link:
     def _give_up(self, node: str) -> None:
         if self._gate is not None:
             self._gate.bar(node)
-        else:
+        elif not self._has_given_up:
+            self._has_given_up = True
             self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
 
     def _pass_on(self, log: RunLog) -> None:
@@ -251,7 +229,7 @@ class Link:
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
             if self._writes is not None:
-                self._writes.add(entry)
+                self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
 
     def _show(self, told: dict[str, Any]) -> None:
         """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""
@@ -284,6 +262,7 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the launcher decides
     die_with_parent(parent)
+    raise_open_file_limit()  # on the first node the link holds three sockets for each connection of another node
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

@@ -38,14 +38,24 @@ class RunLog:
         self._store, self._writer = store, writer
         self._next = self._written = 0
 
-    def add(self, entry: dict[str, Any]) -> int:
+    @property
+    def num_read(self) -> int:
+        """How many entries this object has read or passed."""
+        return self._next
+
+    def add(self, entry: dict[str, Any], behind: int = 0) -> int:
         """Write an entry behind all others, and return its number.
+
+        Args:
+            entry: what to write.
+            behind: how many entries there are at least: trying begins there.
 
         Raises:
             ValueError: when it is too long.
             RuntimeError: when the store is gone.
         """
         self._written += 1
+        self._next = max(self._next, behind)
         text = json.dumps({**entry, "by": [self._writer, self._written]})
         if len(text) > MOST_BYTES:
             raise ValueError(f"an entry of {len(text)} bytes")

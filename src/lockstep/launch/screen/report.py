@@ -61,7 +61,9 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
     here = ranks_text(request.numbers)
     shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
-    return Line("nodes", f"{_count(len(nodes), 'node')} with {request.world_size} ranks, {here} here: {shown}")
+    return Line(
+        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+    )
 
 
 def device_names(count: int, names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.endpoint import DEFAULT_PORT
 from lockstep.nodes.interfaces import listen, look
 from lockstep.nodes.key import Key, Source
-from lockstep.nodes.link import LinkOrder
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import NodePlace
 from lockstep.nodes.record import NodeRecord

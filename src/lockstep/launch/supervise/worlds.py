@@ -11,7 +11,7 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,14 @@ class Worlds:
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
-            cluster.wait_for(cluster.view.is_over)
+            self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
             world.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
             cluster.tell_decision(
                 encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
             )
-        cluster.wait_for(lambda: cluster.view.decision is not None)
+        self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
             raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
         decision, told, whence = decode_decision(cluster.view.decision)
@@ -158,6 +158,13 @@ class Worlds:
         first_node = "" if cluster.is_host else cluster.view.members[0].text
         verdict = verdict_everywhere(world.verdict, told)
         return replace(world, verdict=verdict, whence=whence, block=told.block, first_node=first_node), decision
+
+    def _wait(self, cluster: Cluster, is_there: Callable[[], bool]) -> None:
+        """Wait for other nodes, whose ranks may run for long after those here have ended."""
+        try:
+            cluster.wait_for(is_there, self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
 
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
         """What follows a round; asked on the run's first node."""

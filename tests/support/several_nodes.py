@@ -20,6 +20,14 @@ def free_port() -> int:
         return port
 
 
+def write_key(place: Path) -> Path:
+    """A file with a key for the nodes of a run."""
+    key = place / "key"
+    key.touch(mode=0o600)
+    key.write_text(KEY)
+    return key
+
+
 @contextlib.contextmanager
 def nodes(place: Path, count: int, *options: str) -> Iterator[list[Running]]:
     """`lockstep run --nnodes COUNT OPTIONS` on each of `count` nodes; what still runs is killed at the end.
@@ -30,9 +38,7 @@ def nodes(place: Path, count: int, *options: str) -> Iterator[list[Running]]:
         options: the same on all; the script by its absolute path.
     """
     endpoint, started = f"127.0.0.1:{free_port()}", []
-    key = place / "key"
-    key.touch(mode=0o600)
-    key.write_text(KEY)
+    key = write_key(place)
     try:
         for number in range(count):
             folder = place / f"node{number}"

@@ -3,6 +3,7 @@
     told, launchers/, facts -> choice -> place   what this node was told about itself, by options or by a launcher
     cluster              the launcher's side: joins, waits, tells what happens here, hears what happens elsewhere
       view, roster       pure: what the log tells; which nodes make a round, and who is refused
+      sayings            what nodes tell each other about their ranks beside that
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.tasks.meeting import meeting_of
 from lockstep.handover.tasks.mpi import SERVERS
 from lockstep.handover.tasks.task import Task
+from lockstep.journal.waiting_note import waits
 from lockstep.machine.ancestors import nearest
 from lockstep.node import native
 from lockstep.node.nodes_store import store_of_all_nodes
@@ -147,7 +149,8 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
             dist.init_process_group(backend)
         else:
             store = PrefixStore(backend, _meeting_store(settings, position.world_size))
-            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+            with waits("init_process_group") if settings.seat is not None else nullcontext():
+                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
 def _task_store(task: Task) -> Store:

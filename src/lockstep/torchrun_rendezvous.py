@@ -14,6 +14,7 @@ import secrets
 import select
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore
@@ -82,7 +83,7 @@ class NodesRendezvous(RendezvousHandler):
         order = self._order(chosen, is_host=listener is not None)
         ours, theirs = socket.socketpair()
         _start_link(order, theirs, listener)
-        self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say)
+        self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say, _hear)
         self._never, self._end = socket.socketpair()
         """No person's signal comes this way: torchrun has its own handlers."""
         self._closed = False
@@ -107,6 +108,7 @@ class NodesRendezvous(RendezvousHandler):
             host,
             chosen.own.address,
             self._patience_s,
+            os.getpid(),
             "",
         )
 
@@ -166,6 +168,10 @@ def _listener(chosen: Choice) -> socket.socket | None:
 
 def _say(_label: str, text: str) -> None:
     say(text)
+
+
+def _hear(told: dict[str, Any]) -> None:
+    say(str(told["text"]))
 
 
 def _start_link(order: LinkOrder, theirs: socket.socket, listener: socket.socket | None) -> None:

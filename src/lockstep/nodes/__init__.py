@@ -5,6 +5,7 @@
       view, roster       pure: what the log tells; which nodes make a round, and who is refused
       gathering          on node 0: decides on the next round, and on what comes first:
         preflight, reach every node tries whether it reaches the others; pure, and the connections
+      sayings            what nodes tell each other about their ranks beside that
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store

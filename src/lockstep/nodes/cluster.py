@@ -20,6 +20,7 @@ from lockstep.handover.seat import Seat
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, missing
+from lockstep.nodes.sayings import Sayings
 from lockstep.nodes.view import RunView
 
 SAY_EVERY_S = 5.0
@@ -28,6 +29,8 @@ LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 END_S = 5.0
 """How long the link may take to end."""
+STOPPED_S = 30.0
+"""How long nodes are waited for whose launcher is stopped, at the end of a round."""
 
 
 class Interrupted(Exception):  # noqa: N818 - an event as much as an error
@@ -48,6 +51,7 @@ class Cluster:
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
+        hear: prints what another node said.
         hosts: the names of all nodes in the order of their numbers, where a launcher says them.
         check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
     """
@@ -57,6 +61,8 @@ class Cluster:
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
+    hear: Callable[[dict[str, Any]], None]
+    """Takes what another node says about its ranks."""
     hosts: tuple[str, ...] = ()
     check_total: Callable[[int, int | None], None] = lambda _total, _lanes: None
     view: RunView = field(default_factory=RunView)
@@ -77,6 +83,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._gathering = Gathering(self.record, self.view, self._tell, self.check_total)
+        self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
+        """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
 
     def fileno(self) -> int:
         """For a selector."""
@@ -122,20 +130,13 @@ class Cluster:
             case "round":
                 self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
-                self._say_silent(told)
+                (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
+                self.sayings.say_silent(told)
             case "cut":
                 self.cut = told["why"] or "the run's first node cannot be reached any more"
             case _:
+                self.sayings.take(told)
                 self.view.take(told)
-
-    def _say_silent(self, told: dict[str, Any]) -> None:
-        """Say that nothing is heard of a node any more, or something again."""
-        who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
-        (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
-        if told["kind"] == "silent":
-            self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
-        else:
-            self.say("nodes", f"{who} is heard of again")
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
@@ -161,6 +162,7 @@ class Cluster:
         """
         began = said = time.monotonic()
         round_before = self.view.round
+        self.sayings.gauges.clear()
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
         self._gathering.enough_since = 0.0
@@ -274,7 +276,7 @@ class Cluster:
             self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
 
     def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
-        """Read until `is_there`, or the run's first node is lost.
+        """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end.
 
         Args:
             is_there: asked after each reading.
@@ -283,9 +285,11 @@ class Cluster:
         Raises:
             Interrupted: at a second signal.
         """
-        has_told = False
+        has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [])[0]
+            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            if not ready and time.monotonic() - began > STOPPED_S:
+                self.cut = self.sayings.give_up_stopped()
             for number in signals.take() if signals in ready else ():
                 if has_told:
                     raise Interrupted(number)
@@ -298,7 +302,9 @@ class Cluster:
         """Leave the run, once the link has passed on what was told."""
         with suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
-            self.link.settimeout(END_S)
-            while self.link.recv(1 << 16):
-                pass
+            until = time.monotonic() + END_S  # a link that has lost the first node goes on telling
+            while (left_s := until - time.monotonic()) > 0:
+                self.link.settimeout(left_s)
+                if not self.link.recv(1 << 16):
+                    break
         self.link.close()

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
+from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
 from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
@@ -35,8 +36,10 @@ from lockstep.nodes.tunnel import GateLost, Tunnel
 FOREVER = dt.timedelta(days=7)
 LINGER_S = 3.0
 """How long the run's first node stays for others that have not heard yet how the run ends."""
-SILENT_S, GIVEN_UP_S = 5.0, 30.0
+SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
+STOPPED_S = 2.0
+"""After how long it is told that this node's launcher or nursery is stopped."""
 LOOK_S = 0.25
 SLOW_S = 30.0
 """How long something that listens and says nothing may be node 0 that begins."""
@@ -50,9 +53,10 @@ class Link:
         order: what to do.
         launcher: a stream socket.
         listener: bound to the named address; None where the store is elsewhere.
+        nursery: the number of the nursery's process.
     """
 
-    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None) -> None:
+    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None, nursery: int) -> None:
         self._order, self._launcher, self._listener = order, launcher, listener
         self._store_class = importlib.import_module("torch.distributed").TCPStore
         self._telling = threading.Lock()
@@ -65,6 +69,12 @@ class Link:
         self._round_tunnel: Tunnel | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
+        self._watched = {"launcher": order.launcher, "nursery": nursery}
+        self._stopped: dict[str, float] = {}
+        """Which of these are stopped, and since when."""
+        self._told_stopped = ""
+        self._has_given_up = False
+        """Whether it was told that node 0 is lost."""
 
     def run(self) -> None:
         """Serve."""
@@ -162,10 +172,11 @@ class Link:
         self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
 
     def _listen(self) -> None:
-        """Say which nodes are silent, and give them up when that lasts."""
+        """Say which nodes are silent, and give them up when that lasts; tell when this node's launcher is stopped."""
         while True:
             time.sleep(LOOK_S)
             now = time.monotonic()
+            self._look_at_launcher(now)
             heard = {node: now - presence.heard_at for node, presence in self._others().items()}
             if not self._order.is_host:
                 heard = {"": now - self._tunnel.heard_at}
@@ -176,10 +187,23 @@ class Link:
                 if silent_s >= GIVEN_UP_S:
                     self._give_up(node)
 
+    def _look_at_launcher(self, now: float) -> None:
+        """Tell all nodes when nobody watches the ranks here because a signal has stopped who should, and when it goes on."""
+        states = {what: process_state(pid) for what, pid in self._watched.items()}
+        stopped = {what for what, state in states.items() if state is not None and state.is_stopped}
+        self._stopped = {what: self._stopped.get(what, now) for what in stopped}
+        told = next((what for what, since in self._stopped.items() if now - since >= STOPPED_S), "")
+        if told != self._told_stopped:
+            self._told_stopped = told
+            process = self._watched.get(told, 0)
+            entry = {"kind": "stopped", "node": self._order.node, "what": told, "process": process}
+            threading.Thread(target=self._add, args=(entry,), daemon=True).start()
+
     def _give_up(self, node: str) -> None:
         if self._gate is not None:
             self._gate.bar(node)
-        else:
+        elif not self._has_given_up:
+            self._has_given_up = True
             self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
 
     def _pass_on(self, log: RunLog) -> None:
@@ -198,6 +222,10 @@ class Link:
         with self._launcher.makefile("rb") as lines, suppress(OSError):
             for line in lines:
                 match told := json.loads(line):
+                    case {"kind": "gauges"}:
+                        self._show(told)
+                    case {"kind": "given up", "node": node}:
+                        self._give_up(node)
                     case {"serve": number}:
                         self._serve_round(number)
                     case {"join": number}:
@@ -209,6 +237,15 @@ class Link:
         with self._adding, suppress(RuntimeError):
             if self._writes is not None:
                 self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+
+    def _show(self, told: dict[str, Any]) -> None:
+        """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""
+        with self._adding, suppress(RuntimeError):
+            if self._writes is None:
+                return
+            self._writes.show(told["node"], told)
+            for shown in self._writes.shown(told["of"]):
+                self._tell(shown)
 
     def _tell(self, told: dict[str, Any]) -> None:
         with self._telling, suppress(OSError):
@@ -241,5 +278,5 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if order.log else null, 2)
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
-        Link(order, ours, gate).run()
+        Link(order, ours, gate, parent).run()
     return 0

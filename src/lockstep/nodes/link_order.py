@@ -28,5 +28,7 @@ class LinkOrder:
     """The address of this node for exchanges with others."""
     patience_s: float
     """How long to try to reach the first node."""
+    launcher: int
+    """The number of the launcher's process."""
     log: str
     """A file for what torch says about connections; empty: nobody wants to know."""

@@ -43,6 +43,10 @@ class RunView:
     """Preflights, the newest last."""
     notes: list[str] = field(default_factory=list)
     """What people should know of this round's nodes."""
+    stopped: set[str] = field(default_factory=set)
+    """Nodes whose launcher or nursery was stopped by a signal."""
+    waits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next entry of the log."""
@@ -53,10 +57,7 @@ class RunView:
                 self.asking[record.node] = record
                 self.gone.discard(record.node)
             case "refused":
-                refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
-                for each in refused.nodes:
-                    self.refused[each] = refused
-                    self.asking.pop(each, None)
+                self._refuse(Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"]))
             case "roster" if entry["round"] == self.round + 1:
                 self._begin(entry)
             case "preflight" | "listens" | "reached":
@@ -68,8 +69,15 @@ class RunView:
                 self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
+            case "stopped":
+                (self.stopped.add if entry["what"] else self.stopped.discard)(node)
             case _ if entry.get("round") == self.round:
                 self._take_of_round(node, entry)
+
+    def _refuse(self, refused: Refused) -> None:
+        for node in refused.nodes:
+            self.refused[node] = refused
+            self.asking.pop(node, None)
 
     def _take_of_check(self, entry: dict[str, Any]) -> None:
         if entry["kind"] == "preflight":
@@ -87,6 +95,8 @@ class RunView:
                 self.ended[node] = entry["told"]
             case "decision":
                 self.decision = entry["decided"]
+            case "waits":
+                self.waits[node] = entry["told"]
 
     def _begin(self, entry: dict[str, Any]) -> None:
         self.notes = list(entry.get("notes", []))
@@ -95,6 +105,7 @@ class RunView:
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
+        self.waits = {}
 
     def numbers(self) -> dict[str, int]:
         """The number of each node of this round."""

@@ -247,6 +247,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
     arranged.check_device(pinned.type)
+    arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
     return _Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
 
@@ -254,7 +255,6 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
 def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     """Set the process up and meet the others."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
-    placement = place(decided.num_lanes, mesh.replicas)
     exact = decided.arithmetic.numerics == "exact"
     set_numerics(threads, exact=exact)
     keep_freed_memory()
@@ -266,6 +266,8 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     with _in_a_sentence():
         joined = join(environment, device, exact=exact)
     transport = outliving(joined, environment, mesh, decided.num_lanes)
+    nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
+    placement = place(decided.num_lanes, mesh.replicas, nodes)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)

@@ -39,6 +39,8 @@ class Told:
     """The failure block; empty if nothing went wrong."""
     newest_step: int | None
     """That of the newest state or snapshot here; None when there is none."""
+    gauges: tuple[tuple[float, ...], ...] = ()
+    """The last ones of each rank."""
 
     def encode(self) -> dict[str, Any]:
         """For the log."""

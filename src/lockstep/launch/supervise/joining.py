@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
+from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.legacy_local_rank import source_of
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -38,6 +40,8 @@ from lockstep.nodes.record import NodeRecord
 
 SAME_NODE_S = 6.0
 """How long a second node 0 tries to tell the first one that there are two."""
+ALWAYS_SAID = frozenset({"stalled", "help"})
+"""What other nodes say that is printed although this one is to be quiet."""
 JOIN_S = 600.0
 """How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise; torchrun's number."""
 
@@ -63,7 +67,8 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
     own = chosen.own.address
-    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, own, reach_s, log)
+    launcher = os.getpid()
+    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, own, reach_s, launcher, log)
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()
@@ -74,8 +79,16 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if request.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
+    def hear(told: dict[str, Any]) -> None:
+        if told["finding"]:
+            Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
+        if request.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
+            saying.line(Line(told["label"], told["text"]))
+
+    cases = RunFolder(request.run_folder).findings
     record = record_of(request, node, is_host=is_host)
-    return Cluster(record, ours, chosen.own.name, patience_s, say, place.hosts, partial(check_total, request))
+    total = partial(check_total, request)
+    return Cluster(record, ours, chosen.own.name, patience_s, say, hear, place.hosts, total)
 
 
 def check_total(request: LaunchRequest, total: int, lanes: int | None) -> None:

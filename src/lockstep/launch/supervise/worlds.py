@@ -11,16 +11,20 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line
+from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
+from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene, Stop, decide, loss_of, most_restarts
@@ -31,6 +35,7 @@ from lockstep.launch.screen.report import Line, StatesLeft, Whence, nodes_line, 
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.all_nodes import Told, Whole, decode_decision, encode_decision, verdict_everywhere, whole
 from lockstep.launch.supervise.observer import Observer
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
 from lockstep.launch.supervise.supervisor import Ending, Supervisor
@@ -38,6 +43,7 @@ from lockstep.launch.supervise.surroundings import Known, memory_line
 from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 from lockstep.nodes.cluster import Cluster, Interrupted
+from lockstep.nodes.roster import Member
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class World:
     """From where the next ranks would go on."""
     block: str | None = None
     """The failure block of the run on several nodes; None on one."""
+    first_node: str = ""
+    """The node with rank 0, which says how the whole run went; empty on that one, and on one node."""
 
 
 @dataclass
@@ -122,6 +130,7 @@ class Worlds:
             restart=replace(request.restart, number=seat.round),
         )
         make_rank_files(request)
+        add_line(RunFolder(request.run_folder).nodes, _roster(seat, view.members))
         if request.verbosity is not Verbosity.QUIET:
             self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
             for note in (note for note in view.notes if note not in self._said_notes):
@@ -139,6 +148,7 @@ class Worlds:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
             self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
+            world.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
             cluster.tell_decision(
                 encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
@@ -149,9 +159,9 @@ class Worlds:
         decision, told, whence = decode_decision(cluster.view.decision)
         if isinstance(decision, Regroup) and world.ending.interrupted_by:  # this node leaves
             return replace(world, block=""), Stop()
-        return replace(
-            world, verdict=verdict_everywhere(world.verdict, told), whence=whence, block=told.block
-        ), decision
+        first_node = "" if cluster.is_host else cluster.view.members[0].text
+        verdict = verdict_everywhere(world.verdict, told)
+        return replace(world, verdict=verdict, whence=whence, block=told.block, first_node=first_node), decision
 
     def _wait(self, cluster: Cluster, is_there: Callable[[], bool]) -> None:
         """Wait for other nodes, whose ranks may run for long after those here have ended."""
@@ -172,7 +182,8 @@ class Worlds:
         folder = RunFolder(request.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
-        observer = Observer(request, folder, self.losses, has_said_decided=self._has_said_decided)
+        nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
+        observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
         with RunStore() as store:
             supervisor = Supervisor(
                 request,
@@ -184,7 +195,7 @@ class Worlds:
                 self.began_ns,
                 self.signals,
                 history,
-                self.cluster,
+                nodes,
             )
             try:
                 ending = supervisor.run()
@@ -297,7 +308,20 @@ def _told_of(scene: Scene, world: World, folder: RunFolder) -> Told:
         loss=loss,
         block=failure_block(verdict, evidence_of(world, folder)) if culprit is not None else "",
         newest_step=world.whence.step,
+        gauges=tuple(tuple(listed(each)) for each in world.observer.own_gauges()),
     )
+
+
+def _roster(seat: Seat, members: Sequence[Member]) -> dict[str, Any]:
+    """Who takes part in a round, and which of them this node is, for the run folder."""
+    nodes = [{"node": one.number, "host": one.record.host, "ranks": one.record.ranks} for one in members]
+    return {"round": seat.round, "here": seat.node, "nodes": nodes}
+
+
+def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
+    """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
+    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
+    return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
 
 
 def _lost_first_node(why: str, newest: int | None) -> str:

@@ -109,7 +109,7 @@ class Cluster:
             case "silent" | "heard":
                 self._say_silent(told)
             case "cut":
-                self.cut = told["why"] or "the run's first node cannot be reached any more"
+                self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
             case _:
                 self.view.take(told)
 
@@ -303,9 +303,10 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""
+        until = time.monotonic() + END_S
         with suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
-            self.link.settimeout(END_S)
-            while self.link.recv(1 << 16):
-                pass
+            while select.select([self.link], [], [], max(0.0, until - time.monotonic()))[0]:
+                if not self.link.recv(1 << 16) or time.monotonic() > until:  # it may go on telling
+                    break
         self.link.close()

@@ -192,14 +192,12 @@ class Link:
                 if (silent_s >= SILENT_S) != (node in self._silent):
                     (self._silent.discard if node in self._silent else self._silent.add)(node)
                     self._tell({"kind": "silent" if node in self._silent else "heard", "node": node})
-                if silent_s >= GIVEN_UP_S:
-                    self._give_up(node)
-
-    def _give_up(self, node: str) -> None:
-        if self._gate is not None:
-            self._gate.bar(node)
-        else:
-            self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
+                if silent_s >= GIVEN_UP_S and self._gate is not None:
+                    self._gate.bar(node)
+                elif silent_s >= GIVEN_UP_S:
+                    self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
+                    self._tunnel.close()  # else what is being written into the store would wait for days
+                    return
 
     def _pass_on(self, log: RunLog) -> None:
         """Tell the launcher every entry."""

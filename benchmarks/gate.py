@@ -22,7 +22,7 @@ from typing import Any
 import torch.distributed
 
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.identity import identity

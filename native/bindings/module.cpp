@@ -366,6 +366,36 @@ NB_MODULE(_native, module) {
           nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"),
           nb::arg("leaves"), nb::arg("scale"))
       .def(
+          "begin_range_sum",
+          [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, std::uint64_t start,
+             std::uint64_t size, Address output, const nb::bytes& program, const nb::bytes& leaves) {
+            Request request = request_of(group, static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {});
+            request.program = numbers(program);
+            request.leaves = numbers(leaves);
+            request.range = Range{start, size, pointer(output)};
+            const nb::gil_scoped_release released;
+            return group.begin(std::move(request));
+          },
+          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"), nb::arg("output"),
+          nb::arg("program"), nb::arg("leaves"))
+      .def(
+          "begin_spread",
+          [](Group& group, int dtype, std::uint64_t count, const Addresses& inputs, std::uint64_t start,
+             std::uint64_t size, Address output, const nb::bytes& program, double scale) {
+            Request request =
+                request_of(group, static_cast<int>(Kind::all_reduce), dtype, 0, -1, count, inputs, {output});
+            request.program = numbers(program);
+            if (scale != 1.0) {
+              request.scale = Scale::multiply;
+              request.factor = scale;
+            }
+            request.range = Range{start, size, nullptr, true};
+            const nb::gil_scoped_release released;
+            return group.begin(std::move(request));
+          },
+          nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("start"), nb::arg("size"), nb::arg("output"),
+          nb::arg("program"), nb::arg("scale"))
+      .def(
           "wait", [](Group& group, Pending& pending, double patience_s) { group.wait(pending, seconds(patience_s)); },
           nb::arg("pending"), nb::arg("patience_s"), Released())
       .def("test", &Group::test, nb::arg("pending"), Released())
@@ -393,12 +423,32 @@ NB_MODULE(_native, module) {
       .def("allocate", &Group::allocate, nb::arg("num_bytes"), nb::arg("once") = false, Released())
       .def("release", &Group::release, nb::arg("window"), Released())
       .def("all_gather_bytes", &all_gather_bytes, nb::arg("data"))
-      .def("abort", &Group::abort, nb::arg("reason"), Released())
+      .def(
+          "abort",
+          [](Group& group, const std::string& reason, int trouble) {
+            group.abort(reason, static_cast<Trouble>(trouble));
+          },
+          nb::arg("reason"), nb::arg("trouble") = static_cast<int>(Trouble::aborted), Released())
+      .def("look", &Group::look, Released())
       .def("leave", &Group::leave, Released());
 
   module.def(
       "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(checked_size(world_size)).total(); },
       nb::arg("world_size"));
+  module.def(
+      "add_up",
+      [](int dtype, std::uint64_t count, const Addresses& inputs, Address output, const nb::bytes& program,
+         double scale) {
+        const std::vector<std::uint8_t> order = numbers(program);
+        if (!is_valid(order, inputs.size())) throw BadCall("the order of the sum does not fit its terms");
+        const Reduction reduction{static_cast<Dtype>(dtype), ReduceOp::sum, order,
+                                  scale == 1.0 ? Scale::none : Scale::multiply, scale};
+        void* const target = pointer(output);
+        const auto terms = sources(inputs);
+        const nb::gil_scoped_release released;
+        reduce(reduction, terms, {&target, 1}, count);
+      },
+      nb::arg("dtype"), nb::arg("count"), nb::arg("inputs"), nb::arg("output"), nb::arg("program"), nb::arg("scale"));
   module.def("variants", [] {
     const auto found = variants();
     return std::vector<std::string_view>(found.begin(), found.end());

@@ -130,6 +130,8 @@ struct Algorithms {
   void tiny_share();
   Task reduce_in_windows();
   Task reduce_staged();
+  Task reduce_range();
+  Task spread_range();
   Task reduce_scatter();
   Task share();
   Task deal();
@@ -251,6 +253,103 @@ Task Algorithms::reduce_staged() {
       const Slice slice = slice_of(count, peer, world);
       if (peer == rank || slice.size == 0) continue;
       std::memcpy(bytes(request.outputs[0]) + (start + slice.start) * size, staging(peer, piece) + slice.start * size,
+                  slice.size * size);
+    }
+  }
+  has_worked();
+}
+
+// Every rank adds up what it wants of everybody's tensors, for itself.
+Task Algorithms::reduce_range() {
+  const Range mine = *request.range;
+  std::vector<const void*> inputs;
+  const auto look_at = [&](const auto& leaf_at, std::uint64_t start) {
+    inputs.clear();
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(leaf_at(peer, leaf) + start * size);
+    }
+  };
+  if (everyone_placed()) {
+    void* const target = mine.output;
+    look_at([&](std::size_t peer, std::size_t leaf) { return placed(peer, leaf); }, mine.start);
+    if (mine.size != 0) lockstep::reduce(reduction(), inputs, {&target, 1}, mine.size);
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    co_return;
+  }
+  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
+    for (std::size_t leaf = 0; leaf < leaves(rank); ++leaf) {
+      std::memcpy(staging(rank, piece) + leaf * capacity * size, bytes(request.inputs[leaf]) + start * size,
+                  count * size);
+    }
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity, end = std::min(request.count, start + capacity);
+    co_await everyone(Counter::pieces, 2 * piece);
+    const std::uint64_t low = std::max(start, mine.start), high = std::min(end, mine.start + mine.size);
+    if (low >= high) continue;
+    look_at([&](std::size_t peer, std::size_t leaf) { return staging(peer, piece) + leaf * capacity * size; },
+            low - start);
+    void* const target = bytes(mine.output) + (low - mine.start) * size;
+    lockstep::reduce(reduction(), inputs, {&target, 1}, high - low);
+  }
+  has_worked();
+}
+
+// Every rank adds up what only it has, and everybody gets all of it.
+Task Algorithms::spread_range() {
+  const Range mine = *request.range;
+  std::vector<const void*> inputs = request.inputs;
+  std::vector<void*> outputs;
+  if (everyone_placed()) {
+    for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);
+    lockstep::reduce(reduction(), inputs, outputs, mine.size);
+    has_worked();
+    co_await everyone(Counter::worked, number);
+    trust_windows();
+    co_return;
+  }
+  const auto part = [&](const std::byte* range, std::uint64_t start, std::uint64_t end) {
+    std::uint64_t bounds[2];
+    std::memcpy(bounds, range, sizeof(bounds));
+    const std::uint64_t low = std::max(start, bounds[0]);
+    return Slice{low, std::max(low, std::min(end, bounds[0] + bounds[1])) - low};
+  };
+  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
+  const std::uint32_t first = take_pieces(num_pieces);
+  const auto end_of = [&](std::uint64_t index) { return std::min(request.count, (index + 1) * capacity); };
+  const auto stage = [&](std::uint64_t index) {
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity;
+    const Slice slice = part(row(rank).payload, start, end_of(index));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = bytes(request.inputs[i]) + (slice.start - mine.start) * size;
+    }
+    outputs = {bytes(request.outputs[0]) + slice.start * size, staging(rank, piece) + (slice.start - start) * size};
+    if (slice.size != 0) lockstep::reduce(reduction(), inputs, outputs, slice.size);
+    set_pieces(2 * piece);
+  };
+  if (num_pieces > 0) stage(0);
+  for (std::uint64_t index = 0; index < num_pieces; ++index) {
+    if (index + 1 < num_pieces) stage(index + 1);
+    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
+    const std::uint64_t start = index * capacity;
+    co_await everyone(Counter::pieces, 2 * piece);
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      const Slice slice = part(row(peer).payload, start, end_of(index));
+      if (peer == rank || slice.size == 0) continue;
+      std::memcpy(bytes(request.outputs[0]) + slice.start * size, staging(peer, piece) + (slice.start - start) * size,
                   slice.size * size);
     }
   }
@@ -392,6 +491,7 @@ Task Algorithms::deal() {
 
 bool is_tiny(const Request& request, std::size_t world_size) {
   const std::uint64_t one = request.count * size_of(request.dtype);
+  if (request.range) return false;
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
@@ -415,6 +515,11 @@ std::size_t write_payload(const Request& request, std::size_t rank, std::size_t 
     std::memcpy(payload + size, request.receives.data(), size);
     return 2 * size;
   }
+  if (request.range) {  // where its part of the sum is
+    const std::uint64_t bounds[] = {request.range->start, request.range->size};
+    std::memcpy(payload, bounds, sizeof(bounds));
+    return sizeof(bounds);
+  }
   if (request.kind == Kind::broadcast && request.root != static_cast<std::int32_t>(rank)) return 0;
   const std::size_t num_parts = request.kind == Kind::reduce_scatter && request.inputs.size() == 1 ? world_size : 1;
   const std::size_t one = request.count * size_of(request.dtype) * num_parts;
@@ -428,6 +533,7 @@ Task start(Group& group, Operation& operation) {
   Algorithms& algorithms = *kept;
   operation.kept = kept;
   const bool tiny = is_tiny(request, group.world_size());
+  if (request.range) return request.range->spreads ? algorithms.spread_range() : algorithms.reduce_range();
   switch (request.kind) {
     case Kind::barrier:
     case Kind::allocate:
@@ -462,6 +568,9 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
   if (!is_reduction(request.kind)) return;
+  if (request.range && request.range->start + request.range->size > request.count) {
+    throw BadCall("the range ends behind the sum");
+  }
   const bool is_floating = request.dtype <= Dtype::bfloat16;
   if (!is_floating && request.scale != Scale::none) throw BadCall("only floating-point numbers can be scaled");
   if (request.dtype == Dtype::boolean && request.op == ReduceOp::average) throw BadCall("booleans have no average");
@@ -469,7 +578,9 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     throw BadCall(std::string(name_of(request.dtype)) + " has no bits to combine");
   }
   std::size_t num_leaves = world_size;
-  if (!request.leaves.empty()) {
+  if (request.range && request.range->spreads) {
+    num_leaves = request.inputs.size();
+  } else if (!request.leaves.empty()) {
     if (request.leaves.size() != world_size) throw BadCall("the number of partial sums is needed for each rank");
     num_leaves = 0;
     for (const std::uint8_t count : request.leaves) num_leaves += count;

@@ -160,6 +160,7 @@ Description describe(const Request& request, std::uint32_t number) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
+  if (request.range) hash = request.range->spreads ? ~hash : hash * 0x100000001b3u + 1;
   return {request.count, hash,          request.shape, request.factor, number, request.root,
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }
@@ -173,7 +174,8 @@ void Group::publish(Operation& operation) {
   const bool is_tiny = lockstep::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
-  if (is_tiny || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
+  const bool spreads = request.range && request.range->spreads;
+  if (is_tiny || spreads || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
   const std::size_t size = size_of(request.dtype);
   const std::size_t num_places = request.inputs.size() + request.outputs.size();
   if (!is_tiny && !windows_.empty() && num_places <= max_places) {
@@ -183,6 +185,7 @@ void Group::publish(Operation& operation) {
     const std::uint64_t input_count =
         request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
     for (const void* input : request.inputs) {
+      if (spreads) break;  // nobody else reads them
       mine.places[next] = place_of(input, input_count * size);
       all = all && mine.places[next++].window != Place::elsewhere;
     }

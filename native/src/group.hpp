@@ -105,8 +105,10 @@ class Group {
   // The ranks that have not begun an operation, by the names that the user knows; also when it has failed.
   std::vector<std::size_t> behind(const Operation& operation) const;
 
-  // Break the group for every rank.
-  void abort(const std::string& reason);
+  // Break the group for every rank. Any thread may call it.
+  void abort(const std::string& reason, Trouble trouble = Trouble::aborted);
+  // Throw if the group is broken; break it if a rank has ended without leaving. Any thread may call it.
+  void look();
   // This rank makes no more calls, and gives up what is under way. Others that still wait for it get an error.
   void leave();
 

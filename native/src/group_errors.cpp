@@ -167,10 +167,21 @@ void Group::throw_if_broken() const {
   throw GroupError(static_cast<Trouble>(header_->broken_kind), header_->reason);
 }
 
-void Group::abort(const std::string& reason) {
+void Group::abort(const std::string& reason, Trouble trouble) {
   check_process();
   const std::lock_guard lock(mutex_);
-  break_quietly(Trouble::aborted, reason);
+  break_quietly(trouble, reason);
+}
+
+void Group::look() {
+  check_process();
+  const std::lock_guard lock(mutex_);
+  throw_if_broken();
+  for (std::size_t peer = 0; peer < world_size(); ++peer) {
+    const bool has_left = blocks_[peer].left.load(std::memory_order_acquire) != 0;
+    if (peer == rank_ || has_left || !settings_.has_ended(peer)) continue;
+    break_group(Trouble::lost, "Rank " + settings_.name_of(peer) + " ended. Its own error says why, if it failed.");
+  }
 }
 
 }  // namespace lockstep

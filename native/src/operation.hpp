@@ -17,6 +17,15 @@
 
 namespace lockstep {
 
+// The elements of a sum that one rank adds up. Each rank has its own; together they cover the sum.
+struct Range {
+  std::uint64_t start = 0, size = 0;
+  void* output = nullptr;  // where they go: `size` elements in memory that nothing else uses
+  // They go to the outputs of every rank instead. The inputs are this rank's alone, of `size` elements, and the program
+  // is over them.
+  bool spreads = false;
+};
+
 // What a rank asks for. Pointers must stay good until the operation is finished.
 struct Request {
   Kind kind = Kind::barrier;
@@ -30,6 +39,7 @@ struct Request {
   std::vector<void*> outputs;                  // one for each source; or one
   std::vector<std::uint8_t> program;           // order of a sum over all leaves, rank by rank
   std::vector<std::uint8_t> leaves;            // how many partial sums each rank has
+  std::optional<Range> range;                  // all_reduce: what this rank adds up
   std::vector<std::uint64_t> sends, receives;  // all_to_all: elements for each destination, from each source
   std::uint64_t shape = 0;                     // as in a Description
   const Site* site = nullptr;                  // who called, when it is known beforehand

@@ -18,9 +18,11 @@ struct Stretch {
 std::vector<Stretch> read_by(const Request& request, std::size_t world_size) {
   const bool in_parts = request.kind == Kind::reduce_scatter && request.inputs.size() == 1;
   std::vector<Stretch> found;
+  const bool is_own = request.range && request.range->spreads;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const std::uint64_t count =
-        i < request.sends.size() ? request.sends[i] : request.count * (in_parts ? world_size : 1);
+    const std::uint64_t count = is_own                     ? request.range->size
+                                : i < request.sends.size() ? request.sends[i]
+                                                           : request.count * (in_parts ? world_size : 1);
     found.push_back({static_cast<const std::byte*>(request.inputs[i]), count * size_of(request.dtype)});
   }
   return found;
@@ -74,6 +76,7 @@ bool spoils_its_inputs(const Request& request, std::size_t rank, std::size_t wor
   // Only a root writes, and its tensor is an input only if it broadcasts; one that scatters writes at the end.
   if (request.root >= 0 && request.root != static_cast<std::int32_t>(rank)) return false;
   if (request.kind == Kind::scatter) return false;
+  if (request.range) return false;  // what it writes lies apart, or is exactly what it reads
   std::vector<Stretch> reads = read_by(request, world_size), writes = written_by(request, world_size);
   if (request.kind == Kind::reduce_scatter && reads.size() == 1) reads = cut(reads, world_size);
   if ((request.kind == Kind::all_gather || request.kind == Kind::gather) && writes.size() == 1) {

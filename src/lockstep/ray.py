@@ -32,7 +32,7 @@ try:
     import ray
     from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
     from ray.util.queue import Empty, Queue
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise UsageError("lockstep.ray needs Ray.", 'Install it: pip install "lockstep-train[ray]".') from error
 
@@ -100,7 +100,8 @@ def run(
         words = ["run", "--nnodes", count, "--rdzv-endpoint", f"{address}:{port}", "--rdzv-id", uuid.uuid4().hex]
         words += [*(["-n", str(ranks_per_node)] if ranks_per_node else []), *options]
         key = [ray.put(secrets.token_hex(32))]  # in a list: Ray hands over the reference, and not what it stands for
-        texts = Queue(actor_options={"num_cpus": 0})
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        texts = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         for node in range(nodes):
             own = [*words, "--node-rank", str(node), *command]
             task = _task(_agent, group, node, wanted, max_retries=restarts, retry_exceptions=[AgentKilled])

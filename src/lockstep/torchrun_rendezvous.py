@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch imports it there for everybody
 from torch.distributed.distributed_c10d import PrefixStore
@@ -31,7 +32,8 @@ from lockstep.nodes.address import Choice, Endpoint, choose
 from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import listen, look
 from lockstep.nodes.key import Key, KeySettings, Source
-from lockstep.nodes.link import FOREVER, LinkOrder, run_link
+from lockstep.nodes.link import FOREVER, run_link
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.record import NodeRecord
 from lockstep.notices import say
@@ -82,7 +84,7 @@ class NodesRendezvous(RendezvousHandler):
         order = self._order(chosen, is_host=listener is not None)
         ours, theirs = socket.socketpair()
         _start_link(order, theirs, listener)
-        self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say)
+        self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say, _hear)
         self._never, self._end = socket.socketpair()
         """No person's signal comes this way: torchrun has its own handlers."""
         self._closed = False
@@ -97,7 +99,7 @@ class NodesRendezvous(RendezvousHandler):
             key = Key.made().secret.decode()
         host = platform.node() or "unnamed"
         return LinkOrder(
-            is_host, gate.address, gate.port, gate.source, key, job, self._node, host, self._patience_s, ""
+            is_host, gate.address, gate.port, gate.source, key, job, self._node, host, self._patience_s, os.getpid(), ""
         )
 
     def _record(self, order: LinkOrder) -> NodeRecord:
@@ -160,6 +162,10 @@ def _listener(chosen: Choice) -> socket.socket | None:
 
 def _say(_label: str, text: str) -> None:
     say(text)
+
+
+def _hear(told: dict[str, Any]) -> None:
+    say(str(told["text"]))
 
 
 def _start_link(order: LinkOrder, theirs: socket.socket, listener: socket.socket | None) -> None:

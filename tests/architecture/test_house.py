@@ -74,6 +74,13 @@ def test_help_works_where_there_is_no_torch():
         assert done.stdout
 
 
+@pytest.mark.ranks
+def test_a_launcher_of_one_node_imports_neither_tls_nor_an_event_loop():
+    program = "import sys, lockstep.launch.launcher; print(*sorted({'asyncio', 'ssl'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n", "they cost every start of every run 20 ms"
+
+
 def test_the_facade_is_small_and_complete():
     assert len(lockstep.__all__) <= 25
     assert sorted(lockstep.__all__) == lockstep.__all__

@@ -13,6 +13,7 @@ from lockstep.run import start
 from lockstep.testing.fake_transport import FakeWorld
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.alone import AloneTransport
+from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.torch_group import GroupTransport
 
@@ -25,6 +26,21 @@ def in_shared_memory(check, args):
     start.init()
     transport = start._present[0].machinery.transport
     assert isinstance(transport, SharedMemoryTransport)
+    return check(transport, *args)
+
+
+def over_two_nodes(check, ranks, *args):
+    return run_ranks(over_nodes, Started(ranks, lanes=ranks, nodes=(2, ranks - 2)), check, args)
+
+
+def over_three_nodes(check, ranks, *args):
+    return run_ranks(over_nodes, Started(ranks, lanes=ranks, nodes=(2, 1, ranks - 3)), check, args)
+
+
+def over_nodes(check, args):
+    start.init()
+    transport = start._present[0].machinery.transport
+    assert isinstance(transport, OverNodesTransport)
     return check(transport, *args)
 
 
@@ -53,6 +69,9 @@ WORLDS = [
     pytest.param(over_shared_memory, 3, id="shared-memory-3", marks=[pytest.mark.ranks, COMPILED]),
     pytest.param(over_gloo, 2, id="gloo-2", marks=pytest.mark.ranks),
     pytest.param(over_gloo, 3, id="gloo-3", marks=pytest.mark.ranks),
+    pytest.param(over_two_nodes, 3, id="nodes-2-1", marks=[pytest.mark.ranks, COMPILED]),
+    pytest.param(over_two_nodes, 4, id="nodes-2-2", marks=[pytest.mark.ranks, pytest.mark.thorough, COMPILED]),
+    pytest.param(over_three_nodes, 5, id="nodes-2-1-2", marks=[pytest.mark.ranks, pytest.mark.thorough, COMPILED]),
     pytest.param(over_fake, 4, id="fake-4"),
     pytest.param(over_alone, 1, id="alone"),
 ]
@@ -183,9 +202,10 @@ def check_disagreement(transport):
     [
         pytest.param(over_shared_memory, 3, marks=[pytest.mark.ranks, COMPILED]),
         pytest.param(over_gloo, 2, marks=pytest.mark.ranks),
+        pytest.param(over_two_nodes, 3, marks=[pytest.mark.ranks, COMPILED]),
         (over_fake, 4),
     ],
-    ids=["shared-memory", "gloo", "fake"],
+    ids=["shared-memory", "gloo", "nodes", "fake"],
 )
 def test_ranks_at_different_operations_hear_both_lines(start_ranks, ranks):
     for sentence in start_ranks(check_disagreement, ranks):
@@ -206,10 +226,17 @@ def test_a_lost_peer_is_told_from_ones_own_error_fake():
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("join", [pytest.param(in_shared_memory, marks=COMPILED), in_gloo])
-def test_a_lost_peer_is_told_from_ones_own_error(join):
+@pytest.mark.parametrize(
+    ("join", "nodes"),
+    [
+        pytest.param(in_shared_memory, (), marks=COMPILED),
+        (in_gloo, ()),
+        pytest.param(over_nodes, (1, 1), marks=COMPILED),
+    ],
+)
+def test_a_lost_peer_is_told_from_ones_own_error(join, nodes):
     with pytest.raises(RankFailed, match="out of order"):
-        run_ranks(join, Started(2, lanes=2), check_lost, ())
+        run_ranks(join, Started(2, lanes=2, nodes=nodes), check_lost, ())
 
 
 def check_messages(transport):
@@ -244,7 +271,7 @@ def check_split(transport):
     assert transport.all_gather_object(transport.rank) == list(range(size))
 
 
-@pytest.mark.parametrize(("start_ranks", "ranks"), WORLDS[:5])
+@pytest.mark.parametrize(("start_ranks", "ranks"), [world for world in WORLDS if world.id != "alone"])
 def test_messages_with_one_tag_arrive_in_order(start_ranks, ranks):
     start_ranks(check_messages, ranks)
 

@@ -1,8 +1,6 @@
 """Gate and tunnel in processes of their own, forked as the link is: a dead end is told at once, a cut link is not an end."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +8,15 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.support.hosts import network, why_not
+from tests.support.launching import within
+
 pytestmark = pytest.mark.ranks
 
 PROGRAM = """
 import json, os, signal, socket, sys, threading, time
 from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
@@ -135,7 +136,7 @@ def test_whoever_dies_is_told_at_once_on_the_other_side():
 def test_a_link_that_ends_properly_leaves_nothing(tmp_path):
     program = """
 import gc, os, socket, sys, threading, time
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
@@ -176,58 +177,31 @@ assert open_files() == before, open_files()
     assert not list(tmp_path.iterdir())
 
 
-def run(command):
-    subprocess.run(command.split(), check=True, capture_output=True)
-
-
-@contextmanager
-def two_machines():
-    """Two network namespaces with a cable between them; yields the commands that run something in each."""
-    names = [f"lockstep-{os.getpid()}-{end}" for end in "ab"]
-    with ExitStack() as undo:
-        for name in names:
-            run(f"ip netns add {name}")
-            undo.callback(run, f"ip netns del {name}")
-            run(f"ip -n {name} link set lo up")
-        run(f"ip -n {names[0]} link add wire type veth peer name wire netns {names[1]}")
-        for number, name in enumerate(names, 1):
-            run(f"ip -n {name} addr add 10.99.0.{number}/24 dev wire")
-            run(f"ip -n {name} link set wire up")
-        yield names
-
-
-def has_namespaces():
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    name = f"lockstep-{os.getpid()}-test"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
-    return made and subprocess.run(["ip", "netns", "del", name], capture_output=True).returncode == 0
-
-
 @pytest.mark.thorough
-@pytest.mark.skipif(not has_namespaces(), reason="needs root, network namespaces and iproute2")
-def test_a_link_cut_for_5_seconds_ends_nothing_and_is_seen_on_both_sides():
-    with two_machines() as names, ExitStack() as processes:
-        inside = [["ip", "netns", "exec", name] for name in names]
-        gate = processes.enter_context(started("gate", "10.99.0.1", 29500, "store", before=inside[0]))
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_link_cut_for_5_seconds_ends_nothing_and_is_seen_on_both_sides(tmp_path):
+    with network(2) as hosts, ExitStack() as processes:
+        inside = [within(host.holder, tmp_path) for host in hosts]
+        address = hosts[0].address
+        gate = processes.enter_context(started("gate", address, 29500, "store", before=inside[0]))
         assert gate.said() == ["port", "29500"]
-        node = processes.enter_context(started("1", "10.99.0.1", 29500, "store", before=inside[1]))
-        other = processes.enter_context(started("2", "10.99.0.1", 29500, "store", before=inside[1]))
+        node = processes.enter_context(started("1", address, 29500, "store", before=inside[1]))
+        other = processes.enter_context(started("2", address, 29500, "store", before=inside[1]))
         assert sorted([gate.said(), gate.said()]) == [["NodeCame", "1"], ["NodeCame", "2"]]
         assert node.said()[0] == other.said()[0] == "connected"
         listening = subprocess.run(
             [*inside[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True
         ).stdout
         places = sorted(line.split()[1] for line in listening.splitlines() if " 0A " in line)
-        assert [place.split(":")[0] for place in places] == ["0100007F", "0100630A"], "one socket on one named address"
+        assert [place.split(":")[0] for place in places] == ["0100007F", "01004D0A"], "one socket on one named address"
 
-        run(f"ip -n {names[0]} link set wire down")
+        hosts[0].link.cut()
         node.tell("over the cut")
         other.tell("once more")
         cut = subprocess.Popen(["sleep", "5"])
         cut.wait()
         assert min(map(float, gate.asked()[1:])) > 4.0, "silent for so long"
-        run(f"ip -n {names[0]} link set wire up")
+        hosts[0].link.restore()
         said = node.said()
         assert said[:2] == ["got", "over the cut"], "nothing ended"
         assert other.said()[:2] == ["got", "once more"], "what was opened meanwhile waited"

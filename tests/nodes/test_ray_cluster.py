@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -30,9 +31,9 @@ CLUSTER = """
     import sys
     from ray.cluster_utils import Cluster
     cluster = Cluster()
-    for _ in range(3):
+    for cpus, resources in [(0, {}), *[(2, {"room": 1})] * 3]:  # on the first one are the programs that use it
         cluster.add_node(
-            num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, temp_dir=sys.argv[1], resources={"room": 1}
+            num_cpus=cpus, object_store_memory=80 << 20, include_dashboard=False, temp_dir=sys.argv[1], resources=resources
         )
     print(cluster.address, flush=True)
     sys.stdin.read()
@@ -79,8 +80,19 @@ def started(mark: str, words: list[str], **how: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *words], text=True, env=variables, **how)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+@contextlib.contextmanager
+def killed(driver: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """It does not outlive the block, whatever fails there."""
+    with driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """A cluster of three nodes and one for the programs that use it, until the block ends."""
     mark, folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-")  # a short path: its sockets lie below it
     words = ["-c", textwrap.dedent(CLUSTER), folder]
     try:
@@ -206,7 +218,7 @@ def test_a_node_whose_agent_was_killed_comes_back_and_all_train_again(cluster: C
     notes.mkdir()
     (tmp_path / "script.py").write_text(ALL_REDUCE)
     arguments = {"command": ["script.py", "wait", str(notes)], "nodes": 2, "ranks_per_node": 2, "restarts": 1}
-    with cluster.start(tmp_path, **arguments, options=["--max-restarts", "3"]) as driver:
+    with killed(cluster.start(tmp_path, **arguments, options=["--max-restarts", "3"])) as driver:
         until(lambda: len(notes_of(notes)) == 4, "the ranks of both nodes")
         (second,) = (agent for agent in agents(cluster.mark) if word_after(agent, "--node-rank") == "1")
         key = variables_of(second)["LOCKSTEP_KEY"]
@@ -220,6 +232,12 @@ def test_a_node_whose_agent_was_killed_comes_back_and_all_train_again(cluster: C
     assert "told [0, 0]" in out
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running() as made:
+        yield made
+
+
 def words_of(process: int) -> list[str]:
     try:
         return Path(f"/proc/{process}/cmdline").read_text().split("\0")
@@ -230,6 +248,34 @@ def words_of(process: int) -> list[str]:
 def word_after(process: int, option: str) -> str:
     words = words_of(process)
     return words[words.index(option) + 1]
+
+
+def test_a_node_that_ray_lost_comes_back_on_another_one(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "script.py").write_text(ALL_REDUCE)
+    arguments = {"command": ["script.py", "wait", str(notes)], "nodes": 2, "ranks_per_node": 1, "restarts": 1}
+    options = ["--max-restarts", "3"]
+    with running() as cluster, killed(cluster.start(tmp_path, **arguments, options=options)) as driver:
+        until(lambda: len(notes_of(notes)) == 2, "the ranks of both nodes")
+        (lost,) = (text.split()[0] for text in notes_of(notes)[1])
+        there = [process for process in marked_processes(cluster.mark) if raylet_of(process) == lost]
+        assert len(there) >= 3, "an agent, its nursery and its rank"
+        for process in [int(lost), *there]:
+            with contextlib.suppress(ProcessLookupError):  # it has ended with another one
+                kill(process)
+        until(lambda: all(len(texts) == 2 for texts in notes_of(notes).values()), "all ranks once more")
+        (notes / "stop").touch()
+        out = driver.communicate(timeout=100)[0]
+    assert "told [0, 0]" in out
+    assert len({text.split()[0] for text in notes_of(notes)[1]}) == 2, "on another node of the cluster"
+
+
+def raylet_of(process: int) -> str:
+    try:
+        return variables_of(process).get("RAY_RAYLET_PID", "")
+    except OSError:
+        return ""
 
 
 def variables_of(process: int) -> dict[str, str]:

@@ -190,7 +190,7 @@ def test_a_signal_while_a_node_waits_for_others_ends_it(tmp_path: Path) -> None:
 
 def held(place: Path, begun: list[Agents], *words: str, nnodes: str = "2") -> Agents:
     """Two nodes with two ranks each, in the middle of training."""
-    agents = Agents(place, nnodes, "-n", "2", "-v", "--name", "exp", *words, *training(place))
+    agents = Agents(place, nnodes, "-n", "2", "-v", *words, *training(place))
     begun.append(agents)
     agents.start_all(2, env={"HOLD_AT": "12"})
     agents.wait_for("ready: ", times=4)
@@ -200,9 +200,9 @@ def held(place: Path, begun: list[Agents], *words: str, nnodes: str = "2") -> Ag
 
 @pytest.mark.parametrize("what", ["launcher", "nursery", "link"])
 def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_commands_go_on(
-    what: str, tmp_path: Path, want: str, begun: list[Agents], request: pytest.FixtureRequest
+    what: str, tmp_path: Path, want: str, begun: list[Agents]
 ) -> None:
-    agents = held(tmp_path, begun, "--save-every", "4steps")
+    agents = held(tmp_path, begun, "--name", "exp", "--save-every", "4steps")
     states = tmp_path / "node-0" / "lockstep-runs" / "exp"
     until(lambda: any("8" in path.name for path in states.rglob("*step*")), "a state on the disk")
     first, second = agents.running[0], agents.running[1]

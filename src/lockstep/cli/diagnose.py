@@ -41,7 +41,7 @@ def diagnose(run: str | None, as_json: bool) -> None:
     found = run_at(run, runs_folder(os.environ))
     told = look(found)
     if as_json:
-        click.echo(json.dumps({"run": str(found.folder.path), **told.as_json()}))
+        click.echo(json.dumps({**found.as_json(), **told.as_json()}))
     else:
         _show(found, told)
     sys.exit(1 if told.is_bad else 0)

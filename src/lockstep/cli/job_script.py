@@ -42,7 +42,7 @@ class JobScript:
         if self.nodes < 1:
             raise UsageError(f"--nodes must be at least 1, but is {self.nodes}.", "Give a number of nodes.")
         if self.time is not None and not _TIME.fullmatch(self.time):
-            raise UsageError(f"--time {visible(self.time)} is no time of SLURM's.", "Write 90, 1:30:00 or 2-12:00:00.")
+            raise UsageError(f"--time {visible(self.time)} cannot be read.", "Write 90, 1:30:00 or 2-12:00:00.")
         for word in (self.partition, *self.more):
             if word is not None and not _WORD.fullmatch(word):
                 raise UsageError(f"{visible(word)!r} cannot stand in a job script.", "Leave out blanks and quotes.")

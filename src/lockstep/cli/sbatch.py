@@ -28,7 +28,10 @@ Examples:
 \b
 Options of `lockstep run` go before SCRIPT too. Without --save-every a state is
 saved every 10 minutes; without --name the run is called after its job. Before
-the job's time is over it is saved and put back into the queue; it then goes on."""
+the job's time is over it is saved and put back into the queue; it then goes on.
+
+\b
+Exit code: 0; 2 for a mistake in the options; with --submit, sbatch's own."""
 SAVE_EVERY = "10min"
 MARK = "lockstep run"
 NOT_HERE = (
@@ -173,11 +176,11 @@ def _stop_s(signal: str) -> int:
 def _write(path: Path, text: str) -> None:
     """Write the file; one that is no job script of ours is left alone."""
     if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace")):
-        raise UsageError(f"{visible(path)} exists and is no job script of lockstep.", "Name another one with -o FILE.")
+        raise UsageError(f"{visible(path)} exists, and lockstep did not write it.", "Name another one with -o FILE.")
     path.write_text(text)
 
 
 def _submit(path: Path) -> int:
     if shutil.which("sbatch") is None:
-        raise UsageError(f"There is no sbatch here to submit {visible(path)}.", "Submit it on a login node.")
+        raise UsageError(f"There is no sbatch here to submit {visible(path)}.", "Use `sbatch` on a login node.")
     return subprocess.run(["sbatch", str(path)], check=False).returncode

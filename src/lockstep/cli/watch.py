@@ -40,7 +40,7 @@ def watch(run: str | None, once: bool, as_json: bool) -> None:
     found = run_at(run, runs_folder(os.environ))
     viewer, console = Viewer(found), screen()
     if as_json:
-        click.echo(json.dumps({"run": str(found.folder.path), "ranks": [vars(row) for row in viewer.look().rows]}))
+        click.echo(json.dumps({**found.as_json(), "ranks": [vars(row) for row in viewer.look().rows]}))
         return
     console.print(visible(found.text), soft_wrap=True, markup=False)
     if once or not console.is_terminal:

@@ -5,7 +5,7 @@ If it ends nowhere, ranks wait for each other in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from lockstep.diagnosis.scene import Life, RankScene
@@ -20,20 +20,20 @@ class Holdup:
     waiting: frozenset[int]
     """Those that wait for them, directly or not; in a circle also its members."""
     waited_s: float
-    """How long the first of them has waited."""
+    """How long the first of them has waited; a circle, since its last member waits too."""
     is_circle: bool = False
 
 
-def holdups(scenes: Sequence[RankScene]) -> list[Holdup]:
+def holdups(scenes: Mapping[int, RankScene]) -> list[Holdup]:
     """Who waits for whom. Ranks that are held up by the same ones come together; the longest wait comes first.
 
     Args:
-        scenes: rank r is at index r.
+        scenes: by rank.
     """
-    alive = frozenset(scene.rank for scene in scenes if scene.life is not Life.ENDED)
+    alive = frozenset(scene.rank for scene in scenes.values() if scene.life is not Life.ENDED)
     behind = {
         scene.rank: (scene.wait.behind or alive) & alive - {scene.rank}
-        for scene in scenes
+        for scene in scenes.values()
         if scene.wait is not None and scene.rank in alive
     }
     found: dict[tuple[frozenset[int], bool], set[int]] = {}
@@ -43,10 +43,19 @@ def holdups(scenes: Sequence[RankScene]) -> list[Holdup]:
         if free or reached:
             found.setdefault((free or _circle(rank, behind), not free), set()).add(rank)
     together = [
-        Holdup(culprits, frozenset(waiting), max(_waited_s(scenes[rank]) for rank in waiting), is_circle)
+        Holdup(culprits, frozenset(waiting), _lasts_s(scenes, culprits, waiting, is_circle=is_circle), is_circle)
         for (culprits, is_circle), waiting in found.items()
     ]
     return sorted(together, key=lambda holdup: (-holdup.waited_s, sorted(holdup.culprits)))
+
+
+def _lasts_s(
+    scenes: Mapping[int, RankScene], culprits: Collection[int], waiting: Collection[int], *, is_circle: bool
+) -> float:
+    """How long a holdup lasts. Before its last member waited, a circle was none: that one came late, or worked."""
+    if is_circle:
+        return min(_waited_s(scenes[rank]) for rank in culprits)
+    return max(_waited_s(scenes[rank]) for rank in waiting)
 
 
 def _waited_s(scene: RankScene) -> float:

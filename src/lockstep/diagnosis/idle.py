@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lockstep.diagnosis.scene import Wait
 from lockstep.diagnosis.stack import Stack, collective, is_in_backward
 
-LONG_S = 3.0
+LONG_S = 2.0
 """How long a rank must have been idle before its stack is looked at."""
 BUSY = 0.03
 """The share of a core up to which a rank counts as idle."""

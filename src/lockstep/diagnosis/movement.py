@@ -22,6 +22,8 @@ MOST_LINES_OF_A_LOOP = 2
 BUSY = 0.1
 """The least share of a core that counts as using the processor."""
 READS_BYTES_PER_S = 1 << 20
+EXCHANGES_BYTES_PER_S = 1 << 15
+"""Over sockets: an eighth of a link of 2 Mbit/s. What keeps connections alive is a hundredth of it."""
 STARVED, TOLD_S = 0.5, 0.5
 """A rank that was kept from running for this share of the time, and had less processor time than so much, cannot have come
 to other lines."""
@@ -52,6 +54,8 @@ class Sample:
     """What kept it from running."""
     native: str = ""
     """The native function in which it is, if it was asked for: `sre_match (libpython3.11.so)`."""
+    socket_bytes: int | None = None
+    """Sent and received over its TCP connections; None if the kernel does not tell."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,20 @@ def movement(samples: Sequence[Sample]) -> Movement | None:
         or others >= busy
         or reads
         or pages
+        or bool(exchanges(samples))
     )
     return Movement(cores + others, moves)
+
+
+def exchanges(samples: Sequence[Sample]) -> bool | None:
+    """Whether bytes come or go over its TCP connections; None while there are too few samples."""
+    if len(samples) < ENOUGH:
+        return None
+    first, last = samples[0], samples[-1]
+    if first.socket_bytes is None or last.socket_bytes is None:
+        return False
+    seconds = max(last.at_s - first.at_s, 1e-3)
+    return (last.socket_bytes - first.socket_bytes) / seconds >= EXCHANGES_BYTES_PER_S
 
 
 def _computes_in_native_code(samples: Sequence[Sample]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from types import MappingProxyType
 
 from lockstep.journal.gauges import Gauges
 
@@ -58,20 +59,26 @@ class Straggler:
     part: str
     own_s: float
     others_s: float
+    home: str = ""
+    """The node of the rank, `node 1 (host b)`; empty on one node."""
 
     @property
     def text(self) -> str:
         """`rank 3 takes 48 ms a step in forward and backward, the others 20 ms`."""
         own, others = f"{self.own_s * 1e3:.0f} ms", f"{self.others_s * 1e3:.0f} ms"
-        return f"rank {self.rank} takes {own} a step in {NAMES[self.part]}, the others {others}, and wait for it"
+        who = f"rank {self.rank}{f' on {self.home}' if self.home else ''}"
+        return f"{who} takes {own} a step in {NAMES[self.part]}, the others {others}, and wait for it"
 
 
-def straggler(spent: Sequence[Spent], first: int = 0) -> Straggler | None:
+def straggler(
+    spent: Sequence[Spent], first: int = 0, homes: Mapping[int, str] = MappingProxyType({})
+) -> Straggler | None:
     """The rank that costs the others most time, if one does; ranks with more samples may take longer.
 
     Args:
         spent: of ranks in their order; all over the same steps.
         first: the lowest of the ranks.
+        homes: the node of each rank; none on one node.
     """
     if len(spent) < 2 or min(one.steps for one in spent) < LEAST_STEPS:
         return None
@@ -85,7 +92,8 @@ def straggler(spent: Sequence[Spent], first: int = 0) -> Straggler | None:
             others_s = median(took[:place] + took[place + 1 :])
             excess_s = own_s - others_s
             if own_s > TIMES * others_s and excess_s > max(LEAST_SHARE * spent[place].step_s, LEAST_S):
-                found.append((excess_s, Straggler(first + place, part, own_s, others_s)))
+                rank = first + place
+                found.append((excess_s, Straggler(rank, part, own_s, others_s, homes.get(rank, ""))))
     return max(found, key=lambda each: (each[1].part != "script", each[0]))[1] if found else None
 
 
@@ -100,13 +108,16 @@ class Summary:
     """Whether the advice is about samples that come too late."""
 
 
-def summary(spent: Sequence[Spent], seconds: float, first: int = 0) -> Summary:
+def summary(
+    spent: Sequence[Spent], seconds: float, first: int = 0, homes: Mapping[int, str] = MappingProxyType({})
+) -> Summary:
     """What the time of a run went into, which rank was slowest, and what would help.
 
     Args:
         spent: of ranks in their order, from the first step to the last.
         seconds: from the run's start to its end.
         first: the lowest of the ranks.
+        homes: the node of each rank; none on one node.
     """
     parts = {part: mean(one.parts[part] for one in spent) for part in PARTS}
     step_s = sum(parts.values())
@@ -114,7 +125,7 @@ def summary(spent: Sequence[Spent], seconds: float, first: int = 0) -> Summary:
         return Summary("", "", "")
     rate = sum(one.samples for one in spent) / seconds
     each = " + ".join(f"{NAMES[part]} {took * 1e3:.1f}" for part, took in parts.items() if took * 1e3 >= 0.05)
-    slow = straggler(spent, first)
+    slow = straggler(spent, first, homes)
     return Summary(
         f"{rate:,.0f} samples/s; a step of {step_s * 1e3:.1f} ms = {each}",
         slow.text if slow is not None else "",

@@ -4,17 +4,20 @@ A rank is suspected when others have waited for it for `SHORTEST_S`, or for `TIM
 does. Then it is looked at for a few seconds. It is stalled when it does not move (`movement`), and slow when it does: an
 evaluation on one rank, a first step that compiles. With a limit of the person's own (--stall-after) it is stalled from
 there on, whether it moves or not. A replacement is given its time to start before any of this.
+
+On several nodes each launcher follows the waits of all ranks, and judges those of its own node. A circle is judged by the node of
+its lowest rank, and while bytes move between its members it is an exchange that takes long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from lockstep.diagnosis.causes import cause
 from lockstep.diagnosis.culprits import Holdup, holdups
-from lockstep.diagnosis.movement import Movement, movement
+from lockstep.diagnosis.movement import Movement, exchanges, movement
 from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stack import Frame
 from lockstep.diagnosis.words import awaited_text, phase_text, ranks_text
@@ -50,20 +53,27 @@ class Judgement:
     """Those of the culprits of which it holds; in a circle all."""
 
 
-def judge(scenes: Sequence[RankScene], stall_after_s: float | None = None) -> list[Judgement]:
+def judge(
+    scenes: Mapping[int, RankScene], stall_after_s: float | None = None, here: Collection[int] | None = None
+) -> list[Judgement]:
     """Judge the ranks for which others wait; those that may take their time are left out.
 
     Args:
-        scenes: rank r is at index r.
+        scenes: by rank, of all ranks of the run.
         stall_after_s: how long they may be waited for, if a person said so.
+        here: the ranks of this node; the others are judged where they are. None: all.
     """
-    if any(scene.doing is not None and scene.doing.phase is Phase.PAUSED for scene in scenes):
+    if any(scene.doing is not None and scene.doing.phase is Phase.PAUSED for scene in scenes.values()):
         return []
+    here = scenes.keys() if here is None else here
     judgements = []
-    for holdup in holdups(scenes) or standstill(scenes):
+    for holdup in holdups(scenes) or standstill([scenes[rank] for rank in here if rank in scenes]):
         if any(scenes[rank].is_starting for rank in holdup.culprits):
             continue
-        standings = {rank: _standing(scenes[rank], holdup, stall_after_s) for rank in holdup.culprits}
+        if holdup.is_circle:
+            judgements += _of_circle(scenes, holdup, stall_after_s, here)
+            continue
+        standings = {rank: _standing(scenes[rank], holdup, stall_after_s) for rank in holdup.culprits & frozenset(here)}
         judgements += [
             Judgement(standing, holdup, suspects)
             for standing in (Standing.STALLED, Standing.SLOW, Standing.SUSPECTED)
@@ -73,10 +83,35 @@ def judge(scenes: Sequence[RankScene], stall_after_s: float | None = None) -> li
     return judgements
 
 
+def _of_circle(
+    scenes: Mapping[int, RankScene], holdup: Holdup, stall_after_s: float | None, here: Collection[int]
+) -> list[Judgement]:
+    """What is said about a circle; members on other nodes are suspected here, so that each node looks at its own."""
+    limit = min(SHORTEST_S if stall_after_s is None else stall_after_s, SHORTEST_S)
+    if holdup.waited_s < limit - LOOK_S:
+        return []
+    is_certain = holdup.culprits <= frozenset(here) and all(_knows_whom(scenes[rank]) for rank in holdup.culprits)
+    is_still = is_certain or all(_exchanges(scenes[rank]) is False for rank in holdup.culprits)
+    is_over = holdup.waited_s >= limit and is_still and min(holdup.culprits) in here
+    return [Judgement(Standing.STALLED if is_over else Standing.SUSPECTED, holdup, holdup.culprits)]
+
+
+def _knows_whom(scene: RankScene) -> bool:
+    return scene.wait is not None and bool(scene.wait.behind)
+
+
+def _exchanges(scene: RankScene) -> bool | None:
+    """Whether bytes come to a rank or leave it while it waits; None if nobody knows yet."""
+    return scene.told_moves if scene.told_moves is not None else exchanges(scene.samples)
+
+
 def standstill(scenes: Sequence[RankScene]) -> list[Holdup]:
     """All ranks, each in its own part of a step, if they have been there for long and nobody waits; else nothing.
 
     One rank alone is in it like many that wait for the same disk.
+
+    Args:
+        scenes: of the ranks of this node.
     """
     alive = [scene for scene in scenes if scene.life is not Life.ENDED]
     lasts = [
@@ -99,8 +134,6 @@ def limit_s(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> fl
 
 def _standing(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> Standing | None:
     limit = limit_s(scene, holdup, stall_after_s)
-    if holdup.is_circle:  # nothing in it can come to an end
-        return Standing.STALLED if holdup.waited_s >= min(limit, SHORTEST_S) else None
     if holdup.waited_s < limit:
         return Standing.SUSPECTED if holdup.waited_s >= limit - LOOK_S else None
     if stall_after_s is not None or scene.life is Life.STOPPED:
@@ -116,34 +149,41 @@ def _standing(scene: RankScene, holdup: Holdup, stall_after_s: float | None) -> 
 # What to say
 
 
-def sentence(judgement: Judgement, scenes: Sequence[RankScene], lines: Mapping[int, Frame | None]) -> str:
+def sentence(
+    judgement: Judgement,
+    scenes: Mapping[int, RankScene],
+    lines: Mapping[int, Frame | None],
+    homes: Mapping[int, str] | None = None,
+) -> str:
     """`62 s: rank 3 has not reached all_reduce(sum) of [4] float32 (train.py:88); ranks 0-2 wait for it; rank 3 is ...`.
 
     Args:
         judgement: that a rank is slow or stalled.
-        scenes: rank r is at index r.
+        scenes: by rank.
         lines: where each of the suspects is in the script, as its stack says.
+        homes: the node of each rank, `node 1 (host b)`; None on one node.
     """
+    homes = homes or {}
     holdup = judgement.holdup
     seconds = f"{holdup.waited_s:.0f} s"
     if holdup.is_circle:
-        each = "; ".join(_wait_text(scenes[rank], holdup) for rank in sorted(holdup.culprits))
+        each = "; ".join(_wait_text(scenes[rank], holdup, homes) for rank in sorted(holdup.culprits))
         others = holdup.waiting - holdup.culprits
         return f"{seconds}: ranks wait for each other: {each}{f'; {ranks_text(others)} for them' if others else ''}"
-    there = "; ".join(_where(scenes[rank], lines.get(rank)) for rank in sorted(judgement.suspects))
+    there = "; ".join(_where(scenes[rank], lines.get(rank), homes) for rank in sorted(judgement.suspects))
     if not holdup.waiting:
         still = "does not move" if len(judgement.suspects) == 1 else "do not move"
         return f"{seconds}: {ranks_text(judgement.suspects)} {still}, in the middle of a step; {there}"
     first = max(holdup.waiting, key=lambda rank: wait.lasts_s if (wait := scenes[rank].wait) is not None else 0.0)
     one = len(judgement.suspects) == 1
-    missing = f"{ranks_text(judgement.suspects)} {'has' if one else 'have'} not reached {_what(scenes[first])}"
+    missing = f"{ranks_text(judgement.suspects)} {'has' if one else 'have'} not reached {awaited(scenes[first])}"
     waiting = (
         f"{ranks_text(holdup.waiting)} {'waits' if len(holdup.waiting) == 1 else 'wait'} for {'it' if one else 'them'}"
     )
     return f"{seconds}: {missing}; {waiting}; {there}"
 
 
-def _what(scene: RankScene) -> str:
+def awaited(scene: RankScene) -> str:
     """What a rank is in that waits: in the words of its step, where it is in one."""
     wait, doing = scene.wait, scene.doing
     assert wait is not None
@@ -152,18 +192,24 @@ def _what(scene: RankScene) -> str:
     return awaited_text(wait.what, doing.phase, doing.operation, doing.step)
 
 
-def _wait_text(scene: RankScene, holdup: Holdup) -> str:
+def _wait_text(scene: RankScene, holdup: Holdup, homes: Mapping[int, str]) -> str:
     wait = scene.wait
     assert wait is not None
     behind = wait.behind & holdup.culprits
-    return f"rank {scene.rank} for {ranks_text(behind) if wait.behind else 'others'} in {_what(scene)}"
+    return f"{_named(scene, homes)} for {ranks_text(behind) if wait.behind else 'others'} in {awaited(scene)}"
 
 
-def _where(scene: RankScene, line: Frame | None) -> str:
+def _named(scene: RankScene, homes: Mapping[int, str]) -> str:
+    """`rank 3`, `rank 3 on node 1 (host b)`."""
+    home = homes.get(scene.rank, "")
+    return f"rank {scene.rank}{f' on {home}' if home else ''}"
+
+
+def _where(scene: RankScene, line: Frame | None, homes: Mapping[int, str]) -> str:
     """Where a suspect is, and what it does there."""
     doing = scene.doing
     place = line.text if line is not None else doing.place if doing is not None else ""
-    parts = [f"rank {scene.rank} is"]
+    parts = [f"{_named(scene, homes)} is"]
     if scene.life is Life.STOPPED:
         parts.append("stopped by a signal (SIGCONT lets it go on)" + (", it was" if place else ""))
     parts.append(f"at {place}" if place else "somewhere in its script")

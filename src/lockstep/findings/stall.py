@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
@@ -18,12 +18,12 @@ from lockstep.findings.finding import Finding
 from lockstep.journal.record import Phase
 
 
-def finding_of(judgement: Judgement, scenes: Sequence[RankScene]) -> Finding:
+def finding_of(judgement: Judgement, scenes: Mapping[int, RankScene]) -> Finding:
     """The finding: of the suspects, the first rank's.
 
     Args:
         judgement: that ranks are slow or stalled.
-        scenes: rank r is at index r.
+        scenes: by rank.
     """
     if judgement.holdup.is_circle:
         return crossed_groups.FINDING

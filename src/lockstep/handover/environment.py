@@ -168,7 +168,7 @@ def decode(variables: Mapping[str, str]) -> RankEnvironment:
     task = innermost(variables)
     if task is not None:
         check_around(task, variables)
-    if position != Position():
+    if position != Position() or {"RANK", "TORCHELASTIC_RUN_ID"} <= variables.keys():
         return RankEnvironment(position, None)
     if task is None:
         _refuse_foreign_launchers(variables)

@@ -113,6 +113,11 @@ class RunFolder:
         return self.path / "restarts.jsonl"
 
     @property
+    def nodes(self) -> Path:
+        """The nodes of each start of the ranks (JSON lines): numbers, hosts, ranks, and which is this one; absent on one node."""
+        return self.path / "nodes.jsonl"
+
+    @property
     def findings(self) -> Path:
         """The findings of the run (JSON lines): the name, the ranks, the sentence, and when it was said."""
         return self.path / "findings.jsonl"

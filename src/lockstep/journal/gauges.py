@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 FORMAT = struct.Struct("<12qd")
 
@@ -37,6 +38,17 @@ class Gauges:
 def pack(gauges: Gauges) -> bytes:
     """The gauges as `FORMAT.size` bytes."""
     return FORMAT.pack(*vars(gauges).values())
+
+
+def listed(gauges: Gauges) -> list[float]:
+    """The gauges as a list, for JSON."""
+    return list(vars(gauges).values())
+
+
+def unlist(values: Sequence[float]) -> Gauges:
+    """The inverse of `listed`."""
+    counts = {field.name: int(value) for field, value in zip(fields(Gauges)[:-1], values[:-1], strict=True)}
+    return Gauges(**counts, loss=values[-1])
 
 
 def unpack(data: bytes) -> Gauges:

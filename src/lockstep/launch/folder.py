@@ -142,6 +142,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "fresh": request.fresh,
         "on_failure": request.recovery.on_failure,
         "max_restarts": request.recovery.max_restarts,
+        "nodes": [request.place.least, request.place.most],
         "why": request.why,
         "launcher": [os.getpid(), began_ticks(os.getpid())],
     }

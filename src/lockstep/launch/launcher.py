@@ -27,6 +27,7 @@ from lockstep.launch.screen.report import (
     Line,
     StatesLeft,
     alone_line,
+    done_here_line,
     done_lines,
     is_long,
     ranks_line,
@@ -168,6 +169,11 @@ def _say_ending(request: LaunchRequest, saying: Saying, outcome: Outcome, world:
         for line in _in_vain(request):
             saying.line(line)
     if outcome.rank is None and request.verbosity is not Verbosity.QUIET:
+        if world.first_node:
+            numbers = [end.rank for end in world.ending.ends]
+            saying.line(done_here_line(numbers, world.first_node, outcome.duration_s))
+            saying.line(Line("paths", str(request.run_folder)))
+            return
         for line in done_lines(world.observer.result(), request.run_folder, outcome.duration_s):
             saying.line(line)
         for line in summary_lines(world.observer.summary(outcome.duration_s), world.observer.result()):

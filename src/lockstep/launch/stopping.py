@@ -57,12 +57,16 @@ def after_failure(now: float, failed: int, kind: FailureKind, running: frozenset
     )
 
 
-def after_bad_exit(now: float, running: frozenset[int]) -> Plan:
-    """A rank ended with a code other than 0, or by a signal: stop the others."""
-    return (
-        Send(now + SAME_FAILURE_S, signal.SIGTERM, running),
-        Send(now + SAME_FAILURE_S + TERM_GRACE_S, signal.SIGKILL, running),
-    )
+def after_bad_exit(now: float, running: frozenset[int], *, at_once: bool = False) -> Plan:
+    """A rank ended with a code other than 0, or by a signal: stop the others.
+
+    Args:
+        now: the time.
+        running: the others.
+        at_once: whether none of them will have failed in the same way, as when a signal ended it, or on another node.
+    """
+    term_at = now if at_once else now + SAME_FAILURE_S
+    return (Send(term_at, signal.SIGTERM, running), Send(term_at + TERM_GRACE_S, signal.SIGKILL, running))
 
 
 def after_signal(now: float, number: int, running: frozenset[int], again: bool) -> Plan:

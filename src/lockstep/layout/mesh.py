@@ -112,6 +112,14 @@ class Mesh:
                 "Start with --device cpu, or use --strategy ddp.",
             )
 
+    def check_nodes(self, ranks_here: int) -> None:
+        """Raise `UsageError` when the strategy cannot work with so many of the ranks on this node."""
+        if self.strategy == "hogwild" and ranks_here < self.num_ranks:
+            raise UsageError(
+                "hogwild shares the parameters in the memory of one node, but the ranks are on several.",
+                "Start it on one node, or use --strategy ddp.",
+            )
+
     def __str__(self) -> str:
         if self.copies:
             return f"{self.strategy}, {self.copies} replica{'s' * (self.copies > 1)}"

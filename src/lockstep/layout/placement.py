@@ -2,7 +2,8 @@
 
 Every rank carries a contiguous range of lanes, in rank order. Among the placements whose sizes differ by at most one,
 the one whose ranks hand over the fewest subtrees wins, because the wire carries as many buffers as the worst rank has
-subtrees (8 lanes on 3 ranks: 3 + 3 + 2 lanes, 2 + 2 + 1 buffers).
+subtrees (8 lanes on 3 ranks: 3 + 3 + 2 lanes, 2 + 2 + 1 buffers). On several nodes those that the nodes hand over count
+first: 6 lanes on 2 x 2 ranks are 2 + 2 and 1 + 1, two whole subtrees.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from itertools import accumulate
 
 from lockstep.errors import UsageError
+from lockstep.layout.nodes import Nodes, sized
 from lockstep.layout.tree import Node, maximal_subtrees, merges_after
 
 
@@ -55,8 +57,13 @@ class Placement:
         return most
 
 
-def place(num_lanes: int, num_ranks: int) -> Placement:
-    """Return the even placement: sizes differ by at most one, fewest subtrees on the worst rank, then in total.
+def place(num_lanes: int, num_ranks: int, nodes: Nodes | None = None) -> Placement:
+    """Return the even placement: sizes differ by at most one, fewest subtrees on the worst node, then on the worst rank.
+
+    Args:
+        num_lanes: of the run.
+        num_ranks: of the run.
+        nodes: where the ranks are; by default all on one node.
 
     Raises:
         UsageError: when a rank would have no lane.
@@ -68,7 +75,7 @@ def place(num_lanes: int, num_ranks: int) -> Placement:
             f"`lanes` must be at least the number of ranks, but is {num_lanes} with {num_ranks} ranks.",
             f"Start with -n {max(num_lanes, 1)}, or set lanes={num_ranks}.",
         )
-    return place_shares(num_lanes, _even_shares(num_lanes, num_ranks))
+    return place_shares(num_lanes, _even_shares(num_lanes, nodes or sized([num_ranks])))
 
 
 def place_shares(num_lanes: int, shares: Sequence[int]) -> Placement:
@@ -85,23 +92,43 @@ def place_shares(num_lanes: int, shares: Sequence[int]) -> Placement:
     return Placement(num_lanes, (0, *accumulate(shares)))
 
 
-def _even_shares(num_lanes: int, num_ranks: int) -> tuple[int, ...]:
+def _even_shares(num_lanes: int, nodes: Nodes) -> tuple[int, ...]:
     """The shares of the best even placement; on a tie the early ranks have more."""
-    size, larger = divmod(num_lanes, num_ranks)
+    size, larger = divmod(num_lanes, nodes.num_ranks)
+    if not larger:
+        return (size,) * nodes.num_ranks
 
     @cache
-    def best(rank: int, larger_left: int) -> tuple[int, int, tuple[int, ...]]:
-        """(subtrees of the worst rank, subtrees in total, negated shares) of ranks `rank` and later."""
-        if rank == num_ranks:
+    def on_node(start: int, ranks: int, larger_left: int) -> tuple[int, int, tuple[int, ...]]:
+        """(subtrees of the worst rank, subtrees in total, negated shares) of so many ranks, from lane `start` on."""
+        if ranks == 0:
             return (0, 0, ())
-        start = rank * size + (larger - larger_left)
         options = []
-        for extra in (0, 1):
-            if extra > larger_left or larger_left - extra > num_ranks - rank - 1:
-                continue
-            worst, total, shares = best(rank + 1, larger_left - extra)
+        for extra in _possible(1, larger_left, ranks - 1):
+            worst, total, shares = on_node(start + size + extra, ranks - 1, larger_left - extra)
             count = len(maximal_subtrees(num_lanes, start, start + size + extra))
             options.append((max(worst, count), total + count, (-(size + extra), *shares)))
         return min(options)
 
-    return tuple(-share for share in best(0, larger)[2])
+    @cache
+    def from_node(node: int, larger_left: int) -> tuple[int, int, int, int, tuple[int, ...]]:
+        """(of the worst node, of nodes in total, of the worst rank, of ranks in total, negated shares), from it on."""
+        if node == nodes.num_nodes:
+            return (0, 0, 0, 0, ())
+        ranks = nodes.ranks(node)
+        start = ranks.start * size + (larger - larger_left)
+        options = []
+        for extra in _possible(len(ranks), larger_left, nodes.num_ranks - ranks.stop):
+            worst_node, all_nodes, worst, total, shares = from_node(node + 1, larger_left - extra)
+            mine, sum_of_mine, own_shares = on_node(start, len(ranks), extra)
+            count = len(maximal_subtrees(num_lanes, start, start + len(ranks) * size + extra))
+            counts = max(worst_node, count), all_nodes + count, max(worst, mine), total + sum_of_mine
+            options.append((*counts, (*own_shares, *shares)))
+        return min(options)
+
+    return tuple(-share for share in from_node(0, larger)[-1])
+
+
+def _possible(ranks: int, larger_left: int, ranks_after: int) -> range:
+    """How many of so many ranks may be larger ones."""
+    return range(max(0, larger_left - ranks_after), min(ranks, larger_left) + 1)

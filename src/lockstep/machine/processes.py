@@ -58,6 +58,12 @@ def interpreter_options() -> list[str]:
     return [option for option in options if option != "-P"]
 
 
+def raise_open_file_limit() -> None:
+    """Let this process, and those that it starts, open as many files as the system allows them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def open_file_limit() -> int:
     """The limit in force; -1 for none."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -3,6 +3,7 @@
     told, launchers/, facts -> choice -> place   what this node was told about itself, by options or by a launcher
     cluster              the launcher's side: joins, waits, tells what happens here, hears what happens elsewhere
       view, roster       pure: what the log tells; which nodes make a round, and who is refused
+      sayings            what nodes tell each other about their ranks beside that
       link               a process forked from the nursery: in touch with the others, decides nothing
         log              what all nodes tell, in one order
         gate             on node 0: the one listening socket; lets in who has the key, hands on to the store
@@ -16,6 +17,7 @@
     loop_thread, pair    one thread, and two sockets whose bytes it hands on
     greeting, dial       how a connection begins, and what is said when it cannot
     door, callers        locks the store's port for all but the gate; whose process a connection comes from
+    scale                pure: what all this costs with very many nodes
 
 No file imports torch before a link runs. The launcher holds a `cluster` only with several nodes.
 """

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
-from lockstep.nodes.dial import Place
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
@@ -46,6 +45,18 @@ class Endpoint:
     def is_loopback_by_intent(self) -> bool:
         """Whether it names the loopback interface, instead of a host that happens to resolve to it."""
         return self.host == "localhost" or _is_loopback(self.host)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
+
+    address: str
+    port: int
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)

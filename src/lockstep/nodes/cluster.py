@@ -19,6 +19,7 @@ from lockstep.errors import UsageError, WorldError
 from lockstep.handover.seat import Seat
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, Refused, disagreement, is_complete, missing, numbered
+from lockstep.nodes.sayings import Sayings
 from lockstep.nodes.view import RunView
 
 SAY_EVERY_S = 5.0
@@ -27,6 +28,8 @@ LOOK_S = 0.1
 """How often the first node looks whether the last call is over."""
 END_S = 5.0
 """How long the link may take to end."""
+STOPPED_S = 30.0
+"""How long nodes are waited for whose launcher is stopped, at the end of a round."""
 AWAY_S = 10.0
 """How long a round waits for nodes of the round before that are there but have not asked again."""
 
@@ -49,6 +52,7 @@ class Cluster:
         interface: for exchanges between nodes.
         patience_s: how long to wait for missing nodes.
         say: prints a line: its label and its text.
+        hear: prints what another node said.
     """
 
     record: NodeRecord
@@ -56,6 +60,8 @@ class Cluster:
     interface: str
     patience_s: float
     say: Callable[[str, str], None]
+    hear: Callable[[dict[str, Any]], None]
+    """Takes what another node says about its ranks."""
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
@@ -70,6 +76,10 @@ class Cluster:
     _heard: int = 0
     _enough_since: float = 0.0
     """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
+
+    def __post_init__(self) -> None:
+        self.sayings = Sayings(self.record, self.view, self._tell, self.say, self.hear)
+        """What nodes tell each other about their ranks while all is well, or somebody is waited for."""
 
     def fileno(self) -> int:
         """For a selector."""
@@ -107,19 +117,12 @@ class Cluster:
             case "round":
                 self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
-                self._say_silent(told)
+                self.sayings.say_silent(told)
             case "cut":
                 self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
             case _:
+                self.sayings.take(told)
                 self.view.take(told)
-
-    def _say_silent(self, told: dict[str, Any]) -> None:
-        """Say that nothing is heard of a node any more, or something again."""
-        who = next((one.text for one in self.view.members if one.record.node == told["node"]), "node 0")
-        if told["kind"] == "silent":
-            self.say("nodes", f"{who} has not been heard of for 5 s: its link is cut, or the machine stands still")
-        else:
-            self.say("nodes", f"{who} is heard of again")
 
     def _tell(self, entry: dict[str, Any]) -> None:
         try:
@@ -145,6 +148,7 @@ class Cluster:
         """
         began = said = time.monotonic()
         round_before = self.view.round
+        self.sayings.gauges.clear()
         if round_before >= 0:
             self._tell({"kind": "asks", "record": self.record.encode()})
         self._enough_since = 0.0
@@ -296,17 +300,36 @@ class Cluster:
             self._told.add((kind, self.view.round))
             self._tell({"kind": kind, "round": self.view.round, "node": self.record.node, **told})
 
-    def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Read until `is_there`, or the run's first node is lost."""
+    def wait_for(self, is_there: Callable[[], bool], signals: Any = None) -> None:
+        """Read until `is_there`, or the run's first node is lost; nodes that are stopped are not waited for without end.
+
+        Args:
+            is_there: asked after each reading.
+            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+
+        Raises:
+            Interrupted: at a second signal.
+        """
+        has_told, began = False, time.monotonic()
         while not is_there() and not self.cut:
-            self.read()
+            ready = select.select([self.link, *([signals] if signals is not None else [])], [], [], SAY_EVERY_S)[0]
+            if not ready and time.monotonic() - began > STOPPED_S:
+                self.cut = self.sayings.give_up_stopped()
+            for number in signals.take() if signals in ready else ():
+                if has_told:
+                    raise Interrupted(number)
+                has_told = True
+                self.tell_signal(number)
+            if self.link in ready:
+                self.read()
 
     def close(self) -> None:
         """Leave the run, once the link has passed on what was told."""
-        until = time.monotonic() + END_S
         with suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
-            while select.select([self.link], [], [], max(0.0, until - time.monotonic()))[0]:
-                if not self.link.recv(1 << 16) or time.monotonic() > until:  # it may go on telling
+            until = time.monotonic() + END_S  # a link that has lost the first node goes on telling
+            while (left_s := until - time.monotonic()) > 0:
+                self.link.settimeout(left_s)
+                if not self.link.recv(1 << 16):
                     break
         self.link.close()

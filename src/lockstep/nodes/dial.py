@@ -12,11 +12,13 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
+from lockstep.nodes.address import Place
 from lockstep.nodes.greeting import read_line, secured, send_line
+from lockstep.nodes.key import Key
+from lockstep.nodes.munge import ASKS_FOR_SEAL, LONGEST_SEAL, unseal
 from lockstep.nodes.pair import close_now
 
 ANSWER_S = 4.0
@@ -27,18 +29,6 @@ T = TypeVar("T")
 
 class NotYet(WorldError):  # noqa: N818 - a state of the world
     """The machine answers, but no process listens there, or it broke off at once: node 0 begins, or has ended."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the gate is: an address in numbers, and a port; and the address of this machine to come from, if it matters."""
-
-    address: str
-    port: int
-    source: str = ""
-
-    def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 async def patient(attempt: Callable[[], Awaitable[T]], patience_s: float, over: type[LockstepError]) -> T:
@@ -95,6 +85,38 @@ async def connected(place: Place) -> socket.socket:
             close_now(plain)
             raise
     return plain
+
+
+def key_of_job(place: Place, job: str, patience_s: float) -> Key:
+    """Ask node 0 for the key of this job.
+
+    Args:
+        place: where the gate is.
+        job: SLURM's job.
+        patience_s: how long to try again while nobody listens there.
+
+    Raises:
+        NotYet, UsageError, WorldError: as `dial` and `lockstep.nodes.munge.unseal`.
+    """
+    return unseal(asyncio.run(patient(lambda: _asked(place), patience_s, NotYet)), job)
+
+
+async def _asked(place: Place) -> bytes:
+    plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
+            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
+                sealed += piece
+    except OSError:
+        sealed = b""
+    finally:
+        close_now(plain)
+    if not sealed:
+        raise WorldError(
+            f"Node 0 at {place} gives no key sealed with munge: look at what it says, or give all nodes the same --key-file."
+        )
+    return sealed
 
 
 @contextlib.contextmanager

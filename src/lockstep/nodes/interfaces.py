@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Endpoint, Interface, View, family, is_address, is_name
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Endpoint, Interface, Place, View, family, is_address, is_name
 
 RESOLVE_S = 4.0
 _BACKLOG = 256

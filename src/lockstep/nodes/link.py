@@ -16,52 +16,31 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.machine.processes import die_with_parent
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.machine.process_state import process_state
+from lockstep.machine.processes import die_with_parent, raise_open_file_limit
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
 from lockstep.nodes.key import Key
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
-from lockstep.nodes.munge import key_of_job, seal
+from lockstep.nodes.munge import seal
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
 FOREVER = dt.timedelta(days=7)
 LINGER_S = 3.0
 """How long the run's first node stays for others that have not heard yet how the run ends."""
-SILENT_S, GIVEN_UP_S = 5.0, 30.0
+SILENT_S, GIVEN_UP_S = 4.5, 30.0
 """After how long without a word it is said that a link is cut, and after how long the other side is given up."""
+STOPPED_S = 2.0
+"""After how long it is told that this node's launcher or nursery is stopped."""
 LOOK_S = 0.25
 STORE_OF = "round {}"
-
-
-@dataclass(frozen=True)
-class LinkOrder:
-    """What a link is to do."""
-
-    is_host: bool
-    """Whether the run's store is here."""
-    address: str
-    """That of the run's first node."""
-    port: int
-    source: str
-    """This node's address, if it matters from which one it connects."""
-    key: str = field(repr=False)
-    """Empty: asked for at the first node, which has sealed it for this job."""
-    job: str
-    """SLURM's, if the key is sealed for it; else empty."""
-    node: str
-    """A word that names this node, unlike any other."""
-    host: str
-    """This node's name, for people."""
-    patience_s: float
-    """How long to try to reach the first node."""
-    log: str
-    """A file for what torch says about connections; empty: nobody wants to know."""
 
 
 class Link:
@@ -71,20 +50,28 @@ class Link:
         order: what to do.
         launcher: a stream socket.
         listener: bound to the named address; None where the store is elsewhere.
+        nursery: the number of the nursery's process.
     """
 
-    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None) -> None:
+    def __init__(self, order: LinkOrder, launcher: socket.socket, listener: socket.socket | None, nursery: int) -> None:
         self._order, self._launcher, self._listener = order, launcher, listener
         self._store_class = importlib.import_module("torch.distributed").TCPStore
         self._telling = threading.Lock()
         self._adding = threading.Lock()
         self._writes: RunLog | None = None
+        self._reads: RunLog | None = None
         self._gate: Gate | None = None
         self._stores: list[Any] = []
         """Of the newest rounds."""
         self._round_tunnel: Tunnel | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
+        self._watched = {"launcher": order.launcher, "nursery": nursery}
+        self._stopped: dict[str, float] = {}
+        """Which of these are stopped, and since when."""
+        self._told_stopped = ""
+        self._has_given_up = False
+        """Whether it was told that node 0 is lost."""
 
     def run(self) -> None:
         """Serve."""
@@ -92,7 +79,7 @@ class Link:
             served = self._serve_store() if self._order.is_host else None
             self._tunnel = self._dig()
             self._writes = RunLog(self._client(), self._order.node)
-            reads = RunLog(self._client())
+            self._reads = reads = RunLog(self._client())
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return
@@ -181,10 +168,11 @@ class Link:
         self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
 
     def _listen(self) -> None:
-        """Say which nodes are silent, and give them up when that lasts."""
+        """Say which nodes are silent, and give them up when that lasts; tell when this node's launcher is stopped."""
         while True:
             time.sleep(LOOK_S)
             now = time.monotonic()
+            self._look_at_launcher(now)
             heard = {node: now - presence.heard_at for node, presence in self._others().items()}
             if not self._order.is_host:
                 heard = {"": now - self._tunnel.heard_at}
@@ -192,12 +180,28 @@ class Link:
                 if (silent_s >= SILENT_S) != (node in self._silent):
                     (self._silent.discard if node in self._silent else self._silent.add)(node)
                     self._tell({"kind": "silent" if node in self._silent else "heard", "node": node})
-                if silent_s >= GIVEN_UP_S and self._gate is not None:
-                    self._gate.bar(node)
-                elif silent_s >= GIVEN_UP_S:
-                    self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
-                    self._tunnel.close()  # else what is being written into the store would wait for days
-                    return
+                if silent_s >= GIVEN_UP_S:
+                    self._give_up(node)
+
+    def _look_at_launcher(self, now: float) -> None:
+        """Tell all nodes when nobody watches the ranks here because a signal has stopped who should, and when it goes on."""
+        states = {what: process_state(pid) for what, pid in self._watched.items()}
+        stopped = {what for what, state in states.items() if state is not None and state.is_stopped}
+        self._stopped = {what: self._stopped.get(what, now) for what in stopped}
+        told = next((what for what, since in self._stopped.items() if now - since >= STOPPED_S), "")
+        if told != self._told_stopped:
+            self._told_stopped = told
+            process = self._watched.get(told, 0)
+            entry = {"kind": "stopped", "node": self._order.node, "what": told, "process": process}
+            threading.Thread(target=self._add, args=(entry,), daemon=True).start()
+
+    def _give_up(self, node: str) -> None:
+        if self._gate is not None:
+            self._gate.bar(node)
+        elif not self._has_given_up:
+            self._has_given_up = True
+            self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
+            self._tunnel.close()  # else what is being written into the store would wait for days
 
     def _pass_on(self, log: RunLog) -> None:
         """Tell the launcher every entry."""
@@ -212,6 +216,10 @@ class Link:
         with self._launcher.makefile("rb") as lines, suppress(OSError):
             for line in lines:
                 match told := json.loads(line):
+                    case {"kind": "gauges"}:
+                        self._show(told)
+                    case {"kind": "given up", "node": node}:
+                        self._give_up(node)
                     case {"serve": number}:
                         self._serve_round(number)
                     case {"join": number}:
@@ -222,7 +230,16 @@ class Link:
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
             if self._writes is not None:
-                self._writes.add(entry)
+                self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+
+    def _show(self, told: dict[str, Any]) -> None:
+        """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""
+        with self._adding, suppress(RuntimeError):
+            if self._writes is None:
+                return
+            self._writes.show(told["node"], told)
+            for shown in self._writes.shown(told["of"]):
+                self._tell(shown)
 
     def _tell(self, told: dict[str, Any]) -> None:
         with self._telling, suppress(OSError):
@@ -246,11 +263,12 @@ def run_link(order: LinkOrder, launcher: int, listener: int, parent: int) -> int
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the launcher decides
     die_with_parent(parent)
+    raise_open_file_limit()  # on the first node the link holds three sockets for each connection of another node
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if order.log else null, 2)
     gate = socket.socket(fileno=listener) if listener >= 0 else None
     with socket.socket(fileno=launcher) as ours:
-        Link(order, ours, gate).run()
+        Link(order, ours, gate, parent).run()
     return 0

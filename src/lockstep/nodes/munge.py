@@ -14,16 +14,13 @@ the nodes that join, and nobody else.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.nodes.dial import ANSWER_S, NotYet, Place, connected, patient
 from lockstep.nodes.key import Key
-from lockstep.nodes.pair import close_now
 
 ASKS_FOR_SEAL = b"lockstep: the sealed key, please\n"
 """What a node sends to the gate instead of TLS."""
@@ -76,38 +73,6 @@ def unseal(sealed: bytes, job: str) -> Key:
             "Choose another port with --rdzv-endpoint.",
         )
     return Key.of(text, "what munge opened")
-
-
-def key_of_job(place: Place, job: str, patience_s: float) -> Key:
-    """Ask node 0 for the key of this job.
-
-    Args:
-        place: where the gate is.
-        job: SLURM's job.
-        patience_s: how long to try again while nobody listens there.
-
-    Raises:
-        NotYet, UsageError, WorldError: as `lockstep.nodes.dial.dial` and `unseal`.
-    """
-    return unseal(asyncio.run(patient(lambda: _asked(place), patience_s, NotYet)), job)
-
-
-async def _asked(place: Place) -> bytes:
-    plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
-            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
-                sealed += piece
-    except OSError:
-        sealed = b""
-    finally:
-        close_now(plain)
-    if not sealed:
-        raise WorldError(
-            f"Node 0 at {place} gives no key sealed with munge: look at what it says, or give all nodes the same --key-file."
-        )
-    return sealed
 
 
 def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:

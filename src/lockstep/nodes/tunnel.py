@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import LockstepError, WorldError
+from lockstep.nodes.address import Place
 from lockstep.nodes.callers import is_own_process
-from lockstep.nodes.dial import NotYet, Place, dial, patient
+from lockstep.nodes.dial import NotYet, dial, patient
 from lockstep.nodes.greeting import LONGEST_LINE, VERSION, Purpose
 from lockstep.nodes.identity import identity
 from lockstep.nodes.interfaces import listen

@@ -38,6 +38,10 @@ class RunView:
     decision: dict[str, Any] | None = None
     """What follows this round, once that is decided."""
     refused: dict[str, Refused] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
+    """Nodes whose launcher or nursery was stopped by a signal."""
+    waits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the ranks of a node wait for in this round, as it told last; a new object each time."""
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next entry of the log."""
@@ -61,6 +65,8 @@ class RunView:
                 self.signals.append((node, int(entry["number"])))
             case "leaves":
                 self.leaving.add(node)
+            case "stopped":
+                (self.stopped.add if entry["what"] else self.stopped.discard)(node)
             case _ if entry.get("round") == self.round:
                 self._take_of_round(node, entry)
 
@@ -74,6 +80,8 @@ class RunView:
                 self.ended[node] = entry["told"]
             case "decision":
                 self.decision = entry["decided"]
+            case "waits":
+                self.waits[node] = entry["told"]
 
     def _begin(self, entry: dict[str, Any]) -> None:
         self.round, self.threads, self.lanes = int(entry["round"]), int(entry["threads"]), entry["lanes"]
@@ -81,6 +89,7 @@ class RunView:
         for member in self.members:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
+        self.waits = {}
 
     def numbers(self) -> dict[str, int]:
         """The number of each node of this round."""

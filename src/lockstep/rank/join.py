@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.tasks.meeting import meeting_of
 from lockstep.handover.tasks.mpi import SERVERS
 from lockstep.handover.tasks.task import Task
+from lockstep.journal.waiting_note import waits
 from lockstep.machine.ancestors import nearest
 from lockstep.node import native
 from lockstep.node.nodes_store import store_of_all_nodes
@@ -24,11 +26,13 @@ from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
 from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
+from lockstep.rank.neighbours import learn_nodes, node_name
 from lockstep.rank.rejoin import take_place
 from lockstep.rank.task_store import task_store
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
+from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.torch_group import PATIENCE, GroupTransport
 
@@ -75,7 +79,27 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
             raise
         except WorldError as error:  # on every rank
             _say_slow(position, str(error))
+    elif exact and device.type == "cpu" and not native.why_not() and (spanning := _over_nodes(position)) is not None:
+        return spanning
     return GroupTransport(device) if exact else BackendOrderTransport(device)
+
+
+def _over_nodes(position: Position) -> Transport | None:
+    """The transport of ranks on several nodes; None, on every rank, where they have to talk flatly over Gloo."""
+    store, rank = _own_keys(), position.rank
+    nodes = learn_nodes(store, rank, position.world_size, node_name())
+    try:
+        if nodes is None:
+            _say_slow(position, "the ranks of a node are not neighbours, as `lockstep run` and torchrun number them")
+        elif nodes.num_nodes == 1:
+            return SharedMemoryTransport(store, rank, position.world_size)
+        else:
+            return OverNodesTransport(store, rank, nodes)
+    except PeerLost:
+        raise
+    except WorldError as error:  # on every rank
+        _say_slow(position, str(error))
+    return None
 
 
 def _may_share_memory(position: Position, device: torch.device, *, exact: bool) -> bool:
@@ -125,7 +149,8 @@ def _make_default_group(environment: RankEnvironment, backend: str) -> None:
             dist.init_process_group(backend)
         else:
             store = PrefixStore(backend, _meeting_store(settings, position.world_size))
-            dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
+            with waits("init_process_group") if settings.seat is not None else nullcontext():
+                dist.init_process_group(backend, store=store, rank=position.rank, world_size=position.world_size)
 
 
 def _task_store(task: Task) -> Store:

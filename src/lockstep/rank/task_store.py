@@ -28,7 +28,8 @@ SAY_EVERY_S = 5.0
 GIVE_UP_S = 600.0
 """Tasks start together; one that is not there by then does not come."""
 LOOK_S = 0.05
-"""How often a rank looks whether rank 0 listens."""
+"""How often a rank looks whether rank 0 listens, and rank 0 whether the others are there."""
+VERDICT, HEARD = "verdict", "heard"
 _stores: dict[TaskMeeting, TCPStore] = {}
 """One in a process: rank 0's ends with it."""
 
@@ -42,7 +43,7 @@ def task_store(task: Task, meeting: TaskMeeting) -> Store:
     """
     if meeting not in _stores:
         _stores[meeting] = _serve(task, meeting) if task.rank == 0 else _reach(task, meeting)
-        _wait_for_all(task, meeting, PrefixStore(f"here {task.job}", _stores[meeting]))
+        _meet(task, meeting, PrefixStore(f"here {task.job}", _stores[meeting]))
     return PrefixStore(f"tasks {task.job}", _stores[meeting])
 
 
@@ -87,7 +88,7 @@ def _bound(meeting: TaskMeeting) -> socket.socket:
 
 
 def _addresses(meeting: TaskMeeting) -> list[str]:
-    """This node's addresses that the others may know: its name's; where that is loopback, the one that leads to them."""
+    """Where rank 0 may listen. Where its name means loopback, this is its own node, and has an address to the others."""
     if meeting.is_on_one_node:
         return [meeting.host]
     found = [address for address in _resolved(meeting) if not is_loopback(address)]
@@ -109,7 +110,7 @@ def _resolved(meeting: TaskMeeting) -> list[str]:
         found = socket.getaddrinfo(meeting.host, meeting.port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         raise UsageError(
-            f"{meeting.host}, where the tasks meet, is no host that this node knows.",
+            f"{meeting.host}, where the tasks meet, is not a host that this node knows.",
             "Set MASTER_ADDR to an address of rank 0's node.",
         ) from None
     return [str(place[0]) for *_, place in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
@@ -118,7 +119,7 @@ def _resolved(meeting: TaskMeeting) -> list[str]:
 def _reach(task: Task, meeting: TaskMeeting) -> TCPStore:
     """Wait until rank 0 listens."""
     began = said = time.monotonic()
-    addresses = [meeting.host] if meeting.is_on_one_node else _resolved(meeting)
+    addresses = _addresses(meeting)
     while True:
         for address in addresses:
             try:
@@ -146,26 +147,53 @@ def _client(address: str, task: Task, meeting: TaskMeeting) -> TCPStore:
         ) from None
 
 
-def _wait_for_all(task: Task, meeting: TaskMeeting, store: Store) -> None:
-    """Wait until all tasks have come; rank 0 says who is missing."""
+def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
+    """Wait until all tasks have come. Rank 0 looks after them, and says who is missing; the others hear its verdict."""
     store.set(str(task.rank), json.dumps([socket.gethostname(), task.local_rank]))
-    began, missing = time.monotonic(), [str(rank) for rank in range(task.size)]
-    while missing:
+    if task.rank == 0:
+        _await_others(task, meeting, store)
+        verdict = _verdict(task, store)
+        store.set(VERDICT, verdict)
+    else:
         try:
-            store.wait(missing, dt.timedelta(seconds=SAY_EVERY_S))
+            store.wait([VERDICT], dt.timedelta(seconds=GIVE_UP_S))
+            verdict = store.get(VERDICT).decode()
         except RuntimeError:
-            missing = [rank for rank in missing if not store.check([rank])]
-        else:
-            break
-        what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
-        if time.monotonic() - began > GIVE_UP_S:
-            raise WorldError(f"rank {task.rank} waited in vain for {what}.")
-        if task.rank == 0 and missing:
-            say(f"waiting for {what}.")
-    told = [json.loads(store.get(str(rank))) for rank in range(task.size)]
-    if not is_in_order([(node, local) for node, local in told]):
+            raise WorldError(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
+        store.add(HEARD, 1)
+    if verdict:
+        _await_hearing(task, store)
         option = "Add --distribution=block." if task.command == "srun" else "Leave --map-by out, or use --map-by slot."
-        raise UsageError(f"{task.command} dealt the ranks out in turn, but those of a node must be neighbours.", option)
+        raise UsageError(verdict, option)
+
+
+def _await_others(task: Task, meeting: TaskMeeting, store: Store) -> None:
+    began = said = time.monotonic()
+    missing = [str(rank) for rank in range(1, task.size)]
+    while missing := [rank for rank in missing if not store.check([rank])]:
+        now = time.monotonic()
+        what = f"{len(missing)} of {task.size} tasks at {meeting.host} port {meeting.port}: rank {', '.join(missing)}"
+        if now - began > GIVE_UP_S:
+            raise WorldError(f"rank 0 waited in vain for {what}.")
+        if now - said > SAY_EVERY_S:
+            said = now
+            say(f"waiting for {what}.")
+        time.sleep(LOOK_S)
+
+
+def _verdict(task: Task, store: Store) -> str:
+    """Why these tasks cannot be the ranks of a run; empty if they can."""
+    told = [json.loads(store.get(str(rank))) for rank in range(task.size)]
+    if is_in_order([(node, local) for node, local in told]):
+        return ""
+    return f"{task.command} dealt the ranks out in turn, but those of a node must be neighbours."
+
+
+def _await_hearing(task: Task, store: Store) -> None:
+    """Rank 0's store ends with it: let the others hear why first."""
+    until = time.monotonic() + SAY_EVERY_S
+    while task.rank == 0 and store.add(HEARD, 0) < task.size - 1 and time.monotonic() < until:
+        time.sleep(LOOK_S)
 
 
 def _use_interface(meeting: TaskMeeting, address: str) -> None:

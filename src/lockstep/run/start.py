@@ -6,7 +6,8 @@ import atexit
 import operator
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -112,8 +113,6 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = _environment()
-    if environment.task is not None:
-        undo_binding(os.environ)
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
@@ -128,9 +127,18 @@ def init(
 
 
 def _environment() -> RankEnvironment:
-    """What the launcher said. A mistake in starting several tasks is said by each in a sentence, not by N tracebacks."""
+    with _in_a_sentence():
+        environment = decode(os.environ)
+    if environment.task is not None:
+        undo_binding(os.environ)
+    return environment
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """A mistake in how several tasks were started is said by each in a sentence, not by N tracebacks; exit code 2."""
     try:
-        return decode(os.environ)
+        yield
     except UsageError as error:
         if innermost(os.environ) is None:
             raise
@@ -237,6 +245,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     _say_late_settings(position.rank)
     pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
     arranged.check_device(pinned.type)
+    arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
     return _Decided(arranged, num_lanes, pinned, threads, wanted.seed, arithmetic, lanes_named)
 
@@ -244,7 +253,6 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
 def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     """Set the process up and meet the others."""
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
-    placement = place(decided.num_lanes, mesh.replicas)
     exact = decided.arithmetic.numerics == "exact"
     set_numerics(threads, exact=exact)
     keep_freed_memory()
@@ -253,7 +261,11 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     folder = RunFolder(settings.run_folder) if settings else None
     ledger = Ledger(folder.journal(rank) if folder else None)
     witness = _witness(environment, folder)
-    transport = outliving(join(environment, device, exact=exact), environment, mesh, decided.num_lanes)
+    with _in_a_sentence():
+        joined = join(environment, device, exact=exact)
+    transport = outliving(joined, environment, mesh, decided.num_lanes)
+    nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
+    placement = place(decided.num_lanes, mesh.replicas, nodes)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.diagnosis.stalls import LOOK_S, SHORTEST_S, Standing
 from lockstep.findings.busy_rank import FINDING as BUSY_RANK
 from lockstep.findings.stall import finding_of
@@ -99,12 +100,14 @@ def _abandoned(view: View) -> str:
 
 def _stalled_now(viewer: Viewer, view: View) -> tuple[Case, ...]:
     """Who holds others up now; looks at suspects for as long as it takes to tell."""
+    roster = viewer.run.roster
+    elsewhere = {rank: RankScene(rank, Life.RUNS, None, None) for rank in (roster.elsewhere if roster else ())}
     scenes_of, began = Scenes(viewer.run.title, viewer.journals, viewer.run.folder.answers), time.monotonic()
     try:
         while True:
-            (scenes, judgements), looked_s = scenes_of.judge(view.pids), time.monotonic() - began
+            (scenes, judgements), looked_s = scenes_of.judge(view.pids, elsewhere=elsewhere), time.monotonic() - began
             told = [one for one in judgements if one.standing is not Standing.SUSPECTED]
-            somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes)
+            somebody_waits = any(scene.wait is not None and scene.wait.lasts_s >= FIRST_S for scene in scenes.values())
             patience_s = SHORTEST_S + LOOK_S if somebody_waits else LOOK_S
             if (told and len(told) == len(judgements)) or looked_s > patience_s or view.is_over:
                 return tuple(

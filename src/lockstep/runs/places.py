@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.errors import UsageError
 from lockstep.handover.run_folder import RunFolder, read_json, read_lines
 from lockstep.machine.process_state import began_ticks
+from lockstep.runs.roster import Roster, roster_of
 from lockstep.visible import visible
 
 GIVE_ONE = "Give a run's name or folder; `ls` of the folder of all runs shows what there is."
@@ -26,10 +28,29 @@ class Run:
     """At its first start; fewer may go on."""
     launcher: tuple[int, int] = (0, 0)
     """The number of the launcher's process, and when that began."""
+    has_nodes: bool = False
+    """Whether the run has several nodes; then the folder is that of one of them."""
 
     @property
-    def ranks_now(self) -> int:
-        """Those of its newest start."""
+    def roster(self) -> Roster | None:
+        """The nodes of its newest start; None on one node, and before they have met."""
+        return roster_of(read_lines(self.folder.nodes)[-1:]) if self.has_nodes else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Which run, for machines; with several nodes also which of them."""
+        roster = self.roster
+        told: dict[str, Any] = {"run": str(self.folder.path)}
+        return told if roster is None else {**told, "nodes": list(roster.hosts), "node": roster.hosts[roster.here]}
+
+    @property
+    def numbers_now(self) -> range:
+        """The ranks of its newest start that are here; none before several nodes have met."""
+        if not self.has_nodes:
+            return range(self._ranks_now)
+        return roster.numbers if (roster := self.roster) is not None else range(0)
+
+    @property
+    def _ranks_now(self) -> int:
         told = [told.get("ranks") for told in read_lines(self.folder.restarts)[-1:]]
         return next((ranks for ranks in told if type(ranks) is int and 0 < ranks <= self.ranks), self.ranks)
 
@@ -42,7 +63,12 @@ class Run:
     @property
     def text(self) -> str:
         """`lockstep-runs/exp1  (train.py, 4 ranks)`."""
-        return f"{self.folder.path}  ({self.title}, {self.ranks} rank{'s' * (self.ranks != 1)})"
+        here = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
+        if (roster := self.roster) is not None:
+            here = roster.text
+        elif self.has_nodes:
+            here += ", its nodes have not met yet"
+        return f"{self.folder.path}  ({self.title}, {here})"
 
 
 def run_at(word: str | None, runs: Path) -> Run:
@@ -57,10 +83,12 @@ def run_at(word: str | None, runs: Path) -> Run:
     ranks, title = plan.get("ranks"), plan.get("script") or plan.get("module") or plan.get("function")
     if type(ranks) is not int or not 0 < ranks <= MOST_RANKS or not isinstance(title, str):
         raise UsageError(f"{visible(str(path))} is not a run folder of this version.", GIVE_ONE)
+    nodes = plan.get("nodes")
+    has_nodes = isinstance(nodes, list) and nodes not in ([1, 1], [])
     match plan.get("launcher"):
         case [int(pid), int(ticks)]:
-            return Run(folder, title, ranks, (pid, ticks))
-    return Run(folder, title, ranks)
+            return Run(folder, title, ranks, (pid, ticks), has_nodes)
+    return Run(folder, title, ranks, has_nodes=has_nodes)
 
 
 def _place(word: str, runs: Path) -> Path:

@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """The ranks, rank r at index r."""
+    """The ranks of this node, in their order."""
 
     rows: tuple[Row, ...]
     is_led: bool = False
@@ -88,10 +88,11 @@ class Viewer:
         """Open the journals of the ranks' newest start, which are made in the order of ranks."""
         run = self.run
         try:
-            opened = run.folder.journal(0).stat().st_ino
+            numbers = run.numbers_now
+            opened = run.folder.journal(numbers.start).stat().st_ino if numbers else 0
             if opened == self._opened:
                 return
-            journals = {rank: JournalReader(run.folder.journal(rank)) for rank in range(run.ranks_now)}
+            journals = {rank: JournalReader(run.folder.journal(rank)) for rank in numbers}
         except OSError as error:
             what = f"{Path(error.filename).name}: {error.strerror}" if error.filename else str(error)
             raise UsageError(

@@ -28,6 +28,7 @@ from lockstep.machine.blocked import Blocked, blocked
 from lockstep.machine.held_back import held_back
 from lockstep.machine.leftovers import descendants
 from lockstep.machine.process_state import ProcessState, file_bytes, process_state, processor_s_below
+from lockstep.machine.socket_bytes import socket_bytes
 from lockstep.machine.stack_dump import dump
 
 EVERY_S = 0.2
@@ -96,6 +97,7 @@ class Probe:
             processor_s=state.processor_s,
             others_s=processor_s_below(self.pid),
             file_bytes=file_bytes(self.pid),
+            socket_bytes=socket_bytes(self.pid),
             stack=stack,
             workers=workers,
             blocked=blocked(self.pid, state.letter, before.blocked if before is not None else None),

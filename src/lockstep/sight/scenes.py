@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from lockstep.diagnosis.idle import LONG_S, Idleness, wait_of
 from lockstep.diagnosis.pace import Pace
@@ -31,7 +32,7 @@ class Scenes:
 
     Args:
         script: the user's script; empty if there is none.
-        journals: of all ranks.
+        journals: of the ranks of this node.
     """
 
     script: str
@@ -44,12 +45,18 @@ class Scenes:
     """By process."""
     _learn_at_ns: int = 0
 
-    def look(self, pids: Mapping[int, int], starting: Collection[int] = ()) -> list[RankScene]:
-        """Return the scene of each rank, rank r at index r; none while no rank has waited for long.
+    def look(
+        self,
+        pids: Mapping[int, int],
+        starting: Collection[int] = (),
+        elsewhere: Mapping[int, RankScene] = MappingProxyType({}),
+    ) -> dict[int, RankScene]:
+        """Return the scene of each rank; none while no rank has waited for long.
 
         Args:
-            pids: the processes of the ranks that have not ended.
+            pids: the processes of the ranks of this node that have not ended.
             starting: replacements that have time to start.
+            elsewhere: the ranks of other nodes, as far as these tell.
         """
         now_ns = time.monotonic_ns()
         waits = {rank: self.journals[rank].waiting() for rank in pids}
@@ -58,40 +65,52 @@ class Scenes:
             self._learn_at_ns = now_ns + LEARN_EVERY_NS
         lasts = {rank: self._learn(rank) if learns else self.journals[rank].last() for rank in pids}
         noted_s = max((_since_s(wait, now_ns) for wait in waits.values() if wait is not None), default=0.0)
-        is_plain = len(pids) > 1 and not any(lasts.values()) and not noted_s
+        is_plain = len(pids) + len(elsewhere) > 1 and not any(lasts.values()) and not noted_s
         idle_s = self._idle_s(pids, now_ns) if is_plain else {}
         still_s = min(
             ((now_ns - last.time_ns) / 1e9 if last is not None else 0.0 for last in lasts.values()), default=0.0
         )
-        if max(noted_s, still_s) < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S:
+        is_awaited = any(scene.wait is not None for scene in elsewhere.values())
+        if max(noted_s, still_s) < FIRST_S and max(idle_s.values(), default=0.0) < LONG_S and not is_awaited:
             self.aim((), pids)
-            return []
+            return {}
         if idle_s:
             self.aim(pids, pids)
         seen = (
             self._scene(rank, pids.get(rank, 0), lasts.get(rank), waits.get(rank), idle_s) for rank in self.journals
         )
-        return [replace(scene, is_starting=scene.rank in starting) for scene in seen]
+        return {**elsewhere, **{scene.rank: replace(scene, is_starting=scene.rank in starting) for scene in seen}}
 
     def judge(
-        self, pids: Mapping[int, int], stall_after_s: float | None = None, starting: Collection[int] = ()
-    ) -> tuple[list[RankScene], list[Judgement]]:
+        self,
+        pids: Mapping[int, int],
+        stall_after_s: float | None = None,
+        starting: Collection[int] = (),
+        elsewhere: Mapping[int, RankScene] = MappingProxyType({}),
+    ) -> tuple[dict[int, RankScene], list[Judgement]]:
         """Look, judge the ranks for which others wait, and look more closely at those from now on.
 
         Args:
-            pids: the processes of the ranks that have not ended.
+            pids: the processes of the ranks of this node that have not ended.
             stall_after_s: how long a rank may be waited for, if a person said so.
             starting: replacements that have time to start.
+            elsewhere: the ranks of other nodes, as far as these tell; they are judged there.
         """
-        scenes = self.look(pids, starting)
-        judgements = judge(scenes, stall_after_s)
-        plain = {scene.rank for scene in scenes if scene.doing is None and self.journals[scene.rank].waiting() is None}
+        scenes = self.look(pids, starting, elsewhere)
+        judgements = judge(scenes, stall_after_s, self.journals)
+        plain = {
+            rank
+            for rank in scenes.keys() & self.journals.keys()
+            if scenes[rank].doing is None and self.journals[rank].waiting() is None
+        }
         self.aim(plain.union(*(judgement.suspects for judgement in judgements)), pids)
         return scenes, judgements
 
-    def sentence(self, judgement: Judgement, scenes: Sequence[RankScene]) -> str:
+    def sentence(
+        self, judgement: Judgement, scenes: Mapping[int, RankScene], homes: Mapping[int, str] | None = None
+    ) -> str:
         """What to say about ranks that are slow or stalled."""
-        return sentence(judgement, scenes, {rank: self.line_of(rank) for rank in judgement.suspects})
+        return sentence(judgement, scenes, {rank: self.line_of(rank) for rank in judgement.suspects}, homes)
 
     def _learn(self, rank: int) -> Record | None:
         """Learn from a rank's newest records; return the last one."""

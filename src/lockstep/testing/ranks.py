@@ -23,6 +23,7 @@ from lockstep.handover.environment import Position, RankEnvironment, RankSetting
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.ring import make_ring
 from lockstep.layout.mesh import Form
+from lockstep.layout.nodes import sized
 from lockstep.machine.temporary_folder import TemporaryFolder
 from lockstep.run.start import finish
 from lockstep.torch_private import COMPILER
@@ -55,6 +56,8 @@ class Started:
     threads: int = 1
     device: str = "cpu"
     form: Form = field(default_factory=Form)
+    nodes: tuple[int, ...] = ()
+    """How many of the ranks each node has; one node by default. All are processes of this machine that take it for several."""
     timeout_s: float = 60.0
     """After this time the Python stack of every rank is printed, and all are ended."""
 
@@ -76,11 +79,14 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
             path.mkdir(exist_ok=True)
         for rank in range(started.ranks):
             make_ring(run_folder.journal(rank), rank)
-            position = Position(rank, rank, started.ranks, started.ranks)
+            nodes = sized(started.nodes or (started.ranks,))
+            node = nodes.node_of(rank)
+            position = Position(rank, rank - nodes.bounds[node], started.ranks, nodes.sizes[node])
             settings = RankSettings(
                 Path(folder), started.threads, lanes=started.lanes, device=started.device, form=started.form
             )
-            variables = encode(RankEnvironment(position, settings), 0, "test") | {"GLOO_SOCKET_IFNAME": "lo"}
+            variables = encode(RankEnvironment(position, settings), 0, "test")
+            variables |= {"GLOO_SOCKET_IFNAME": "lo", "GROUP_RANK": str(node), "GROUP_WORLD_SIZE": str(nodes.num_nodes)}
             reader, writer = _SERVER.Pipe(duplex=False)
             process = _SERVER.Process(target=_rank, args=(function, args, variables, writer, sys.path), daemon=False)
             process.start()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import PromiseBroken
+from lockstep.layout.nodes import Nodes
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
 
@@ -82,6 +83,9 @@ class Transport(ABC):
     generation = 0
     """Changes whenever ranks were replaced, at the same place in all scripts; what `allocate` and `allocate_once` made is
     then ordinary, and no longer what all ranks see."""
+
+    nodes: Nodes | None = None
+    """Which ranks are on which node, where the transport knows of several."""
 
     shares_memory = False
     """Whether the ranks share memory, so `allocate_once` works. The same on every rank."""

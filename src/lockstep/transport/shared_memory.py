@@ -84,11 +84,12 @@ def _where() -> str:
     return subject.with_line(where())
 
 
-def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
+def tree_program(subtrees: Sequence[Sequence[Node]], root: Node | None = None) -> bytes:
     """The order in which to add all ranks' partials: postfix, a byte per leaf (rank by rank) and 255 for an addition.
 
     Args:
-        subtrees: for each rank, the nodes of the lane tree that it has; together they cover all lanes.
+        subtrees: for each rank, the nodes of the lane tree that it has; together they cover `root`.
+        root: what comes out; by default the sum over all lanes.
     """
     leaves = {node: number for number, node in enumerate(itertools.chain.from_iterable(subtrees))}
 
@@ -98,7 +99,13 @@ def tree_program(subtrees: Sequence[Sequence[Node]]) -> bytes:
         left, right = children(node)
         return [*postfix(left), *postfix(right), 255]
 
-    return bytes(postfix((0, max(node[1] for node in leaves))))
+    return bytes(postfix(root or (0, max(node[1] for node in leaves))))
+
+
+def add_up(terms: Sequence[Tensor], out: Tensor, program: bytes, scale: float) -> None:
+    """Add up this rank's own terms (1-D, contiguous, as long as `out`), as a group would; `out` may be one of them."""
+    addresses = [term.data_ptr() for term in terms]
+    compiled.add_up(DTYPES[out.dtype], out.numel(), addresses, out.data_ptr(), program, scale)
 
 
 def program_of(placement: Placement) -> tuple[bytes, bytes]:
@@ -124,16 +131,17 @@ class SharedMemoryTransport(Transport):
         store: shared by the ranks; nothing else uses its keys.
         rank: of this process.
         world_size: the number of ranks.
+        names: the numbers of these ranks in the run; by default counted from 0.
 
     Raises what `meet` raises.
     """
 
     begins_early = False
 
-    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+    def __init__(self, store: Store, rank: int, world_size: int, names: Sequence[int] = ()) -> None:
         self.rank, self.world_size = rank, world_size
-        self._store = store
-        self._group = _guarded(meet)(store, rank, world_size, _where)
+        self._store, self._names = store, names or range(world_size)
+        self._group = _guarded(functools.partial(meet, names=self._names))(store, rank, world_size, _where)
         self._splits = 0
         self._windows: dict[int, compiled.Window] = {}
         self._under_way: list[tuple[compiled.Message, Tensor]] = []
@@ -170,7 +178,8 @@ class SharedMemoryTransport(Transport):
             return AloneTransport()
         number = next(number for number, ranks in enumerate(groups) if self.rank in ranks)
         store = PrefixStore(f"split {self._splits}/{number}", self._store)
-        return SharedMemoryTransport(store, groups[number].index(self.rank), len(groups[number]))
+        names = [self._names[rank] for rank in groups[number]]
+        return SharedMemoryTransport(store, groups[number].index(self.rank), len(groups[number]), names)
 
     @_guarded
     def send(self, data: Tensor, destination: int, tag: int) -> Sent:
@@ -209,6 +218,59 @@ class SharedMemoryTransport(Transport):
         window = self._windows.pop(tensor.data_ptr(), None)
         if window is not None:
             self._group.release(window)
+
+    @_guarded
+    def begin_range(
+        self, partials: Sequence[Tensor], size: int, wanted: slice, out: Tensor, order: tuple[bytes, bytes]
+    ) -> compiled.Operation:
+        """Begin a sum of which this rank gets a part. Collective: call it on every rank; nothing is waited for.
+
+        Args:
+            partials: this rank's terms, 1-D and contiguous.
+            size: the number of elements of each.
+            wanted: the elements that this rank gets.
+            out: where they go: 1-D memory that nothing else uses.
+            order: a program (see `tree_program`), and how many terms each rank has; the same on every rank.
+        """
+        addresses = [partial.data_ptr() for partial in partials]
+        wants = wanted.start, wanted.stop - wanted.start, out.data_ptr()
+        return self._group.begin_range_sum(DTYPES[out.dtype], size, addresses, *wants, *order)
+
+    @_guarded
+    def begin_spread(
+        self, terms: Sequence[Tensor], held: slice, out: Tensor, program: bytes, scale: float
+    ) -> compiled.Operation:
+        """Begin to add up what each rank alone has, a part of the sum; all get all parts. Collective, waits for nothing.
+
+        Args:
+            terms: of this rank's part; they may be its place in `out`.
+            held: the elements that this rank's part is; the parts of all ranks cover `out`.
+            out: 1-D and contiguous.
+            program: see `tree_program`; the same on every rank.
+            scale: what the sum is multiplied by.
+        """
+        addresses = [term.data_ptr() for term in terms]
+        where_to = held.start, held.stop - held.start, out.data_ptr()
+        return self._group.begin_spread(DTYPES[out.dtype], out.numel(), addresses, *where_to, program, scale)
+
+    @_guarded
+    def has_finished(self, operation: compiled.Operation) -> bool:
+        """Whether something that has begun is over."""
+        return self._group.test(operation)
+
+    @_guarded
+    def wait(self, operation: compiled.Operation) -> None:
+        """Wait until it is over."""
+        self._group.wait(operation, FOREVER_S)
+
+    @_guarded
+    def look(self) -> None:
+        """Raise what has gone wrong, also on other ranks: one that has ended, an error. Any thread may call it."""
+        self._group.look()
+
+    def give_up(self, lost: PeerLost) -> None:
+        """Raise `lost` on every rank that waits here, or will. Any thread may call it."""
+        self._group.abort(str(lost), LOST if lost.is_dead else ABORTED)
 
     def close(self) -> None:
         self._group.leave()

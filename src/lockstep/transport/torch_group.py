@@ -25,6 +25,7 @@ from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.scratch import Scratch
 
 LEFT = "another rank left in the middle of an exchange"
 
@@ -85,7 +86,7 @@ class GroupTransport(Transport):
         self._control, self._data = made[number]
         self.rank, self.world_size = self._ranks.index(mine), len(self._ranks)
         self.peers = [rank for rank in range(self.world_size) if rank != self.rank]
-        self.scratch = _Scratch()
+        self.scratch = Scratch()
         self._tag = 0
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
@@ -237,18 +238,3 @@ class _SlicedSum(Pending):
             _wait(work)
         if not keep:
             self._transport.scratch.give_back(self._received.values())
-
-
-class _Scratch:
-    """Reused receive buffers: fresh memory costs a page fault every 4 KiB."""
-
-    def __init__(self) -> None:
-        self._idle: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-
-    def take(self, like: Tensor, size: int) -> Tensor:
-        idle = self._idle.get((size, like.dtype))
-        return idle.pop() if idle else like.new_empty(size)
-
-    def give_back(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
-            self._idle.setdefault((tensor.numel(), tensor.dtype), []).append(tensor)

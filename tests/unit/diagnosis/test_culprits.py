@@ -8,15 +8,15 @@ from lockstep.diagnosis.scene import Life, RankScene, Wait
 
 def scenes(*behind, ended=()):
     """Rank r waits for `behind[r]`; None: it does not wait."""
-    return [
-        RankScene(
+    return {
+        rank: RankScene(
             rank,
             Life.ENDED if rank in ended else Life.RUNS,
             None,
             None if ranks is None else Wait(10.0 + rank, frozenset(ranks), "a barrier"),
         )
         for rank, ranks in enumerate(behind)
-    ]
+    }
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,10 @@ def test_pairs_that_wait_apart_are_told_apart_and_the_longest_wait_comes_first()
     found = holdups(scenes([1], None, [3], None))
     assert [sorted(holdup.culprits) for holdup in found] == [[3], [1]]
     assert [holdup.waited_s for holdup in found] == [12.0, 10.0]
+
+
+def test_a_circle_lasts_since_its_last_member_waits_and_not_since_others_wait_for_it():
+    assert [holdup.waited_s for holdup in holdups(scenes([1], [2], [1]))] == [11.0]
 
 
 def test_nobody_is_held_up_where_nobody_waits_or_only_for_ranks_that_have_ended():

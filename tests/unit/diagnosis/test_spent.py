@@ -57,3 +57,11 @@ def test_the_summary_counts_samples_and_says_what_would_help():
 
 def test_a_run_without_steps_has_no_summary():
     assert summary([Spent.between(Gauges(), Gauges())], 1.0).speed == ""
+
+
+def test_a_straggler_is_named_with_its_node():
+    found = straggler([spent(), spent(compute=48, exchange=0)], homes={0: "node 0 (host a)", 1: "node 1 (host b)"})
+    assert found is not None
+    assert found.text.startswith(
+        "rank 1 on node 1 (host b) takes 48 ms a step in forward and backward, the others 20 ms"
+    )

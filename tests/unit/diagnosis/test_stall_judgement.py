@@ -45,8 +45,12 @@ def samples(*lines, cores=0.0, others=0.0, bytes_per_s=0, held=True, letter="R",
     )
 
 
-def standings(*scenes, stall_after_s=None):
-    return [judgement.standing for judgement in judge(scenes, stall_after_s)]
+def by_rank(*scenes):
+    return {scene.rank: scene for scene in scenes}
+
+
+def standings(*scenes, stall_after_s=None, here=None):
+    return [judgement.standing for judgement in judge(by_rank(*scenes), stall_after_s, here)]
 
 
 STILL, MOVING = samples(*[41] * 8), samples(*range(41, 49), cores=1.0)
@@ -116,17 +120,17 @@ def test_nobody_is_judged_while_somebody_is_at_the_debuggers_prompt():
 
 
 def test_a_circle_is_stalled_without_a_culprit():
-    scenes = [waits(0, 9.0, 1), waits(1, 8.0, 0), waits(2, 7.0, 0)]
+    scenes = by_rank(waits(0, 9.0, 1), waits(1, 8.0, 0), waits(2, 7.0, 0))
     (judgement,) = judge(scenes)
     assert judgement.standing is Standing.STALLED
     assert sentence(judgement, scenes, {}) == (
-        f"9 s: ranks wait for each other: rank 0 for rank 1 in {ALL_REDUCE}; rank 1 for rank 0 in {ALL_REDUCE}; "
+        f"8 s: ranks wait for each other: rank 0 for rank 1 in {ALL_REDUCE}; rank 1 for rank 0 in {ALL_REDUCE}; "
         "rank 2 for them"
     )
 
 
 def test_the_sentence_names_who_is_missing_where_and_since_when():
-    scenes = [waits(0, 62.0, 3), waits(1, 61.0, 3), waits(2, 60.0, 3), works(3, lasts_s=63.0, samples=STILL)]
+    scenes = by_rank(waits(0, 62.0, 3), waits(1, 61.0, 3), waits(2, 60.0, 3), works(3, lasts_s=63.0, samples=STILL))
     (judgement,) = judge(scenes)
     line = Frame("__getitem__", "/home/me/dataset.py", 41)
     assert sentence(judgement, scenes, {3: line}) == (
@@ -137,7 +141,7 @@ def test_the_sentence_names_who_is_missing_where_and_since_when():
 
 
 def test_without_a_stack_the_journals_last_line_is_told():
-    scenes = [waits(0, 9.0, 1), works(1, life=Life.STOPPED, lasts_s=9.0)]
+    scenes = by_rank(waits(0, 9.0, 1), works(1, life=Life.STOPPED, lasts_s=9.0))
     (judgement,) = judge(scenes)
     assert sentence(judgement, scenes, {1: None}).endswith(
         "rank 1 is stopped by a signal (SIGCONT lets it go on), it was at train.py:31 "
@@ -165,8 +169,52 @@ def test_ranks_for_which_nobody_waits_are_stalled_if_all_stand_still_in_a_step(s
 
 
 def test_a_standstill_is_told_without_anybody_who_waits():
-    scenes = [works(0, samples=STILL), works(1, samples=MOVING)]
+    scenes = by_rank(works(0, samples=STILL), works(1, samples=MOVING))
     (judgement,) = judge(scenes)
     assert judgement.suspects == {0}
     said = sentence(judgement, scenes, {0: Frame("load", "/home/me/dataset.py", 41)})
     assert said.startswith("60 s: rank 0 does not move, in the middle of a step; rank 0 is at dataset.py:41 in load")
+
+
+def test_each_node_judges_its_own_ranks_only():
+    scenes = by_rank(waits(0, 9.0, 1, 3), works(1, samples=STILL), waits(2, 9.0, 1, 3), works(3, samples=STILL))
+    assert [judgement.suspects for judgement in judge(scenes)] == [{1, 3}]
+    assert [judgement.suspects for judgement in judge(scenes, here=range(2))] == [{1}]
+    assert [judgement.suspects for judgement in judge(scenes, here=range(2, 4))] == [{3}]
+    assert judge(scenes, here=[0]) == []
+
+
+def test_a_circle_over_nodes_is_told_by_the_node_of_its_lowest_rank_once_all_are_known_to_stand_still():
+    def circle(told):
+        return waits(1, 9.0, 2), replace(waits(2, 9.0, 1), told_moves=told)
+
+    here = replace(circle(None)[0], samples=STILL)
+    assert standings(here, circle(False)[1], here=range(2)) == [Standing.STALLED]
+    assert standings(here, circle(None)[1], here=range(2)) == [Standing.SUSPECTED]
+    assert standings(here, circle(True)[1], here=range(2)) == [Standing.SUSPECTED]
+    elsewhere = replace(waits(1, 9.0, 2), told_moves=False), replace(circle(None)[1], samples=STILL)
+    assert standings(*elsewhere, here=range(2, 4)) == [Standing.SUSPECTED]  # the other node says it
+
+
+def test_ranks_that_wait_for_anybody_while_bytes_come_are_in_a_long_exchange_and_in_no_circle():
+    still = [replace(waits(rank, 9.0), samples=samples(*[41] * 8, cores=0.01)) for rank in range(2)]
+    assert standings(*still) == [Standing.STALLED]
+    receives = tuple(replace(one, socket_bytes=n * 10**6) for n, one in enumerate(samples(*[41] * 8)))
+    assert standings(still[0], replace(still[1], samples=receives)) == [Standing.SUSPECTED]
+
+
+def test_a_slow_download_is_slow():
+    fetched = tuple(replace(one, socket_bytes=n * 10**5) for n, one in enumerate(STILL))
+    assert standings(waits(0, 20.0, 1), works(1, samples=fetched)) == [Standing.SLOW]
+
+
+def test_a_standstill_is_that_of_one_node():
+    assert standings(works(0, lasts_s=16.0, samples=STILL), works(3, lasts_s=1.0), here=[0]) == [Standing.STALLED]
+
+
+def test_the_sentence_names_the_node():
+    scenes = by_rank(waits(0, 9.0, 1), works(1, life=Life.STOPPED, lasts_s=9.0))
+    (judgement,) = judge(scenes, here=[1])
+    said = sentence(judgement, scenes, {1: None}, {0: "node 0 (host a)", 1: "node 1 (host b)"})
+    assert said.startswith(f"9 s: rank 1 has not reached {ALL_REDUCE}; rank 0 waits for it; ")
+    assert "rank 1 on node 1 (host b) is stopped by a signal" in said

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.errors import UsageError
+from lockstep.handover.environment import Position, decode
 from lockstep.handover.tasks.hostlist import counts, hosts
 from lockstep.handover.tasks.innermost import innermost
-from lockstep.handover.tasks.task import FIRST_PORT, NUM_PORTS, port_for
+from lockstep.handover.tasks.meeting import TaskMeeting, meeting_of
+from lockstep.handover.tasks.mpi import is_bound_unasked
+from lockstep.handover.tasks.task import FIRST_PORT, NUM_PORTS, is_in_order, port_for
 from tests.support.launcher_variables import BATCH, MPICH, OPEN_MPI, SRUN
 
 
@@ -111,3 +115,98 @@ def test_a_single_process_of_mpirun_is_no_task():
 def test_a_port_is_the_same_everywhere_and_below_those_that_linux_gives_away(job):
     assert port_for(job) == port_for(job)
     assert FIRST_PORT <= port_for(job) < FIRST_PORT + NUM_PORTS < 32768
+
+
+def test_a_task_is_a_rank():
+    environment = decode(MPICH)
+    assert (environment.position, environment.settings) == (Position(1, 1, 2, 2), None)
+    assert environment.task == innermost(MPICH)
+    assert decode(SRUN | {"RANK": "0", "WORLD_SIZE": "1"}).position == Position(1, 0, 2, 1)
+    assert decode(BATCH).task is None
+
+
+def test_what_torchrun_says_is_nearer_than_srun():
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
+    environment = decode(SRUN | torchrun | {"TORCHELASTIC_RUN_ID": "job7"})
+    assert (environment.position, environment.task) == (Position(3, 1, 4, 2), None)
+
+
+def test_an_elastic_torchrun_may_be_alone_for_a_while():
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "job7"}
+    assert decode(SRUN | alone).position == Position()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (
+            MPICH | {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job7", "GROUP_WORLD_SIZE": "1"},
+            "torchrun 2 times on this node, and each of them started ranks of its own. Leave one of them out: `mpirun -n 2",
+        ),
+        (
+            SRUN | {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "8e4e0ea2-2a4e-4c35-9c4f-1d6d8f9f2f11"},
+            "srun started torchrun 2 times on 2 nodes",
+        ),
+        (
+            SRUN | {"RANK": "0", "WORLD_SIZE": "2"},
+            "RANK is 0, but srun started this as task 1 of 2. Unset RANK and WORLD_SIZE: srun's own",
+        ),
+    ],
+)
+def test_what_says_something_else_than_the_launcher_is_refused(variables, said):
+    with pytest.raises(UsageError) as caught:
+        decode(variables)
+    assert said in str(caught.value)
+
+
+def test_tasks_of_one_node_meet_on_loopback_at_a_port_of_their_own():
+    task = innermost(MPICH)
+    first, second = meeting_of(task, {}, 100), meeting_of(task, {"MASTER_ADDR": "elsewhere"}, 200)
+    assert (first.host, first.is_on_one_node) == ("127.0.0.1", True)
+    assert second.host == "127.0.0.1"
+    assert first.port != second.port
+    assert meeting_of(task, {"MASTER_PORT": "4000"}, 100).port == 4000
+
+
+def test_tasks_of_several_nodes_meet_at_the_first_host_or_where_they_are_told():
+    task = innermost(SRUN)
+    assert meeting_of(task, {}) == TaskMeeting("n1", port_for("7.0"), ("n2",))
+    assert meeting_of(task, {"MASTER_ADDR": "ib1", "MASTER_PORT": "4000"}) == TaskMeeting("ib1", 4000, ("n2",))
+    assert meeting_of(task, {"MASTER_ADDR": "localhost"}).host == "n1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "told", "said"),
+    [
+        (
+            MPICH | {"PMI_SIZE": "4"},
+            {},
+            "MPICH does not say on which host rank 0 is. Name it: mpirun -genv MASTER_ADDR",
+        ),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "4"}, {}, "Name it: mpirun -x MASTER_ADDR=HOST"),
+        (SRUN, {"MASTER_PORT": "0"}, "MASTER_PORT must be a port from 1 to 65535, but is 0."),
+        (SRUN, {"MASTER_PORT": "http"}, "MASTER_PORT must be a port from 1 to 65535, but is http."),
+    ],
+)
+def test_a_place_that_nobody_knows_is_refused(variables, told, said):
+    with pytest.raises(UsageError) as caught:
+        meeting_of(innermost(variables), told)
+    assert said in str(caught.value)
+
+
+def test_a_binding_is_undone_only_if_nobody_asked_for_it():
+    bound = {"OMPI_MCA_orte_bound_at_launch": "1"}
+    assert is_bound_unasked(bound)
+    assert is_bound_unasked(bound | {"OMPI_MCA_rmaps_base_mapping_policy": "ppr:2:node"})
+    assert not is_bound_unasked({})
+    assert not is_bound_unasked(bound | {"OMPI_MCA_hwloc_base_binding_policy": "core"})
+    assert not is_bound_unasked(bound | {"OMPI_MCA_hwloc_base_cpu_set": "0"})
+    assert not is_bound_unasked(bound | {"OMPI_MCA_rmaps_base_mapping_policy": "slot:PE=4"})
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_ranks_of_one_node_must_be_neighbours(sizes):
+    block = [(f"n{node}", local) for node, size in enumerate(sizes) for local in range(size)]
+    assert is_in_order(block)
+    cyclic = sorted(block, key=lambda place: (place[1], place[0]))
+    assert is_in_order(cyclic) == (cyclic == block)

@@ -25,7 +25,9 @@ from lockstep.launch.verdict import RankEnd, Verdict
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.view import RunView
 
-WELL = Told(0, 0, joined=True, uses_lockstep=True, culprit=None, loss=None, block="", newest_step=20)
+WELL = Told(
+    0, 0, joined=True, uses_lockstep=True, culprit=None, loss=None, block="", newest_step=20, gauges=((1.0, 2.0),)
+)
 STOPPED = replace(WELL, exit_code=143)
 """Its ranks were stopped because of another node's."""
 INTERRUPTED = replace(WELL, exit_code=130, interrupted_by=signal.SIGINT)

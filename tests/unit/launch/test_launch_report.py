@@ -18,7 +18,7 @@ from lockstep.launch.folder import make_run_folder, remove_copies, reserve_run_f
 from lockstep.launch.request import LaunchRequest
 from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_block
 from lockstep.launch.screen.progress import Progress, Snapshot, duration, progress_line
-from lockstep.launch.screen.report import StartTimes, done_lines, lanes_line, logs_line, ranks_line
+from lockstep.launch.screen.report import StartTimes, done_here_line, done_lines, lanes_line, logs_line, ranks_line
 from lockstep.launch.verdict import RankEnd, Verdict
 
 REQUEST = LaunchRequest(
@@ -90,6 +90,11 @@ def test_the_progress_line_adds_samples_over_ranks_and_tells_the_time_left() -> 
     assert progress_line(old, new, {}, 70) == "epoch 4/10  step 2/6  loss 0.05000  1,280 samples/s  0:08 left"
 
 
+def test_another_node_than_the_first_says_which_ranks_were_there() -> None:
+    line = done_here_line(range(2, 4), "node 0 (host a)", 12.34)
+    assert (line.label, line.text) == ("done", "ranks 2, 3 here, in 12.3 s; node 0 (host a) says the rest")
+
+
 def test_before_the_first_step_there_is_no_progress_line() -> None:
     progress = Progress()
     assert progress.line({}) == ""
@@ -102,6 +107,25 @@ def test_the_time_before_the_first_step_is_not_in_the_rate() -> None:
     for second, step in ((0.0, 0), (60.0, 0), (61.0, 1), (62.0, 2)):
         progress.add(Snapshot(second, (Gauges(step=step, samples=100 * step),)))
     assert progress.line({}) == "step 2  100 samples/s"
+
+
+def test_the_rate_is_that_of_all_ranks_once_other_nodes_tell_theirs() -> None:
+    progress = Progress()
+    for second in range(3):
+        progress.add(Snapshot(float(second), (Gauges(step=second + 1, samples=10 * second),)))
+    assert "10 samples/s" in progress.line({})
+    for second in range(3, 6):
+        both = tuple(Gauges(step=second + 1, samples=10 * second) for _ in range(2))
+        progress.add(Snapshot(float(second), both))
+    assert "20 samples/s" in progress.line({})
+
+
+def test_gauges_that_came_late_do_not_change_the_rate() -> None:
+    progress = Progress()
+    for second in range(9):
+        late = max(second - second % 3, 1)
+        progress.add(Snapshot(float(second), tuple(Gauges(step=at + 1, samples=10 * at + 10) for at in (second, late))))
+        assert not second or "20 samples/s" in progress.line({})
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -116,6 +116,7 @@ class Nodes:
             interface="eth0",
             patience_s=patience_s,
             say=lambda label, text: self.said.append(f"{name} {label}: {text}"),
+            hear=print,
         )
         self.all.append(cluster)
         return cluster
@@ -356,7 +357,7 @@ def test_a_round_has_a_store_of_its_own_where_ranks_want_one(nodes: Nodes) -> No
 def test_lines_that_come_in_pieces_are_read_whole(nodes: Nodes) -> None:
     ours, theirs = socket.socketpair()
     record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None)
+    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
     with ours, theirs:
         for byte in b'{"kind": "signal", "node": "a", "number": 2}\n{"kind": "signal", "node": "a", "number": 15}\n':
             theirs.sendall(bytes([byte]))
@@ -367,7 +368,7 @@ def test_lines_that_come_in_pieces_are_read_whole(nodes: Nodes) -> None:
 def test_closing_waits_until_the_link_has_passed_on_what_was_told(nodes: Nodes) -> None:
     ours, theirs = socket.socketpair()
     record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None)
+    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
     cluster.tell_ended({"exit_code": 0})
     closing = threading.Thread(target=cluster.close)
     closing.start()
@@ -383,7 +384,7 @@ def test_closing_does_not_wait_for_a_link_that_goes_on_telling(monkeypatch: pyte
     monkeypatch.setattr("lockstep.nodes.cluster.END_S", 0.2)
     ours, theirs = socket.socketpair()
     record = NodeRecord("b", "host-b", None, False, 2, 2, 2, 1)
-    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None)
+    cluster = Cluster(record=record, link=ours, interface="", patience_s=1.0, say=lambda *_: None, hear=print)
     closing = threading.Thread(target=cluster.close, daemon=True)
     closing.start()
     end = time.monotonic() + LIMIT_S

@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes import dial
-from lockstep.nodes.dial import NotYet, Place, why_not
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet, why_not
 from lockstep.nodes.door import Door
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key

@@ -8,7 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from lockstep.errors import UsageError
-from lockstep.nodes.dial import NotYet, Place
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import NotYet
 from lockstep.nodes.gate import Gate, NodeCame, NodeGone
 from lockstep.nodes.key import Key
 from lockstep.nodes.tunnel import GateLost, Tunnel

@@ -7,11 +7,12 @@ import pytest
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes import munge
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
+from lockstep.nodes.dial import key_of_job
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
-from lockstep.nodes.munge import key_of_job, seal, unseal
+from lockstep.nodes.munge import seal, unseal
 
 KEY = Key.made()
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes import interfaces
-from lockstep.nodes.address import Endpoint, Interface, View, choose
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Endpoint, Interface, Place, View, choose
 from lockstep.nodes.interfaces import listen, look, own_addresses, resolve, source_to
 
 LO, ETH, IB, SIX = (

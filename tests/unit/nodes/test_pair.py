@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from lockstep.nodes import gate as gate_module
-from lockstep.nodes.dial import Place
+from lockstep.nodes.address import Place
 from lockstep.nodes.gate import MOST_OPENING, Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
@@ -83,7 +83,7 @@ def at_gate(monkeypatch):
     gate = Gate(listener, port, KEY, print)
     place = Place("127.0.0.1", listener.getsockname()[1])
     gate.start()
-    tunnel = Tunnel(place, KEY, {"node": "1"}, print).start()
+    tunnel = Tunnel(place, KEY, {"node": "1"}, print).start(patience_s=30)
     client = dist.TCPStore("127.0.0.1", tunnel.port, 1, False, LIMIT)
     yield gate, place, client
     tunnel.close()
@@ -117,7 +117,7 @@ def test_more_who_say_nothing_than_may_be_opening_keep_no_node_out(at_gate, monk
     for end in silent[:20]:
         end.settimeout(60)
         assert end.recv(1) == b"", "the oldest gives way"
-    second = Tunnel(place, KEY, {"node": "2"}, print).start()
+    second = Tunnel(place, KEY, {"node": "2"}, print).start(patience_s=30)
     client = dist.TCPStore("127.0.0.1", second.port, 1, False, LIMIT)
     client.set("still", "1")
     assert gate.num_refused >= 20 and len(gate._opening) <= MOST_OPENING

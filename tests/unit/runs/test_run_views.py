@@ -17,6 +17,7 @@ from rich.console import Console
 
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
+from lockstep.diagnosis.scene import Life, RankScene
 from lockstep.errors import UsageError
 from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder, add_line
@@ -28,8 +29,10 @@ from lockstep.machine.process_state import began_ticks
 from lockstep.runs.diagnosis import is_stuck
 from lockstep.runs.groups import grouped
 from lockstep.runs.places import run_at
+from lockstep.runs.roster import roster_of
 from lockstep.runs.table import duration_text, table_of, total_of
 from lockstep.runs.view import Row, State, View, Viewer
+from lockstep.sight.scenes import Scenes
 
 
 def made(path, ranks=2, **more):
@@ -334,3 +337,63 @@ def test_a_run_with_a_slow_rank_is_not_stuck():
     assert not is_stuck([])
     assert not is_stuck([Case("busy-rank", "slow 5 s: ...", (1,))])
     assert is_stuck([Case("busy-rank", "slow 5 s: ...", (1,)), Case("stalled-in-data", "stalled 5 s: ...", (2,))])
+
+
+NODES = [{"node": 0, "host": "a", "ranks": 2}, {"node": 3, "host": "b", "ranks": 1}]
+
+
+def node_folder(path, *rosters):
+    """The folder of a node with rank 2 alone."""
+    folder = made(path, ranks=0, nodes=[2, 4])
+    folder.plan.write_text(json.dumps({**json.loads(folder.plan.read_text()), "ranks": 1}))
+    make_ring(folder.journal(2), 2)
+    for roster in rosters:
+        add_line(folder.nodes, roster)
+    return folder
+
+
+def test_the_folder_of_a_node_has_the_ranks_of_that_node_by_their_numbers_in_the_run(tmp_path):
+    older = {"round": 0, "here": 0, "nodes": NODES[1:]}
+    folder = node_folder(tmp_path / "run", older, {"round": 1, "here": 1, "nodes": NODES})
+    JournalWriter(folder.journal(2)).write(Phase.COMPUTE, "lane 1", 7, 1, "/home/me/train.py", 31)
+    run = run_at("run", tmp_path)
+    assert [row.rank for row in Viewer(run).look().rows] == [2]
+    assert run.text.endswith("(train.py, rank 2 of 3, on node 3 (host b) of 2 nodes)")
+    assert run.roster.elsewhere == (0, 1)
+    told = json.loads(CliRunner().invoke(watch, ["--json", str(folder.path)]).output)
+    assert (told["node"], told["nodes"]) == ("node 3 (host b)", ["node 0 (host a)", "node 3 (host b)"])
+
+
+def test_before_the_nodes_have_met_no_rank_is_shown(tmp_path):
+    node_folder(tmp_path / "run")
+    run = run_at("run", tmp_path)
+    assert Viewer(run).look().rows == ()
+    assert "its nodes have not met yet" in run.text
+
+
+def test_a_rank_that_waits_for_another_node_is_in_no_circle_with_its_neighbours(tmp_path):
+    here = [{"node": 0, "host": "a", "ranks": 2}, {"node": 1, "host": "b", "ranks": 1}]
+    folder = made(tmp_path / "run", nodes=[2, 2], launcher=[os.getpid(), began_ticks(os.getpid())])
+    add_line(folder.nodes, {"round": 0, "here": 0, "nodes": here})
+    run = run_at("run", tmp_path)
+    viewer = Viewer(run)
+    for rank in range(2):
+        WaitingNote(folder.journal(rank))._write(Waiting(time.monotonic_ns() - 60 * 10**9, frozenset(), "all_reduce"))
+    scenes = Scenes("", viewer.journals)
+    try:
+        pids = dict.fromkeys(range(2), os.getpid())
+        elsewhere = {2: RankScene(2, Life.RUNS, None, None)}
+        assert [one.holdup.is_circle for one in scenes.judge(pids)[1]] == [True]
+        assert scenes.judge(pids, elsewhere=elsewhere)[1] == []
+    finally:
+        scenes.end()
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_a_damaged_roster_is_none(told):
+    assert roster_of([{"nodes": told, "here": 0}]) is None
+    assert roster_of([{"nodes": NODES, "here": told}]) is None or told in (0, 1)

@@ -58,6 +58,7 @@ from lockstep.machine.leftovers import (
 from lockstep.machine.private_view import PrivateView, make_view
 from lockstep.machine.processes import adopt_orphans, die_with_parent, go_on_without_parent, interpreter_options
 from lockstep.machine.socket_folder import remove_socket_folder
+from lockstep.nodes.link_order import LinkOrder
 
 Task = Callable[[], int]
 """What a forked child does; its result is the exit code."""
@@ -177,7 +178,7 @@ class Nursery:
             self._children[process] = LINK
             return None
         self._leave()
-        from lockstep.nodes.link import LinkOrder, run_link  # noqa: PLC0415 - only with several nodes
+        from lockstep.nodes.link import run_link  # noqa: PLC0415 - only with several nodes
 
         launcher, listener = (*descriptors, -1)[:2]
         return partial(run_link, LinkOrder(**message.order), launcher, listener, parent)

@@ -38,8 +38,12 @@ class Progress:
         self._window: deque[Snapshot] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take the newest gauges; forget those older than the window, but one, and the time before the first step."""
-        if self._window and not self._window[-1].steps:
+        """Take the newest gauges; forget those older than the window, but one, and the time before the first step.
+
+        Before other nodes have told theirs, the gauges are those of fewer ranks: they tell nothing about how fast all are.
+        """
+        last = self._window[-1] if self._window else None
+        if last is not None and (not last.steps or len(last.gauges) != len(snapshot.gauges)):
             self._window.clear()
         self._window.append(snapshot)
         while len(self._window) > 2 and self._window[1].time_s <= snapshot.time_s - WINDOW_S:
@@ -102,9 +106,16 @@ def _notes(note: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _rate(old: Snapshot, new: Snapshot) -> str:
-    elapsed = new.time_s - old.time_s
-    samples = sum(gauges.samples for gauges in new.gauges) - sum(gauges.samples for gauges in old.gauges)
+    elapsed, steps = new.time_s - old.time_s, new.steps - old.steps
+    samples = sum(_samples(before, now, steps) for before, now in zip(old.gauges, new.gauges, strict=True))
     return f"{samples / elapsed:,.0f} samples/s" if elapsed > 0 and samples > 0 else ""
+
+
+def _samples(old: Gauges, new: Gauges, steps: int) -> float:
+    """The samples of one rank in so many steps of rank 0: what other nodes tell is a second or two old, and steps are the same."""
+    if new.step > old.step:
+        return (new.samples - old.samples) * steps / (new.step - old.step)
+    return new.samples * steps / new.step if new.step else 0.0
 
 
 def _shares(old: Snapshot, new: Snapshot) -> str:

@@ -5,7 +5,7 @@ Each line begins with a label of fixed width, so that they line up whenever they
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,9 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     """Who takes part, and which of it is here: `2 nodes with 4 ranks; ranks 2-3 here: node 0 (host a), node 1 (host b)`."""
     here = ranks_text(request.numbers)
     shown = ", ".join(nodes[:MOST_NODES_SHOWN]) + (", ..." if len(nodes) > MOST_NODES_SHOWN else "")
-    return Line("nodes", f"{_count(len(nodes), 'node')} with {request.world_size} ranks, {here} here: {shown}")
+    return Line(
+        "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
+    )
 
 
 def device_names(count: int, names: Sequence[str]) -> str:
@@ -262,6 +264,11 @@ def done_lines(result: Mapping[str, Any], folder: Path, seconds: float) -> list[
     listed = [paths] if isinstance(paths, str) else list(paths.values() if isinstance(paths, Mapping) else paths)
     lines.append(Line("paths", "  ".join([*map(str, listed), str(folder)])))
     return lines
+
+
+def done_here_line(numbers: Iterable[int], first_node: str, seconds: float) -> Line:
+    """How a run ended well, on a node other than the first, which says the rest."""
+    return Line("done", f"{ranks_text(numbers)} here, in {seconds:.1f} s; {first_node} says the rest")
 
 
 def is_long(result: Mapping[str, Any]) -> bool:

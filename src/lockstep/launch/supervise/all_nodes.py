@@ -39,6 +39,8 @@ class Told:
     """The failure block; empty if nothing went wrong."""
     newest_step: int | None
     """That of the newest state or snapshot here; None when there is none."""
+    gauges: tuple[tuple[float, ...], ...] = ()
+    """The last ones of each rank."""
 
     def encode(self) -> dict[str, Any]:
         """For the log."""
@@ -47,7 +49,9 @@ class Told:
     @classmethod
     def decode(cls, told: Mapping[str, Any]) -> Told:
         """The inverse of `encode`."""
-        return cls(**{**told, "culprit": _rank_end(told["culprit"]), "loss": _loss(told["loss"])})
+        gauges = tuple(tuple(numbers) for numbers in told["gauges"])
+        culprit, loss = _rank_end(told["culprit"]), _loss(told["loss"])
+        return cls(**{**told, "culprit": culprit, "loss": loss, "gauges": gauges})
 
 
 def _rank_end(told: Mapping[str, Any] | None) -> RankEnd | None:

@@ -48,7 +48,7 @@ class EndingRanks:
         if end.failure is not None:
             self.fail(end.rank, end.failure.kind)
         elif end.code and not end.stopped and not self.interruption.by:
-            self.plan.end_badly(self.ranks.running)
+            self.plan.end_badly(self.ranks.running, at_once=bool(end.signal))
 
     def take_signal(self, number: int) -> None:
         """A person's signal came to this node."""
@@ -70,10 +70,10 @@ class EndingRanks:
         for number in cluster.signals():
             self._interrupt(number)
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
-            self.plan.end_badly(self.ranks.running)
+            self.plan.end_badly(self.ranks.running, at_once=True)
         if self.are_to_go_on and self.ranks.running and self.regrouping.is_due(cluster):
             cluster.tell_fall(regroups=True)
-            self.plan.end_badly(self.ranks.running)
+            self.plan.end_badly(self.ranks.running, at_once=True)
         if self.plan and not self.interruption.is_asked and not cluster.is_leaving:
             cluster.tell_fall()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import secrets
 import shlex
@@ -12,7 +13,9 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from lockstep.handover.case import Case
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.legacy_local_rank import source_of
 from lockstep.launch.nursery.handle import NurseryHandle
@@ -25,11 +28,13 @@ from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.endpoint import DEFAULT_PORT
 from lockstep.nodes.interfaces import listen, look
 from lockstep.nodes.key import Key, Source
-from lockstep.nodes.link import LinkOrder
+from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import NodePlace
 from lockstep.nodes.record import NodeRecord
 
+ALWAYS_SAID = frozenset({"stalled", "help"})
+"""What other nodes say that is printed although this one is to be quiet."""
 JOIN_S = 600.0
 """How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise; torchrun's number."""
 
@@ -53,7 +58,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     nursery.await_ready()
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
-    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, log)
+    order = LinkOrder(is_host, gate.address, gate.port, gate.source, key, job, node, host, patience_s, os.getpid(), log)
     ours, theirs = socket.socketpair()
     nursery.send(StartLink(asdict(order)), (theirs.fileno(), *([listener.fileno()] if listener is not None else [])))
     theirs.close()
@@ -64,7 +69,14 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
         if request.verbosity is not Verbosity.QUIET:
             saying.line(Line(label, text))
 
-    return Cluster(record_of(request, node, is_host=is_host), ours, chosen.own.name, patience_s, say)
+    def hear(told: dict[str, Any]) -> None:
+        if told["finding"]:
+            Case(told["finding"], f"{told['label']} {told['text']}", tuple(told["ranks"])).add_to(cases)
+        if request.verbosity is not Verbosity.QUIET or told["label"] in ALWAYS_SAID:
+            saying.line(Line(told["label"], told["text"]))
+
+    cases = RunFolder(request.run_folder).findings
+    return Cluster(record_of(request, node, is_host=is_host), ours, chosen.own.name, patience_s, say, hear)
 
 
 def _where(place: NodePlace) -> tuple[Choice, bool]:

@@ -15,6 +15,8 @@ from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.progress import Progress, Snapshot
 from lockstep.launch.screen.report import lanes_line, numerics_line, still_alone_line
+from lockstep.launch.supervise.all_gauges import AllGauges
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.stragglers import Stragglers
 
 UPDATE_S = 0.25
@@ -32,7 +34,13 @@ class Observer:
     """Looks into the run folder now and then."""
 
     def __init__(
-        self, request: LaunchRequest, folder: RunFolder, losses: Losses, *, has_said_decided: bool = False
+        self,
+        request: LaunchRequest,
+        folder: RunFolder,
+        losses: Losses,
+        nodes: OtherNodes | None = None,
+        *,
+        has_said_decided: bool = False,
     ) -> None:
         self._request = request
         self._folder = folder
@@ -40,8 +48,12 @@ class Observer:
         self._journals = {rank: JournalReader(folder.journal(rank)) for rank in request.numbers}
         self._first = self._journals[request.numbers.start]
         self._progress = Progress()
-        self._stragglers = Stragglers(losses.saying, losses.cases, self._pid_of, request.numbers.start)
-        self._gauges: tuple[Gauges, ...] = ()
+        self._is_first = request.numbers.start == 0
+        """Whether rank 0 is here: then what is said of the whole run is said here."""
+        self._nodes, self._all_gauges = nodes, AllGauges(nodes.cluster if nodes is not None else None)
+        self._stragglers = Stragglers(losses.saying, losses.cases, self._pid_of, nodes)
+        self.last_gauges: tuple[Gauges, ...] = ()
+        """The last ones of ranks on other nodes, once those have told them."""
         self._strategy = ""
         self.has_said_decided = has_said_decided
         """Whether the lines about lanes and numerics were said; said once, however often the ranks start."""
@@ -53,8 +65,9 @@ class Observer:
     def look(self, now: float) -> None:
         """Say what is new and redraw the progress line."""
         self._look_for_losses()
-        self._gauges = tuple(journal.gauges() for journal in self._journals.values())
-        if self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
+        own = self.own_gauges()
+        self._all_gauges.tell(own, now)
+        if not self._is_first or self._saying.terminal is None or self._request.verbosity is Verbosity.QUIET:
             return
         if not self.has_said_decided:
             self._say_decided(now)
@@ -62,13 +75,19 @@ class Observer:
             self._saying.terminal.progress(None)
             return
         self._strategy = self._strategy or str(self.decided().get("strategy") or "")
-        self._stragglers.look(self._gauges, self._strategy)
-        self._progress.add(Snapshot(now, self._gauges))
+        gauges = self._all_gauges.of(own)
+        if len(gauges) == self._request.world_size:
+            self._stragglers.look(gauges, self._strategy)
+        self._progress.add(Snapshot(now, gauges))
         if self._saying.terminal.updates:
             width = self._saying.terminal.width
             self._saying.terminal.progress(self._progress.line(self._first.note(), width))
         elif self._next_plain is None or now >= self._next_plain:
             self._say_plainly(self._progress.line(self._first.note()), now)
+
+    def own_gauges(self) -> tuple[Gauges, ...]:
+        """Those of the ranks of this node."""
+        return tuple(journal.gauges() for journal in self._journals.values())
 
     def _look_for_losses(self) -> None:
         for journal in self._journals.values():
@@ -104,7 +123,7 @@ class Observer:
         """Say what a short run decided or lost since the last look."""
         self._look_for_losses()
         decided = self.decided()
-        if decided and not self.has_said_decided and self._request.verbosity is not Verbosity.QUIET:
+        if decided and self._is_first and not self.has_said_decided and self._request.verbosity is not Verbosity.QUIET:
             self._say_lanes(decided)
 
     def _say_lanes(self, decided: Mapping[str, Any]) -> None:
@@ -114,7 +133,7 @@ class Observer:
             self._saying.line(numerics_line(decided))
 
     def _pid_of(self, rank: int) -> int:
-        return self._journals[rank].pid
+        return self._journals[rank].pid if rank in self._journals else 0
 
     @property
     def journals(self) -> Mapping[int, JournalReader]:
@@ -133,10 +152,12 @@ class Observer:
         Args:
             seconds: from its start.
         """
+        gauges = (*self.own_gauges(), *self.last_gauges)
         return summary(
-            [Spent.between(Gauges(), journal.gauges()) for journal in self._journals.values()],
+            [Spent.between(Gauges(), each) for each in gauges],
             seconds,
             self._request.numbers.start,
+            self._nodes.homes if self._nodes is not None else {},
         )
 
     def tail(self, rank: int) -> list[Record]:

@@ -48,7 +48,7 @@ class Regrouping:
         if not cluster.is_host or not cluster.view.changes():
             return False
         if not self.observer.uses_lockstep:
-            return self.observer.met or bool(cluster.view.leaving)
+            return True
         newest = self._newest()
         if not self._since_s:
             self._before, self._since_s = newest, time.monotonic()

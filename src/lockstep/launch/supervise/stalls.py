@@ -9,19 +9,24 @@ stalled:        do what --on-stall says
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.diagnosis.scene import RankScene
 from lockstep.diagnosis.stalls import Judgement, Standing
 from lockstep.diagnosis.words import ranks_text
+from lockstep.findings.finding import Finding
 from lockstep.findings.stall import finding_of
 from lockstep.journal.failure import Failure, FailureKind
 from lockstep.launch.request import LaunchRequest, OnStall, Verbosity
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.sight.scenes import Scenes
+
+NEWS_S = 1.0
+"""How long it may take at most until a node has told the others that its ranks wait no more, and these have heard it."""
 
 
 @dataclass
@@ -35,6 +40,7 @@ class Stalls:
         request: the run.
         kill: ends a rank as anybody else might do, so that it is replaced like any rank that is lost.
         stop: ends all ranks because of this failure of one.
+        nodes: the other nodes, if there are any: what they tell is judged too, and what is said here is said there.
     """
 
     scenes: Scenes
@@ -43,8 +49,11 @@ class Stalls:
     request: LaunchRequest
     kill: Callable[[int], None]
     stop: Callable[[Failure], None]
+    nodes: OtherNodes | None = None
     _said: dict[tuple[Standing, frozenset[int]], float] = field(default_factory=dict)
     """How long the wait was when it was said last."""
+    _slow: dict[frozenset[int], float] = field(default_factory=dict)
+    """Since when ranks seem slow for which only ranks on other nodes wait."""
     _helped: set[str] = field(default_factory=set)
     """Findings for which it was said what to do."""
 
@@ -55,20 +64,37 @@ class Stalls:
             pids: the processes of the ranks that have not ended.
             starting: replacements that have time to start.
         """
-        if self.request.seat is not None:
+        nodes, limit_s = self.nodes, self.request.recovery.stall_after_s
+        if nodes is None and self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
             return
-        if self.saying.terminal is None and self.request.recovery.on_stall is OnStall.REPORT:
-            return
-        scenes, judgements = self.scenes.judge(pids, self.request.recovery.stall_after_s, starting)
+        elsewhere = nodes.scenes() if nodes is not None else {}
+        scenes, judgements = self.scenes.judge(pids, limit_s, starting, elsewhere)
+        if nodes is not None:
+            nodes.tell(scenes)
         if not judgements:
             self._say_went_on()
-        for judgement in judgements:
+        for judgement in self._current(judgements, time.monotonic()):
             if self._say(judgement, scenes, pids) and judgement.standing is Standing.STALLED:
                 self._act(judgement, scenes)
 
-    def _act(self, judgement: Judgement, scenes: list[RankScene]) -> None:
-        """Do what was asked for. Of a circle one rank is enough, and all are to blame alike: the last one."""
-        ranks = sorted(judgement.suspects)[-1:] if judgement.holdup.is_circle else sorted(judgement.suspects)
+    def _current(self, judgements: Sequence[Judgement], now: float) -> list[Judgement]:
+        """Those that do not only look so because other nodes have not told yet that their ranks went on.
+
+        A rank that went on is at something new, and so not stalled: it would be called slow.
+        """
+        here = frozenset(self.request.numbers)
+        far = [
+            one
+            for one in judgements
+            if one.standing is Standing.SLOW and one.holdup.waiting and not one.holdup.waiting & here
+        ]
+        self._slow = {one.suspects: self._slow.get(one.suspects, now) for one in far}
+        return [one for one in judgements if now - self._slow.get(one.suspects, 0.0) >= NEWS_S or one not in far]
+
+    def _act(self, judgement: Judgement, scenes: Mapping[int, RankScene]) -> None:
+        """Do what was asked for. Of a circle one rank is enough, and all are to blame alike: the last one of this node."""
+        here = sorted(judgement.suspects & frozenset(self.request.numbers))
+        ranks = here[-1:] if judgement.holdup.is_circle else here
         match self.request.recovery.on_stall:
             case OnStall.REPLACE:
                 for rank in ranks:
@@ -78,15 +104,18 @@ class Stalls:
             case OnStall.REPORT:
                 pass
 
-    def _failure(self, rank: int, judgement: Judgement, scenes: list[RankScene]) -> Failure:
+    def _failure(self, rank: int, judgement: Judgement, scenes: Mapping[int, RankScene]) -> Failure:
         line = self.scenes.line_of(rank)
         file, number = (line.file, line.line) if line is not None else ("", 0)
-        said = self.scenes.sentence(judgement, scenes)
+        said = self._sentence(judgement, scenes)
         finding = finding_of(judgement, scenes).name
         now_ns = time.monotonic_ns()
         return Failure(rank, FailureKind.STALL, f"stalled {said}", "", file, number, None, now_ns, finding=finding)
 
-    def _say(self, judgement: Judgement, scenes: list[RankScene], pids: Mapping[int, int]) -> bool:
+    def _sentence(self, judgement: Judgement, scenes: Mapping[int, RankScene]) -> str:
+        return self.scenes.sentence(judgement, scenes, self.nodes.homes if self.nodes is not None else None)
+
+    def _say(self, judgement: Judgement, scenes: Mapping[int, RankScene], pids: Mapping[int, int]) -> bool:
         """Say it if it is new, or if it has lasted twice as long as when it was said; whether it is new."""
         if judgement.standing is Standing.SUSPECTED:
             return False
@@ -95,24 +124,35 @@ class Stalls:
         if before_s is not None and judgement.holdup.waited_s < 2 * before_s:
             return False
         self._said[key] = judgement.holdup.waited_s
-        said = self.scenes.sentence(judgement, scenes)
+        said = self._sentence(judgement, scenes)
         finding, is_stalled = finding_of(judgement, scenes), judgement.standing is Standing.STALLED
         self.cases.add(finding, f"{judgement.standing} {said}", judgement.suspects)
         if is_stalled and self.request.recovery.on_stall is OnStall.STOP:
             return before_s is None  # the failure block says it
-        if is_stalled or self.request.verbosity is not Verbosity.QUIET:
-            self.saying.line(Line(judgement.standing.value, said))
+        self._line(Line(judgement.standing.value, said), finding, judgement.suspects, is_needed=is_stalled)
         if is_stalled and finding.name not in self._helped:
             self._helped.add(finding.name)
-            pid = pids.get(min(judgement.suspects), 0)
-            self.saying.line(Line("help", finding.first_aid.replace("PID", str(pid))))
+            aid = finding.first_aid.replace("PID", str(pids.get(min(judgement.suspects), 0)))
+            if self.nodes is not None and aid != finding.first_aid:  # a process's number means something there only
+                aid = f"On {self.nodes.here}: {aid}"
+            self._line(Line("help", aid), is_needed=True)
         return before_s is None
+
+    def _line(
+        self, line: Line, finding: Finding | None = None, ranks: frozenset[int] = frozenset(), *, is_needed: bool
+    ) -> None:
+        """Say a line here and on the other nodes; one that is needed where little is said, too."""
+        if is_needed or self.request.verbosity is not Verbosity.QUIET:
+            self.saying.line(line)
+        if self.nodes is not None:
+            self.nodes.say(line, finding, ranks)
 
     def _say_went_on(self) -> None:
         """Say that those who were waited for went on, if somebody was."""
-        if self._said and self.request.verbosity is not Verbosity.QUIET:
+        if self._said:
             _, ranks = max(self._said, key=lambda key: self._said[key])
-            self.saying.line(Line("went on", f"{ranks_text(ranks)}, after more than {max(self._said.values()):.0f} s"))
+            seconds = max(self._said.values())
+            self._line(Line("went on", f"{ranks_text(ranks)}, after more than {seconds:.0f} s"), is_needed=False)
         self._said.clear()
 
     def end(self) -> None:

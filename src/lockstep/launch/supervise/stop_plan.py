@@ -25,10 +25,15 @@ class StopPlan:
         if self._takes(kind):
             self.sends = stopping.after_failure(time.monotonic(), number, kind, running)
 
-    def end_badly(self, running: frozenset[int]) -> None:
-        """A rank has ended with a code other than 0, or by a signal."""
+    def end_badly(self, running: frozenset[int], *, at_once: bool = False) -> None:
+        """A rank has ended with a code other than 0, or by a signal.
+
+        Args:
+            running: the others.
+            at_once: as in `stopping.after_bad_exit`.
+        """
         if self._takes(FailureKind.SCRIPT):
-            self.sends = stopping.after_bad_exit(time.monotonic(), running)
+            self.sends = stopping.after_bad_exit(time.monotonic(), running, at_once=at_once)
 
     def _takes(self, kind: FailureKind) -> bool:
         """Let the first failure decide; but a real one replaces the plan for a rank that only lost its peer."""

@@ -16,6 +16,7 @@ from lockstep.journal.gauges import Gauges
 from lockstep.launch.screen.cases import Cases
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.machine.held_back import HeldBack, held_back
 from lockstep.machine.leftovers import descendants
 
@@ -31,13 +32,13 @@ class Stragglers:
         saying: where lines go.
         cases: where they are kept.
         pid_of: the process of a rank; 0 before it began.
-        first: the lowest of the ranks; the others follow it.
+        nodes: the other nodes, if there are any.
     """
 
     saying: Saying
     cases: Cases
     pid_of: Callable[[int], int]
-    first: int = 0
+    nodes: OtherNodes | None = None
     _base: Sequence[Gauges] = ()
     _found: tuple[int, str] | None = None
     _since_s: float = 0.0
@@ -54,13 +55,15 @@ class Stragglers:
         """
         if strategy not in EQUAL_WORK or len(gauges) < 2:
             return
-        if not self._base or any(new.step < old.step for old, new in zip(self._base, gauges, strict=True)):
+        if len(self._base) != len(gauges) or any(
+            new.step < old.step for old, new in zip(self._base, gauges, strict=True)
+        ):
             self._base = gauges
             return
         spent = [Spent.between(old, new) for old, new in zip(self._base, gauges, strict=True)]
         if min(one.steps for one in spent) < LEAST_STEPS:
             return
-        self._base, slow = gauges, straggler(spent, self.first)
+        self._base, slow = gauges, straggler(spent, homes=self.nodes.homes if self.nodes is not None else {})
         before, self._found = self._found, (slow.rank, slow.part) if slow is not None else None
         if slow is None or self._found in self._said:
             return
@@ -70,8 +73,10 @@ class Stragglers:
         self._said.add((slow.rank, slow.part))
         why = self._cause(slow)
         said = f"{slow.text}{f'; {why.sentence}' if why is not None else ''}"
-        self.saying.line(Line("slow", said))
+        self.saying.line(line := Line("slow", said))
         self.cases.add(STRAGGLER, said, [slow.rank])
+        if self.nodes is not None:
+            self.nodes.say(line, STRAGGLER, frozenset({slow.rank}))
 
     def _look_at(self, slow: Straggler) -> dict[int, HeldBack]:
         pid = self.pid_of(slow.rank)

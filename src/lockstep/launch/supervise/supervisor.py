@@ -33,6 +33,7 @@ from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.regrouping import Regrouping
 from lockstep.launch.supervise.replacements import Replacements
@@ -83,7 +84,7 @@ class Supervisor:
     """Open: they are caught as long as the run may start again."""
     history: list[Loss]
     """What was lost so far, in all worlds."""
-    cluster: Cluster | None = None
+    nodes: OtherNodes | None = None
     """The other nodes of the run, if there are any."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _joined: bool = False
@@ -91,6 +92,11 @@ class Supervisor:
     _lost: bool = False
     _has_begun: bool = False
     """Whether all ranks have had a process."""
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """This node's part among the others, if there are any."""
+        return self.nodes.cluster if self.nodes is not None else None
 
     @property
     def saying(self) -> Saying:
@@ -120,7 +126,7 @@ class Supervisor:
         )
         scenes = Scenes(str(self.request.script or ""), self.observer.journals, self.folder.answers)
         self._stalls = Stalls(
-            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall
+            scenes, self.losses.cases, self.saying, self.request, self._orders.kill, self._ending.stall, self.nodes
         )
         self._surroundings = Surroundings(self.saying, self.losses.cases)
         self._news, self._news_end = os.pipe()
@@ -180,6 +186,8 @@ class Supervisor:
             for key, _ in self._selector.select(max(min(moments) - time.monotonic(), 0)):
                 key.data()
             self._ending.heed_others()
+            if self.nodes is not None:
+                self.nodes.hear()
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)

@@ -11,16 +11,20 @@ Each world has its own meeting, journals and pipes; what one leaves, the next ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from lockstep.diagnosis.told import Teller
 from lockstep.errors import WorldError
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.handover.restart import Restart
 from lockstep.handover.run_folder import RunFolder, add_line
+from lockstep.handover.seat import Seat
 from lockstep.handover.snapshots import newest_kept
 from lockstep.handover.states import newest_step
+from lockstep.journal.gauges import Gauges, listed, unlist
 from lockstep.launch.folder import make_rank_files, remove_copies, renew_run_folder
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.recovery import Decision, Loss, Regroup, RestartAll, Scene, Stop, decide, loss_of, most_restarts
@@ -39,6 +43,7 @@ from lockstep.launch.supervise.all_nodes import (
     whole,
 )
 from lockstep.launch.supervise.observer import Observer
+from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.run_store import RunStore
 from lockstep.launch.supervise.snapshot_folder import SnapshotFolder
 from lockstep.launch.supervise.supervisor import Ending, Supervisor
@@ -46,6 +51,7 @@ from lockstep.launch.supervise.surroundings import Known, memory_line
 from lockstep.launch.verdict import Verdict, judge
 from lockstep.layout.mesh import shrinks
 from lockstep.nodes.cluster import Cluster, Interrupted
+from lockstep.nodes.roster import Member
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class World:
     """From where the next ranks would go on."""
     block: str | None = None
     """The failure block of the run on several nodes; None on one."""
+    first_node: str = ""
+    """The node with rank 0, which says how the whole run went; empty on that one, and on one node."""
 
 
 @dataclass
@@ -129,6 +137,7 @@ class Worlds:
             restart=replace(request.restart, number=seat.round),
         )
         make_rank_files(request)
+        add_line(RunFolder(request.run_folder).nodes, _roster(seat, view.members))
         if request.verbosity is not Verbosity.QUIET:
             self.losses.saying.line(nodes_line(request, [member.text for member in view.members]))
         return request
@@ -141,21 +150,29 @@ class Worlds:
         cluster.tell_ended(_told_of(scene, world, RunFolder(request.run_folder)).encode())
         if cluster.is_host:
             cluster.lanes = world.observer.decided().get("lanes") or cluster.lanes
-            cluster.wait_for(cluster.view.is_over)
+            self._wait(cluster, cluster.view.is_over)
         if cluster.is_host and not cluster.cut:
+            world.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
             cluster.tell_decision(
                 encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
             )
-        cluster.wait_for(lambda: cluster.view.decision is not None)
+        self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:
             raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
         decision, told, whence = decode_decision(cluster.view.decision)
         if isinstance(decision, Regroup) and world.ending.interrupted_by:  # this node leaves
             return replace(world, block=""), Stop()
-        return replace(
-            world, verdict=verdict_everywhere(world.verdict, told), whence=whence, block=told.block
-        ), decision
+        first_node = "" if cluster.is_host else cluster.view.members[0].text
+        verdict = verdict_everywhere(world.verdict, told)
+        return replace(world, verdict=verdict, whence=whence, block=told.block, first_node=first_node), decision
+
+    def _wait(self, cluster: Cluster, is_there: Callable[[], bool]) -> None:
+        """Wait for other nodes, whose ranks may run for long after those here have ended."""
+        try:
+            cluster.wait_for(is_there, self.signals)
+        except Interrupted as signal:
+            raise SystemExit(128 + signal.number) from None
 
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
         """What follows a round; asked on the run's first node."""
@@ -169,7 +186,8 @@ class Worlds:
         folder = RunFolder(request.run_folder)
         logs = {rank: folder.log(rank) for rank in request.numbers}
         log_bytes = {rank: log.stat().st_size if log.exists() else 0 for rank, log in logs.items()}
-        observer = Observer(request, folder, self.losses, has_said_decided=self._has_said_decided)
+        nodes = OtherNodes(self.cluster, Teller(request.recovery.stall_after_s)) if self.cluster is not None else None
+        observer = Observer(request, folder, self.losses, nodes, has_said_decided=self._has_said_decided)
         with RunStore() as store:
             supervisor = Supervisor(
                 request,
@@ -181,7 +199,7 @@ class Worlds:
                 self.began_ns,
                 self.signals,
                 history,
-                self.cluster,
+                nodes,
             )
             try:
                 ending = supervisor.run()
@@ -294,7 +312,20 @@ def _told_of(scene: Scene, world: World, folder: RunFolder) -> Told:
         loss=loss,
         block=failure_block(verdict, evidence_of(world, folder)) if culprit is not None else "",
         newest_step=world.whence.step,
+        gauges=tuple(tuple(listed(each)) for each in world.observer.own_gauges()),
     )
+
+
+def _roster(seat: Seat, members: Sequence[Member]) -> dict[str, Any]:
+    """Who takes part in a round, and which of them this node is, for the run folder."""
+    nodes = [{"node": one.number, "host": one.record.host, "ranks": one.record.ranks} for one in members]
+    return {"round": seat.round, "here": seat.node, "nodes": nodes}
+
+
+def _gauges_elsewhere(cluster: Cluster) -> tuple[Gauges, ...]:
+    """The last gauges of the ranks of other nodes, as these told them at the end; those of a lost node are missing."""
+    ended = [cluster.view.ended.get(one.record.node, {}) for one in cluster.sayings.members_elsewhere()]
+    return tuple(unlist(values) for told in ended for values in told.get("gauges", ()))
 
 
 def _lost_first_node(why: str, newest: int | None) -> str:

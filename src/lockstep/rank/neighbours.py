@@ -1,0 +1,30 @@
+"""Which ranks are on this node, as all ranks tell each other when they join; nothing is guessed from counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from torch.distributed.distributed_c10d import Store
+
+from lockstep.journal.waiting_note import waits
+from lockstep.layout.nodes import Nodes, nodes_of
+from lockstep.node.process import RankProcess
+
+
+def node_name(variables: Mapping[str, str] = os.environ) -> str:
+    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only."""
+    here = RankProcess.here()
+    return json.dumps([variables.get("GROUP_RANK"), here.boot, here.process_names])
+
+
+def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | None:
+    """Tell the others on which node this rank is, and hear the same of them. Collective: call it on every rank.
+
+    None where a node's ranks are not neighbours, the same on every rank.
+    """
+    store.set(f"node of {rank}", name)
+    with waits("the ranks' nodes", [other for other in range(world_size) if other != rank]):
+        told = [store.get(f"node of {other}").decode() for other in range(world_size)]
+    return nodes_of(told)

@@ -1,0 +1,35 @@
+"""What one rank over several nodes loses, all of them lose."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from lockstep.errors import PeerLost
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+ENDED = "A connection between nodes ended. If a rank failed, its own error says why."
+
+
+def all_or_lost(
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[..., Result]:
+    """What one rank loses, all of them lose: a `PeerLost` gives the transport up; so does a dead connection."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        transport = self.transport
+        try:
+            transport.check()
+            return method(self, *args, **named)
+        except PeerLost as lost:
+            raise transport.lose(lost) from None
+        except RuntimeError as error:
+            if transport.across.is_broken(error):
+                raise transport.lose(PeerLost(ENDED, is_dead=True)) from None
+            raise
+
+    return guarded

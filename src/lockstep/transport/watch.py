@@ -1,0 +1,93 @@
+"""Who notices that another rank is gone while this one computes, or is blocked in an exchange with a third one.
+
+A thread per transport, asleep but for 20 looks a second at the node's memory. It ends with the transport, or with the first
+loss.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from lockstep.errors import LockstepError, PeerLost
+from lockstep.transport.across import Across
+from lockstep.transport.shared_memory import SharedMemoryTransport
+
+LOOK_MS = 50
+"""Between two looks."""
+CLOSER_LOOK_S = 0.002
+"""While something that was sent before a connection ended has not been read yet."""
+
+
+class Watch:
+    """Looks until it is stopped, or something is wrong.
+
+    Args:
+        across: the connections.
+        local: the groups of this rank's node.
+        give_up: called once, with what is wrong, in the thread.
+    """
+
+    def __init__(
+        self, across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object]
+    ) -> None:
+        self._stop = os.eventfd(0)
+        self._owner = os.getpid()
+        args = (across, tuple(local), give_up, self._stop)
+        self._thread = threading.Thread(target=_look, args=args, name="lockstep watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it; not for the thread itself."""
+        if self._stop < 0 or self._owner != os.getpid():
+            return
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+        self._stop = -1
+
+
+def _look(
+    across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object], stop: int
+) -> None:
+    watched = {os.dup(one.descriptor): peer for one, peer in across.connections()}
+    lost = None
+    try:
+        lost = _first_loss(across, local, watched, stop)
+    finally:
+        for descriptor in watched:
+            os.close(descriptor)
+    if lost is not None:
+        give_up(lost)
+
+
+def _first_loss(
+    across: Across, local: Sequence[SharedMemoryTransport], watched: dict[int, int], stop: int
+) -> PeerLost | None:
+    poller = select.poll()
+    poller.register(stop, select.POLLIN)
+    for descriptor in watched:
+        poller.register(descriptor, select.POLLRDHUP)
+    while True:
+        closed = [descriptor for descriptor, _ in poller.poll(LOOK_MS)]
+        if stop in closed:
+            return None
+        for descriptor in closed:
+            peer = watched[descriptor]
+            is_over = across.is_over(descriptor, peer)
+            if is_over:
+                return across.lost(peer)
+            if is_over is None:
+                time.sleep(CLOSER_LOOK_S)
+            else:
+                poller.unregister(descriptor)
+        try:
+            for group in local:
+                group.look()
+        except PeerLost as error:
+            return error
+        except LockstepError as error:
+            return PeerLost(str(error))

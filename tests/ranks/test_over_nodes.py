@@ -1,0 +1,143 @@
+"""Ranks on several nodes, here processes of one machine that take it for several: bits, losses, leaving, a new generation."""
+
+import gc
+import json
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from lockstep.errors import PeerLost
+from lockstep.layout.mesh import Form
+from lockstep.layout.nodes import sized
+from lockstep.layout.placement import place
+from lockstep.machine.own_sockets import own_sockets
+from lockstep.node import native
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.transport.over_nodes import OverNodesTransport
+from tests.scripts import corner_cases, scenarios
+from tests.scripts.registration import SCENARIOS
+from tests.scripts.staged_models import train
+
+pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
+__all__ = ["corner_cases"]  # they register
+
+CPU = torch.device("cpu")
+QUICK = (scenarios.batch_norm_and_dropout, scenarios.several_backwards)
+
+
+@pytest.mark.parametrize("form", [Form(), Form("zero1")], ids=["ddp", "zero1"])
+@pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.__name__)
+def test_a_script_on_two_nodes_has_the_bits_of_one_rank(scenario, form):
+    [alone] = run_ranks(scenario, Started(1))
+    assert run_ranks(scenario, Started(3, form=form, nodes=(2, 1))) == [alone] * 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("nodes", [(2, 2), (1, 1), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_the_bits_do_not_depend_on_the_nodes(scenario, nodes):
+    [alone] = run_ranks(scenario, Started(1))
+    assert run_ranks(scenario, Started(sum(nodes), nodes=nodes)) == [alone] * sum(nodes)
+
+
+STAGED = [
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="replicas-on-nodes"),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="stages-on-nodes", marks=pytest.mark.thorough),
+    pytest.param(Form("model_parallel"), (2, 1), id="one-replica", marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize(("form", "nodes"), STAGED)
+def test_stages_over_nodes_have_the_bits_of_one_rank(form, nodes, tmp_path):
+    [alone] = run_ranks(train, Started(1), "tokens", True, True, 2, str(tmp_path / "alone"))
+    started = Started(sum(nodes), form=form, nodes=nodes)
+    for result in run_ranks(train, started, "tokens", True, True, 2, str(tmp_path / "staged")):
+        assert result["losses"] == alone["losses"]
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("alone", "staged")]
+    assert files[0] == files[1]
+
+
+def meet(folder, generation, nodes, rank):
+    store = dist.FileStore(f"{folder}/meeting-{generation}", sum(nodes))
+    return OverNodesTransport(PrefixStore(f"generation {generation}", store), rank, sized(nodes))
+
+
+def use(transport):
+    """Every kind of exchange, between all ranks."""
+    placement = place(transport.world_size, transport.world_size)
+    part = transport.allocate(300_000, torch.float32, CPU)
+    part.fill_(1.0)
+    transport.all_reduce([part], placement, part)
+    assert part[0] == part[-1] == transport.world_size
+    transport.free(part)
+    assert transport.all_gather_object(transport.rank) == list(range(transport.world_size))
+    transport.broadcast(torch.zeros(20_000), transport.world_size - 1)
+
+
+def held():
+    """What a transport must not leave behind."""
+    return len(own_sockets()), sorted(thread.name for thread in threading.enumerate() if "lockstep" in thread.name)
+
+
+def loses_a_rank(folder, victim, sleeper):
+    rank = int(os.environ["RANK"])
+    before = held()
+    transport = meet(folder, 0, (2, 2), rank)
+    use(transport)
+    if rank == victim:
+        os._exit(9)  # without a word
+    if rank == sleeper:  # its mates on both nodes wait for the living: they must hear of it all the same
+        told = [Path(folder) / f"told-{other}" for other in range(4) if other not in (victim, sleeper)]
+        while not all(map(Path.exists, told)):
+            time.sleep(0.01)
+    with pytest.raises(PeerLost) as lost:
+        use(transport)
+    with pytest.raises(PeerLost):  # from now on
+        transport.barrier()
+    (Path(folder) / f"told-{rank}").write_text(json.dumps(lost.value.is_dead))
+    gone = weakref.ref(transport)
+    del transport, lost
+    gc.collect()
+    assert gone() is None
+    assert held() == before
+    rest = [other for other in range(4) if other != victim]
+    again = meet(folder, 1, (1, 2) if victim < 2 else (2, 1), rest.index(rank))
+    use(again)
+    again.close()
+    (Path(folder) / f"again-{rank}").touch()
+
+
+@pytest.mark.parametrize(
+    ("victim", "sleeper"), [(1, 0), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((0, 3), (3, 1)))]
+)
+def test_the_death_of_a_rank_reaches_all_nodes_and_the_others_can_meet_again(victim, sleeper, tmp_path):
+    with pytest.raises(RankFailed, match=f"rank {victim} failed"):
+        run_ranks(loses_a_rank, Started(4, nodes=(2, 2)), str(tmp_path), victim, sleeper)
+    for rank in {0, 1, 2, 3} - {victim}:
+        assert json.loads((tmp_path / f"told-{rank}").read_text()) is True, "somebody died"
+        assert (tmp_path / f"again-{rank}").exists()
+
+
+def leaves_early(folder):
+    rank = int(os.environ["RANK"])
+    transport = meet(folder, 0, (2, 1), rank)
+    use(transport)
+    if rank == 2:
+        transport.close()
+        return "left"
+    try:
+        use(transport)
+    except PeerLost as lost:
+        return lost.is_dead
+    return "went on"
+
+
+def test_a_rank_that_leaves_is_told_from_one_that_died(tmp_path):
+    assert run_ranks(leaves_early, Started(3, nodes=(2, 1)), str(tmp_path)) == [False, False, "left"]

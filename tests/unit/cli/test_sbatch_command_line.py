@@ -1,0 +1,108 @@
+"""`lockstep sbatch` writes a job script that a person can read, and refuses what SLURM would not understand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli.job_script import JobScript
+from lockstep.errors import UsageError
+
+WHOLE = """#!/bin/bash
+#SBATCH --job-name=exp1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1              # one `lockstep run` per node; it starts the ranks there
+#SBATCH --cpus-per-task=8
+#SBATCH --time=1-00:00:00
+#SBATCH --partition=gpu
+#SBATCH --account=abc
+#SBATCH --output=exp1-%j.out
+#SBATCH --signal=USR1@120              # 120 s before the end: save a state and stop
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
+  {run} -n 4 --grace 90 --lanes 8 --threads 2 --name exp1 --save-every 500steps --fresh \\
+  train.py --lr 0.1 'a b'
+code=$?
+
+# 138: stopped by USR1, with a state. The same job goes on from it when its turn comes again.
+if [ "$code" -eq 138 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+def lockstep(place: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    (place / "train.py").write_text("raise AssertionError('started')")
+    env = {**os.environ, "PATH": path or str(place)}
+    command = [sys.executable, "-m", "lockstep", "sbatch", *arguments]
+    return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_job_script_says_what_was_asked_for(tmp_path: Path) -> None:
+    sized = ("--nodes", "2", "--ntasks-per-node", "4", "--time", "1-00:00:00", "--partition", "gpu")
+    own = ("--more", "--account=abc", "--signal", "USR1@120", "-o", "job.sh")
+    runs = ("--lanes", "8", "--threads", "2", "--name", "exp1", "--save_every", "500steps", "--fresh")
+    done = lockstep(tmp_path, *sized, *own, *runs, "train.py", "--lr", "0.1", "a b")
+    assert (done.returncode, done.stdout) == (0, "wrote job.sh; submit it with: sbatch job.sh\n"), done.stderr
+    text = (tmp_path / "job.sh").read_text()
+    assert text == WHOLE.replace("{run}", f"{sys.executable} -m lockstep run")
+    assert subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=False).returncode == 0
+
+
+def test_without_options_it_takes_whole_nodes_saves_every_ten_minutes_and_is_called_after_its_job(
+    tmp_path: Path,
+) -> None:
+    assert lockstep(tmp_path, "train.py").returncode == 0
+    text = (tmp_path / "train.sbatch").read_text()
+    assert "#SBATCH --exclusive\n" in text
+    assert '--cpus-per-task="$SLURM_CPUS_ON_NODE"' in text
+    assert 'lockstep run --name "train-$SLURM_JOB_ID" --save-every 10min --grace 60 \\\n  train.py\n' in text
+    assert lockstep(tmp_path, "--no-requeue", "train.py").returncode == 0  # its own file may be written again
+    text = (tmp_path / "train.sbatch").read_text()
+    assert text.rstrip().endswith("\n  train.py")
+    assert "#SBATCH --no-requeue\n" in text
+
+
+def test_it_submits_only_if_told_to(tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text('#!/bin/sh\necho "Submitted $1" > submitted\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    assert lockstep(tmp_path, "train.py", path=path).returncode == 0
+    assert not (tmp_path / "submitted").exists()
+    assert lockstep(tmp_path, "--submit", "train.py", path=path).returncode == 0
+    assert (tmp_path / "submitted").read_text() == "Submitted train.sbatch\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing.py",), "There is no script nothing.py."),
+        (("-n", "2", "--ntasks-per-node", "2", "train.py"), "-n, --nproc-per-node and --ntasks-per-node are the same"),
+        (("--signal", "TERM@90", "train.py"), "--signal must be USR1@SECONDS, but is TERM@90."),
+        (("--signal", "B:USR1@90", "train.py"), "--signal must be USR1@SECONDS, but is B:USR1@90."),
+        (("--time", "soon", "train.py"), "--time soon cannot be read."),
+        (("--nodes", "0", "train.py"), "--nodes must be at least 1, but is 0."),
+        (("--partition", "a b", "train.py"), "'a b' cannot stand in a job script."),
+        (("--more", "wrap=x\n#SBATCH", "train.py"), "cannot stand in a job script."),
+        (("--name", "a/b", "train.py"), "--name must be a folder's name"),
+        (("-o", "train.py", "train.py"), "train.py exists, and lockstep did not write it."),
+        (("--nnodes", "2", "train.py"), "No such option"),
+        (("--submit", "train.py"), "There is no sbatch here to submit train.sbatch."),
+    ],
+)
+def test_what_cannot_be_is_a_problem_and_a_fix(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = lockstep(tmp_path, *arguments)
+    assert done.returncode == 2
+    problem, fix = done.stderr.splitlines()
+    assert said in problem
+    assert fix.startswith("help: ")
+
+
+def test_a_word_that_would_end_its_line_is_refused() -> None:
+    with pytest.raises(UsageError):
+        JobScript("a", 1, ["lockstep", "run"], ["x.py"], partition="a\nrm -rf ~")

@@ -1,0 +1,42 @@
+"""The processes above this one."""
+
+import os
+import subprocess
+import sys
+
+from lockstep.machine.ancestors import ancestors, nearest
+from lockstep.machine.interfaces import address_towards, interface_with
+
+
+def test_the_processes_above_are_told_the_nearest_first():
+    found = list(ancestors(os.getpid()))
+    assert found[0][0] == os.getppid()
+    script = "from lockstep.machine.ancestors import nearest; import sys; print(nearest([sys.argv[1]]))"
+    name = next(iter(ancestors_of_child()))[1]
+    done = subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.getpid()
+    assert nearest(["no such name"]) is None
+
+
+def ancestors_of_child():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        found = list(ancestors(child.pid))
+        child.kill()
+    assert found[0][0] == os.getpid()
+    return found
+
+
+def test_a_process_that_is_hidden_ends_the_list(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text("7 (a) b) c) S 5 7 7 0")
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "comm").write_text("mpirun\n")
+    assert list(ancestors(7, tmp_path)) == [(5, "mpirun")]
+    assert nearest({"mpirun"}, 7, tmp_path) == 5
+    assert list(ancestors(8, tmp_path)) == []
+
+
+def test_an_address_belongs_to_an_interface():
+    assert address_towards("127.0.0.1", 1) == "127.0.0.1"
+    assert interface_with("127.0.0.1") == "lo"
+    assert interface_with("192.0.2.77") == ""

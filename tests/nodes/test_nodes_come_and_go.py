@@ -13,7 +13,7 @@ from tests.support.agents import Agents, bits_alone, bits_of, link_of, nursery_o
 from tests.support.hosts import network, why_not
 from tests.support.launching import Running, kill, until
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 STEPS = 300
 SLOWLY = {"PAUSE_S": "0.1"}
 
@@ -52,10 +52,7 @@ def under_way(agents: Agents, count: int) -> None:
     agents.wait_for("at step 20")
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["launcher", pytest.param("nursery", marks=pytest.mark.thorough), pytest.param("link", marks=pytest.mark.thorough)],
-)
+@pytest.mark.parametrize("what", ["launcher", "nursery", "link"])
 def test_a_lost_node_is_named_and_the_others_go_on(what: str, agents: Agents, want: str) -> None:
     under_way(agents, 2)
     first, second = agents.running[0], agents.running[1]
@@ -87,14 +84,12 @@ def test_a_node_joins_at_a_step_and_another_one_leaves(agents: Agents, want: str
     assert "FAILED" not in agents.out
 
 
-@pytest.mark.thorough
 def test_the_first_node_cannot_leave_so_all_end(agents: Agents) -> None:
     under_way(agents, 2)
     agents.running[0].process.send_signal(signal.SIGTERM)
     assert [one.code for one in agents.finish()] == [143, 143], agents.told()
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_spare_waits_until_there_is_room(tmp_path: Path, want: str) -> None:
     with network(3) as hosts:
@@ -112,7 +107,6 @@ def test_a_spare_waits_until_there_is_room(tmp_path: Path, want: str) -> None:
         assert re.search(r"host host2 joins", first.err)
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_link_that_is_cut_for_8_seconds_is_named_and_changes_nothing(tmp_path: Path, want: str) -> None:
     with network(2) as hosts:
@@ -127,7 +121,6 @@ def test_a_link_that_is_cut_for_8_seconds_is_named_and_changes_nothing(tmp_path:
         assert all(rounds(run) == [2] for run in agents.running.values())
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_link_that_is_cut_for_good_is_a_lost_node(tmp_path: Path, want: str) -> None:
     with network(2) as hosts:

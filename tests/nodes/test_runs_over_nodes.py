@@ -198,7 +198,9 @@ def held(place: Path, begun: list[Agents], *words: str, nnodes: str = "2") -> Ag
     return agents
 
 
-@pytest.mark.parametrize("what", ["launcher", "nursery", "link"])
+@pytest.mark.parametrize(
+    "what", ["launcher", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("nursery", "link"))]
+)
 def test_the_end_of_the_first_node_ends_the_others_with_a_sentence_and_the_same_commands_go_on(
     what: str, tmp_path: Path, want: str, begun: list[Agents]
 ) -> None:

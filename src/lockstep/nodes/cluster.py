@@ -133,7 +133,7 @@ class Cluster:
                 (self._silent.add if told["kind"] == "silent" else self._silent.discard)(told["node"])
                 self.sayings.say_silent(told)
             case "cut":
-                self.cut = told["why"] or "the run's first node cannot be reached any more"
+                self.cut = self.cut or told["why"] or "the run's first node cannot be reached any more"
             case _:
                 self.sayings.take(told)
                 self.view.take(told)

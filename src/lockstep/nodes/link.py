@@ -205,6 +205,7 @@ class Link:
         elif not self._has_given_up:
             self._has_given_up = True
             self._tell({"kind": "cut", "why": f"nothing was heard of node 0 for {GIVEN_UP_S:.0f} s"})
+            self._tunnel.close()  # else what is being written into the store would wait for days
 
     def _pass_on(self, log: RunLog) -> None:
         """Tell the launcher every entry."""

@@ -49,7 +49,9 @@ class Told:
     @classmethod
     def decode(cls, told: Mapping[str, Any]) -> Told:
         """The inverse of `encode`."""
-        return cls(**{**told, "culprit": _rank_end(told["culprit"]), "loss": _loss(told["loss"])})
+        gauges = tuple(tuple(numbers) for numbers in told["gauges"])
+        culprit, loss = _rank_end(told["culprit"]), _loss(told["loss"])
+        return cls(**{**told, "culprit": culprit, "loss": loss, "gauges": gauges})
 
 
 def _rank_end(told: Mapping[str, Any] | None) -> RankEnd | None:
@@ -138,6 +140,20 @@ def _of_lost_node(member: Member, view: RunView) -> Told:
         block=f"FAILED    {member.text}: {LOST_NODE}",
         newest_step=max(steps, default=None),
     )
+
+
+def regrouped(found: Whole, view: RunView, *, goes_on: bool) -> Regroup | None:
+    """What follows where nodes are why the ranks ended, and no rank is; else None.
+
+    Args:
+        found: how the round ended.
+        view: of the first node.
+        goes_on: whether a run may go on without a lost node.
+    """
+    for_others = bool(view.changes()) or view.regroups  # who was to come may have died meanwhile
+    if (found.is_node and goes_on) or (for_others and found.exit_code and not found.is_failure):
+        return Regroup(view.changes() or "the node that came or left is gone")
+    return None
 
 
 _DECISIONS = {"stop": Stop, "regroup": Regroup, "restart": RestartAll}

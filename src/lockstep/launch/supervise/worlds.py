@@ -33,7 +33,15 @@ from lockstep.launch.screen.failure_block import Evidence, crash_stack, failure_
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.report import Line, StatesLeft, Whence, nodes_line, regroup_line, restart_line, stop_line
 from lockstep.launch.signals import CaughtSignals
-from lockstep.launch.supervise.all_nodes import Told, Whole, decode_decision, encode_decision, verdict_everywhere, whole
+from lockstep.launch.supervise.all_nodes import (
+    Told,
+    Whole,
+    decode_decision,
+    encode_decision,
+    regrouped,
+    verdict_everywhere,
+    whole,
+)
 from lockstep.launch.supervise.observer import Observer
 from lockstep.launch.supervise.other_nodes import OtherNodes
 from lockstep.launch.supervise.run_store import RunStore
@@ -173,8 +181,8 @@ class Worlds:
     def _decide_for_all(self, scene: Scene, found: Whole, history: list[Loss], cluster: Cluster) -> Decision:
         """What follows a round; asked on the run's first node."""
         goes_on = self.request.recovery.on_failure is not OnFailure.STOP
-        if (found.is_node and goes_on) or (cluster.view.changes() and found.exit_code and not found.is_failure):
-            return Regroup(cluster.view.changes())
+        if (others := regrouped(found, cluster.view, goes_on=goes_on)) is not None:
+            return others
         over = replace(scene, verdict=found.verdict, uses_lockstep=found.told.uses_lockstep, loss=found.told.loss)
         return decide(over, self.request.recovery, history)
 

@@ -398,7 +398,7 @@ def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
     if own["ranks"] is not None and own["nproc_per_node"] is not None:
         raise UsageError("-n and --nproc-per-node are the same option.", "Give one of them.")
     given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
-    ranks = given or place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
+    ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
     return size(wish, machine_for(own["device"]))
 

@@ -36,8 +36,10 @@ class Gathering:
     _told: set[tuple[str, int]] = field(default_factory=set)
 
     def asking(self) -> list[NodeRecord]:
-        """Those who ask, the first node first."""
-        return sorted(self.view.asking.values(), key=lambda record: not record.is_host) or [self.record]
+        """Those who ask: the first node, those of the round before, then the others as they came."""
+        old = self.view.numbers()
+        asking = sorted(self.view.asking.values(), key=lambda record: (not record.is_host, record.node not in old))
+        return asking or [self.record]
 
     def decide(self, lanes: int | None, began: float, now: float) -> None:
         """Begin the next round, if its nodes are there and nothing is against it.

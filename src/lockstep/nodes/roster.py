@@ -94,11 +94,10 @@ def numbered(asking: Sequence[NodeRecord], before: Mapping[str, int]) -> list[Me
         asking: the run's first node first, then in the order in which they came.
         before: the numbers of nodes that had one.
     """
-    numbers: dict[str, int] = {}
+    numbers = {one.node: 0 if one.is_host else before[one.node] for one in asking if one.is_host or one.node in before}
     for one in asking:
-        given = 0 if one.is_host else before.get(one.node, one.number)
-        if given is not None and given not in numbers.values():
-            numbers[one.node] = given
+        if one.node not in numbers and one.number is not None and one.number not in numbers.values():
+            numbers[one.node] = one.number
     for one in asking:
         if one.node not in numbers:
             numbers[one.node] = next(number for number in range(len(asking) + 1) if number not in numbers.values())

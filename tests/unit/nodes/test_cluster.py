@@ -75,6 +75,12 @@ class Hub:
             for end in self.ends:
                 self.tell(end, entry)
 
+    def check(self, entry: dict[str, Any]) -> None:
+        """Let all nodes reach each other, as their links do."""
+        for kind in ("listens", "reached"):
+            for node in entry["nodes"]:
+                self.add({"kind": kind, "number": entry["number"], "node": node, "not": {}, "clock_s": 0.0})
+
     def tell(self, end: socket.socket, told: dict[str, Any]) -> None:
         with suppress(OSError):  # as above
             end.sendall(json.dumps(told).encode() + b"\n")
@@ -89,6 +95,8 @@ class Hub:
                 told = json.loads(line)
                 if "kind" in told:
                     self.add(told)
+                    if told["kind"] == "preflight":
+                        self.check(told)
                     continue
                 self.orders.append(told)
                 if "join" in told:

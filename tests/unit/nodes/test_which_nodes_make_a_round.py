@@ -21,7 +21,7 @@ FIRST = record("first", 0)
 
 
 def test_a_record_survives_json() -> None:
-    one = record("b", None, alike={"cpu": "avx2"}, time_s=1.5)
+    one = record("b", None, alike={"cpu": "avx2"})
     assert NodeRecord.decode(one.encode()) == one
 
 

@@ -110,8 +110,9 @@ format: $(STAMP)  ## fix and format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-# Ninja knows which C++ files have changed since the last build.
+# Ninja knows which C++ files have changed since the last build. An install beside it removes the module: it is linked again.
 native: $(STAMP) compiled  ## compile what has changed in native/
+	@$(if $(COMPILER),$(CMAKE) --build build/native >/dev/null)
 	@$(BYTECODE)
 
 ifeq ($(COMPILER),)

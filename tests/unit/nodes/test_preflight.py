@@ -173,8 +173,9 @@ def test_links_try_each_other_and_close_their_sockets(address):
                 done.set()
 
     log.readers = [Reach(node, address, tell) for node in ("a0", "b0")]
-    for reader in log.readers:
-        reader.take(log.entries[-1])
+    with log.lock:  # all take it before anything that follows it
+        for reader in log.readers:
+            reader.take(log.entries[-1])
     assert done.wait(30)
     assert unreachable(log.view.checks[0], PAIR) is None
     assert [abs(entry["clock_s"] or 0.0) < 1.0 for entry in told if entry["kind"] == "reached"] == [True, True]

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "algorithms.hpp"
+
 namespace lockstep {
 namespace {
 
@@ -21,17 +23,11 @@ bool needs_root(Kind kind) {
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The part of `count` elements that rank `index` of `parts` adds up. Starts at whole cache lines.
-struct Slice {
-  std::uint64_t start, size;
-};
 Slice slice_of(std::uint64_t count, std::size_t index, std::size_t parts) {
   const std::uint64_t step = round_up((count + parts - 1) / parts, 64);
   const std::uint64_t start = std::min(count, index * step);
   return {start, std::min(count - start, step)};
 }
-
-const std::byte* bytes(const void* data) { return static_cast<const std::byte*>(data); }
-std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
 
 void append_tree(std::vector<std::uint8_t>& program, std::size_t start, std::size_t end) {
   if (end - start == 1) {
@@ -51,101 +47,6 @@ std::vector<std::uint8_t> tree_program(std::size_t num_leaves) {
   append_tree(program, 0, num_leaves);
   return program;
 }
-
-// Suspends until every rank has reached the condition.
-struct Everyone {
-  Group& group;
-  Operation& operation;
-  Condition condition;
-  bool await_ready() const;
-  void await_suspend(std::coroutine_handle<>) { operation.waits_for = condition; }
-  void await_resume() {}
-};
-
-// A tensor operation as seen by one rank, with what the algorithms share.
-struct Algorithms {
-  Group& group;
-  Operation& operation;
-  const Request& request;
-  std::size_t rank, world, size;  // size of an element in bytes
-  std::uint32_t number;
-
-  Algorithms(Group& group, Operation& operation)
-      : group(group),
-        operation(operation),
-        request(operation.request),
-        rank(group.rank_),
-        world(group.world_size()),
-        size(size_of(operation.request.dtype)),
-        number(operation.number) {}
-
-  Everyone everyone(Counter counter, std::uint32_t target) const { return {group, operation, {counter, target}}; }
-  Row& row(std::size_t of) const { return group.row(of, number); }
-  bool all_placed(std::size_t of) const { return row(of).all_placed != 0; }
-  bool everyone_placed() const {
-    for (std::size_t peer = 0; peer < world; ++peer) {
-      if (!all_placed(peer)) return false;
-    }
-    return true;
-  }
-  std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
-  std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
-  void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
-  // Pieces are numbered across all operations of a group; returns this operation's first.
-  std::uint32_t take_pieces(std::uint64_t count) const {
-    const std::uint32_t first = group.piece_ + 1;
-    group.piece_ += static_cast<std::uint32_t>(count);
-    return first;
-  }
-  // This rank has read all that it needs: the next operation may go on.
-  void has_worked() const {
-    operation.has_worked = true;
-    group.set(Counter::worked, number);
-  }
-  // The last step of an operation in windows. A rank that got an error may have changed its tensors while this one read
-  // them.
-  void trust_windows() const { group.throw_if_broken(); }
-
-  std::size_t leaves(std::size_t of) const { return request.leaves.empty() ? 1 : request.leaves[of]; }
-  std::size_t most_leaves() const {
-    return request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end());
-  }
-  bool gets_result() const { return request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(rank); }
-  Reduction reduction() const { return {request.dtype, request.op, request.program, request.scale, request.factor}; }
-
-  // The input for one destination, the output for one source: separate tensors, or parts of one.
-  const std::byte* input(std::size_t destination, std::uint64_t offset_elements) const {
-    if (request.inputs.size() == 1)
-      return bytes(request.inputs[0]) + (destination * request.count + offset_elements) * size;
-    return bytes(request.inputs[destination]) + offset_elements * size;
-  }
-  std::byte* output(std::size_t source, std::uint64_t offset_elements) const {
-    if (request.outputs.size() == 1 && request.kind != Kind::broadcast) {
-      return bytes(request.outputs[0]) + (source * request.count + offset_elements) * size;
-    }
-    return bytes(request.outputs[request.kind == Kind::broadcast ? 0 : source]) + offset_elements * size;
-  }
-
-  void tiny_reduce();
-  void tiny_share();
-  Task reduce_in_windows();
-  Task reduce_staged();
-  Task reduce_range();
-  Task spread_range();
-  Task reduce_scatter();
-  Task share();
-  Task deal();
-
-  // share: who has something, and who wants it
-  bool is_source(std::size_t of) const {
-    return request.kind != Kind::broadcast || request.root == static_cast<std::int32_t>(of);
-  }
-  bool is_reader() const { return request.kind != Kind::gather || request.root == static_cast<std::int32_t>(rank); }
-  const std::byte* shared_input() const { return bytes(request.inputs[0]); }
-  void stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
-                       bool whole) const;
-  void reduce_slice(std::uint32_t piece, std::uint64_t start, std::uint64_t capacity, Slice slice) const;
-};
 
 bool Everyone::await_ready() const { return group.first_behind(condition) == group.world_size(); }
 
@@ -253,103 +154,6 @@ Task Algorithms::reduce_staged() {
       const Slice slice = slice_of(count, peer, world);
       if (peer == rank || slice.size == 0) continue;
       std::memcpy(bytes(request.outputs[0]) + (start + slice.start) * size, staging(peer, piece) + slice.start * size,
-                  slice.size * size);
-    }
-  }
-  has_worked();
-}
-
-// Every rank adds up what it wants of everybody's tensors, for itself.
-Task Algorithms::reduce_range() {
-  const Range mine = *request.range;
-  std::vector<const void*> inputs;
-  const auto look_at = [&](const auto& leaf_at, std::uint64_t start) {
-    inputs.clear();
-    for (std::size_t peer = 0; peer < world; ++peer) {
-      for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) inputs.push_back(leaf_at(peer, leaf) + start * size);
-    }
-  };
-  if (everyone_placed()) {
-    void* const target = mine.output;
-    look_at([&](std::size_t peer, std::size_t leaf) { return placed(peer, leaf); }, mine.start);
-    if (mine.size != 0) lockstep::reduce(reduction(), inputs, {&target, 1}, mine.size);
-    has_worked();
-    co_await everyone(Counter::worked, number);
-    trust_windows();
-    co_return;
-  }
-  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
-  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
-  const std::uint32_t first = take_pieces(num_pieces);
-  const auto stage = [&](std::uint64_t index) {
-    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
-    const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
-    for (std::size_t leaf = 0; leaf < leaves(rank); ++leaf) {
-      std::memcpy(staging(rank, piece) + leaf * capacity * size, bytes(request.inputs[leaf]) + start * size,
-                  count * size);
-    }
-    set_pieces(2 * piece);
-  };
-  if (num_pieces > 0) stage(0);
-  for (std::uint64_t index = 0; index < num_pieces; ++index) {
-    if (index + 1 < num_pieces) stage(index + 1);
-    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
-    const std::uint64_t start = index * capacity, end = std::min(request.count, start + capacity);
-    co_await everyone(Counter::pieces, 2 * piece);
-    const std::uint64_t low = std::max(start, mine.start), high = std::min(end, mine.start + mine.size);
-    if (low >= high) continue;
-    look_at([&](std::size_t peer, std::size_t leaf) { return staging(peer, piece) + leaf * capacity * size; },
-            low - start);
-    void* const target = bytes(mine.output) + (low - mine.start) * size;
-    lockstep::reduce(reduction(), inputs, {&target, 1}, high - low);
-  }
-  has_worked();
-}
-
-// Every rank adds up what only it has, and everybody gets all of it.
-Task Algorithms::spread_range() {
-  const Range mine = *request.range;
-  std::vector<const void*> inputs = request.inputs;
-  std::vector<void*> outputs;
-  if (everyone_placed()) {
-    for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);
-    lockstep::reduce(reduction(), inputs, outputs, mine.size);
-    has_worked();
-    co_await everyone(Counter::worked, number);
-    trust_windows();
-    co_return;
-  }
-  const auto part = [&](const std::byte* range, std::uint64_t start, std::uint64_t end) {
-    std::uint64_t bounds[2];
-    std::memcpy(bounds, range, sizeof(bounds));
-    const std::uint64_t low = std::max(start, bounds[0]);
-    return Slice{low, std::max(low, std::min(end, bounds[0] + bounds[1])) - low};
-  };
-  const std::uint64_t capacity = group.layout_.piece_bytes / size;
-  const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
-  const std::uint32_t first = take_pieces(num_pieces);
-  const auto end_of = [&](std::uint64_t index) { return std::min(request.count, (index + 1) * capacity); };
-  const auto stage = [&](std::uint64_t index) {
-    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
-    const std::uint64_t start = index * capacity;
-    const Slice slice = part(row(rank).payload, start, end_of(index));
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = bytes(request.inputs[i]) + (slice.start - mine.start) * size;
-    }
-    outputs = {bytes(request.outputs[0]) + slice.start * size, staging(rank, piece) + (slice.start - start) * size};
-    if (slice.size != 0) lockstep::reduce(reduction(), inputs, outputs, slice.size);
-    set_pieces(2 * piece);
-  };
-  if (num_pieces > 0) stage(0);
-  for (std::uint64_t index = 0; index < num_pieces; ++index) {
-    if (index + 1 < num_pieces) stage(index + 1);
-    const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
-    const std::uint64_t start = index * capacity;
-    co_await everyone(Counter::pieces, 2 * piece);
-    for (std::size_t peer = 0; peer < world; ++peer) {
-      const Slice slice = part(row(peer).payload, start, end_of(index));
-      if (peer == rank || slice.size == 0) continue;
-      std::memcpy(bytes(request.outputs[0]) + slice.start * size, staging(peer, piece) + (slice.start - start) * size,
                   slice.size * size);
     }
   }

@@ -27,19 +27,18 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from lockstep.errors import LockstepError, UsageError
-from lockstep.nodes.address import Choice, Endpoint, choose
+from lockstep.nodes.address import Choice
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.interfaces import PortTaken, listen, look
+from lockstep.nodes.interfaces import PortTaken, choose_here, listen
 from lockstep.nodes.key import Key, KeySettings, Source
 from lockstep.nodes.link import FOREVER, run_link
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
+from lockstep.nodes.place import JOIN_S, NodePlace
 from lockstep.nodes.record import NodeRecord
 from lockstep.notices import say
 
 NAME = "lockstep"
-JOIN_S = 600.0
-"""How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise."""
 
 
 def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
@@ -74,10 +73,7 @@ class NodesRendezvous(RendezvousHandler):
     def __init__(self, params: RendezvousParameters) -> None:
         self._params = params
         self._patience_s = float(params.get("join_timeout") or params.get("timeout") or JOIN_S)
-        endpoint = Endpoint.parse(params.endpoint)
-        view = look(endpoint, params.local_addr or None)
-        is_host = bool({one.address for one in view.own} & set(view.resolved))
-        chosen = choose(endpoint, view, local=params.local_addr or None, is_first=is_host, are_elsewhere=None)
+        chosen, is_host = choose_here(NodePlace(number=None, endpoint=params.endpoint, local=params.local_addr or ""))
         listener = _listener(chosen) if is_host else None
         self._node = secrets.token_hex(8)
         order = self._order(chosen, is_host=listener is not None)

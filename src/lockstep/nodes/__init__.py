@@ -16,6 +16,7 @@
     munge                how it reaches the nodes of a SLURM job
     p256, identity       the certificate that they derive from it, and TLS with it
     address, interfaces  the one address on which node 0 listens, and its interface; what the machine says of both
+    accepting            how gate and tunnel accept connections
     loop_thread, pair    one thread, and two sockets whose bytes it hands on
     greeting, dial       how a connection begins, and what is said when it cannot
     door, callers        locks the store's port for all but the gate; whose process a connection comes from

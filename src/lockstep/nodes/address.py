@@ -8,13 +8,11 @@ interface. Nothing ever listens on all interfaces.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
-
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+from lockstep.nodes.endpoint import is_address, joined, split
 
 
 @dataclass(frozen=True)
@@ -27,19 +25,7 @@ class Endpoint:
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Read `host:port` or `[IPv6]:port`. Raises UsageError."""
-        host, colon, port = text.strip().rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        is_host = is_address(bare) if bare != host else _HOST.fullmatch(host)
-        if not colon or not is_host:
-            raise UsageError(
-                f"--rdzv-endpoint must be HOST:PORT, but is {text!r}.",
-                "Name the host of node 0 and a free port: host0:29500.",
-            )
-        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise UsageError(
-                f"The port of --rdzv-endpoint must be 1 to 65535, but is {port!r}.", "Choose a free port: 29500."
-            )
-        return cls(bare, int(port))
+        return cls(*split(text))
 
     @property
     def is_loopback_by_intent(self) -> bool:
@@ -56,7 +42,7 @@ class Place:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return joined(self.address, self.port)
 
 
 @dataclass(frozen=True)
@@ -173,15 +159,6 @@ def _listed(view: View) -> str:
     return ", ".join(map(str, sorted(view.own, key=lambda own: _is_loopback(own.address))))
 
 
-def is_address(text: str) -> bool:
-    """Whether it is an address in numbers."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_loopback(text: str) -> bool:
     return is_address(text) and ipaddress.ip_address(text).is_loopback
 
@@ -189,8 +166,3 @@ def _is_loopback(text: str) -> bool:
 def family(address: str) -> int:
     """4 or 6."""
     return ipaddress.ip_address(address).version
-
-
-def is_name(text: str) -> bool:
-    """Whether it can be the name of a host."""
-    return not is_address(text) and bool(_HOST.fullmatch(text))

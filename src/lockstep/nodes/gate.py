@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
+from lockstep.nodes.accepting import accept_from
 from lockstep.nodes.door import Door
 from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
 from lockstep.nodes.identity import identity
@@ -32,7 +33,6 @@ from lockstep.nodes.pair import Pair, close_now
 MOST_OPENING, OPENING_S = 64, 5.0
 """How many connections may be opening at once, and for how long."""
 _TLS_FIRST = b"\x16"
-_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Gate:
         """Begin to accept."""
         self._listener.setblocking(False)
         self._thread.start()
-        self._thread.loop.call_soon_threadsafe(self._listen)
+        loop = self._thread.loop
+        loop.call_soon_threadsafe(accept_from, self._listener, self._take, loop)
         return self
 
     def close(self) -> None:
@@ -142,28 +143,15 @@ class Gate:
             for end in list(presence.connections.values()):
                 end()
 
-    def _listen(self) -> None:
-        self._thread.loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        loop = self._thread.loop
-        for _ in range(_TURN):
-            try:
-                connection = self._listener.accept()[0]
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor or no memory is left: others give some back
-                loop.remove_reader(self._listener)
-                loop.call_later(_OUT_OF_FILES_S, self._listen)
-                return
-            connection.setblocking(False)
-            if len(self._opening) >= MOST_OPENING:
-                oldest = next(iter(self._opening))
-                oldest.cancel()
-                del self._opening[oldest]
-            task = loop.create_task(self._admit(connection))
-            self._opening[task] = None
-            task.add_done_callback(lambda done: self._opening.pop(done, None))
+    def _take(self, connection: socket.socket) -> None:
+        """Begin to open a connection; the oldest that is still opening gives way if there are too many."""
+        if len(self._opening) >= MOST_OPENING:
+            oldest = next(iter(self._opening))
+            oldest.cancel()
+            del self._opening[oldest]
+        task = self._thread.loop.create_task(self._admit(connection))
+        self._opening[task] = None
+        task.add_done_callback(lambda done: self._opening.pop(done, None))
 
     async def _admit(self, connection: socket.socket) -> None:
         """Let one connection in, or close it."""

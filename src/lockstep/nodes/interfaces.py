@@ -7,6 +7,7 @@ import errno
 import fcntl
 import ipaddress
 import os
+import platform
 import queue
 import socket
 import struct
@@ -15,11 +16,27 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Endpoint, Interface, Place, View, family, is_address, is_name
+from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, choose, family
+from lockstep.nodes.endpoint import DEFAULT_PORT, is_address, is_name
+from lockstep.nodes.place import NodePlace
 
 RESOLVE_S = 4.0
 _BACKLOG = 256
 _SIOCGIFCONF, _MOST_ADDRESSES, _IFREQ_BYTES = 0x8912, 1024, 40
+
+
+def choose_here(place: NodePlace) -> tuple[Choice, bool]:
+    """The addresses that count for this node, and whether it is the run's first.
+
+    Raises:
+        UsageError: when no address of this machine can be right.
+    """
+    endpoint = Endpoint.parse(place.endpoint or f"{platform.node()}:{DEFAULT_PORT}")
+    view = look(endpoint, place.local or None)
+    own = {one.address for one in view.own}
+    is_first = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
+    are_elsewhere = len(set(place.hosts)) > 1 if place.hosts else None
+    return choose(endpoint, view, local=place.local or None, is_first=is_first, are_elsewhere=are_elsewhere), is_first
 
 
 def look(endpoint: Endpoint, local: str | None) -> View:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOIN_S = 600.0
+"""How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise; torchrun's number."""
+
 
 @dataclass(frozen=True)
 class NodePlace:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.errors import LockstepError, WorldError
+from lockstep.nodes.accepting import accept_from
 from lockstep.nodes.address import Place
 from lockstep.nodes.callers import is_own_process
 from lockstep.nodes.dial import NotYet, dial, patient
@@ -37,7 +38,6 @@ OPENING_PATIENCE_S = 30.0
 LONGEST_HELLO = LONGEST_LINE - 64
 """Leaves room for the purpose."""
 _BEAT = b"\n"
-_TURN, _OUT_OF_FILES_S = 16, 0.1
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Tunnel:
         self._listener = listen(Place("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._thread.loop.add_reader(self._pulse, self._hear)
-        self._listen()
+        accept_from(self._listener, self._take, self._thread.loop)
         self._beat()
 
     async def _end(self) -> None:
@@ -164,30 +164,15 @@ class Tunnel:
     def _heard(self) -> None:
         self.heard_at = time.monotonic()
 
-    def _listen(self) -> None:
-        assert self._listener is not None
-        self._thread.loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        loop = self._thread.loop
-        assert self._listener is not None
-        for _ in range(_TURN):
-            try:
-                connection = self._listener.accept()[0]
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor or no memory is left: others give some back
-                loop.remove_reader(self._listener)
-                loop.call_later(_OUT_OF_FILES_S, self._listen)
-                return
-            if self._pulse is None or not self._is_own(connection):
-                close_now(connection)
-                continue
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = loop.create_task(self._open(connection))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+    def _take(self, connection: socket.socket) -> None:
+        """Begin to lead a connection to the gate, if it is of this user."""
+        if self._pulse is None or not self._is_own(connection):
+            close_now(connection)
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._thread.loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     def _is_own(self, connection: socket.socket) -> bool:
         try:

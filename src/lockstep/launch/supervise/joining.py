@@ -28,22 +28,19 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
 from lockstep.machine.gpus import gpu_names
 from lockstep.machine.processor import model_and_instructions
-from lockstep.nodes.address import Choice, Endpoint, choose
+from lockstep.nodes.address import Choice
 from lockstep.nodes.cluster import Cluster
-from lockstep.nodes.endpoint import DEFAULT_PORT
-from lockstep.nodes.interfaces import PortTaken, listen, look
+from lockstep.nodes.interfaces import PortTaken, choose_here, listen
 from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.munge import has_munge
-from lockstep.nodes.place import NodePlace
+from lockstep.nodes.place import JOIN_S, NodePlace
 from lockstep.nodes.record import NodeRecord
 
 SAME_NODE_S = 6.0
 """How long a second node 0 tries to tell the first one that there are two."""
 ALWAYS_SAID = frozenset({"stalled", "help"})
 """What other nodes say that is printed although this one is to be quiet."""
-JOIN_S = 600.0
-"""How long missing nodes are waited for, unless --rdzv-conf join_timeout says otherwise; torchrun's number."""
 
 
 def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -> Cluster:
@@ -59,7 +56,7 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     """
     place = request.place
     patience_s = reach_s = place.join_s if place.join_s is not None else JOIN_S
-    chosen, is_host = _where(place)
+    chosen, is_host = choose_here(place)
     listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
     if listener is None and is_host:  # another node of this run on this machine, or another program
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
@@ -124,7 +121,7 @@ def may_be_first(place: NodePlace) -> bool:
     """
     if place.number is not None:
         return place.number == 0
-    chosen, is_host = _where(place)
+    chosen, is_host = choose_here(place)
     if is_host:
         try:
             listen(chosen.gate).close()
@@ -159,20 +156,6 @@ def _begin(
     except BaseException:
         listener.close()
         raise
-
-
-def _where(place: NodePlace) -> tuple[Choice, bool]:
-    """The addresses that count for this node, and whether it is the run's first.
-
-    Raises:
-        UsageError: when no address of this machine can be right.
-    """
-    endpoint = Endpoint.parse(place.endpoint or f"{platform.node()}:{DEFAULT_PORT}")
-    view = look(endpoint, place.local or None)
-    own = {one.address for one in view.own}
-    is_host = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
-    are_elsewhere = len(set(place.hosts)) > 1 if place.hosts else None
-    return choose(endpoint, view, local=place.local or None, is_first=is_host, are_elsewhere=are_elsewhere), is_host
 
 
 def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Saying) -> tuple[str, str]:
@@ -238,6 +221,10 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
     )
 
 
+OPEN = "the script's"
+"""Of an option that was not given."""
+
+
 def _same(request: LaunchRequest) -> dict[str, str]:
     """What the results depend on, by the names that people know."""
     source = source_of(request.title, request.module is not None)
@@ -249,13 +236,13 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         "their version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the script": f"{Path(request.title).name} (sha256 {digest})",
         "the script's arguments": " ".join(request.args) or "none",
-        "--lanes": str(request.lanes or "the script's"),
+        "--lanes": str(request.lanes or OPEN),
         "--device": request.device,
-        "strategy and mesh": f"{form.strategy or 'the script' + chr(39) + 's'} {form.mesh or ''}".strip(),
-        "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or "the script's",
-        "--backend": request.backend or "the script's",
-        "--check-every": request.check_every or "the script's",
-        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or 'the script' + chr(39) + 's'}, "
+        "strategy and mesh": f"{form.strategy or OPEN} {form.mesh or ''}".strip(),
+        "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or OPEN,
+        "--backend": request.backend or OPEN,
+        "--check-every": request.check_every or OPEN,
+        "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "
         f"--states {saving.url or 'none'}"
         if saving is not None
         else "nothing",

@@ -59,7 +59,7 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
     members = [[number, record.encode()] for number, record in enumerate(records)]
     found.take({"kind": "roster", "round": 0, "lanes": None, "threads": 1, "members": members})
     entries: list[dict[str, Any]] = [{"kind": "leaves", "node": node} for node in leaving]
-    entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False} for node in fallen]
+    entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False, "keeps": True} for node in fallen]
     for record, end in zip(records, ends, strict=True):
         if end is not None:
             through_json = json.loads(json.dumps(end.encode()))
@@ -177,7 +177,7 @@ def ended_for_others(*ends: Told) -> RunView:
     """A round that node a ended because node d came."""
     found = view(*[None] * len(ends))
     found.take(coming("d"))
-    found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True})
+    found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True, "keeps": False})
     for member, end in zip(found.members, ends, strict=True):
         found.take({"kind": "ended", "round": 0, "node": member.record.node, "told": end.encode()})
     return found

@@ -17,6 +17,7 @@ from lockstep.launch.supervise.all_nodes import (
     Told,
     decode_decision,
     encode_decision,
+    newest_whence,
     regrouped,
     verdict_everywhere,
     whole,
@@ -204,3 +205,10 @@ def test_a_lost_node_stops_the_run_only_where_failures_do() -> None:
     found = view(STOPPED, None, gone="b")
     assert regrouped(whole(found), found, goes_on=True) == Regroup("node 1 (host host-b) is gone")
     assert regrouped(whole(found), found, goes_on=False) is None
+
+
+def test_ranks_go_on_from_the_newest_snapshot_of_any_node() -> None:
+    ended = view(replace(WELL, newest_step=20), replace(WELL, newest_step=23), replace(WELL, newest_step=None))
+    assert newest_whence(Whence(20, in_memory=True), ended) == Whence(23, in_memory=True)
+    assert newest_whence(Whence(), ended) == Whence(23, in_memory=True)
+    assert newest_whence(Whence(25), ended) == Whence(25), "on the disk of the first node"

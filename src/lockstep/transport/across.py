@@ -72,7 +72,7 @@ class Across:
         self._speakers: Any
         before = {one.here for one in own_sockets() if one.there is None}
         try:
-            with waits("the connections between the nodes", [name for name in names if name != names[rank]]):
+            with waits("the connections between the ranks", [name for name in names if name != names[rank]]):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
                 self._speakers = (
                     dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
@@ -80,7 +80,7 @@ class Across:
                     else None
                 )
         except RuntimeError as error:
-            raise WorldError(f"Rank {names[rank]} could not connect to the ranks on other nodes: {error}.") from error
+            raise WorldError(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
         self._ears = {one.here for one in own_sockets() if one.there is None} - before
         """Where this process listens for these connections."""
         self._peer_at = self._tell(store)

@@ -19,7 +19,8 @@ from lockstep.transport.torch_group import GroupTransport
 class BackendOrderTransport(GroupTransport):
     """Ranks of the default process group, whose backend adds in any order. Bits depend on the number of ranks."""
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
+    @all_or_lost
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
         total = out.new_zeros(out.shape) if not partials else partials[0].clone()
         for partial in partials[1:]:
             total.add_(partial)

@@ -31,6 +31,7 @@ from lockstep.transport.across import PATIENCE, Across, bytes_of
 from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
+from lockstep.transport.node_sum import LostSum
 from lockstep.transport.scratch import Scratch
 from lockstep.transport.watch import Watch
 
@@ -102,7 +103,7 @@ class GroupTransport(Transport):
         self._tag = 0
         self._lost: PeerLost | None = None
         self._losing = threading.Lock()
-        self._watch = Watch(self.across, (), self.give_up)
+        self._watch = Watch(self.across, (), self.give_up, lambda: False)
 
     @property
     def transport(self) -> GroupTransport:
@@ -140,8 +141,16 @@ class GroupTransport(Transport):
         whole = everyone.numpy().tobytes()
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]
 
-    @all_or_lost
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
+        try:
+            return self.begin_guarded(partials, placement, out)
+        except PeerLost as lost:
+            return LostSum(lost)
+
+    @all_or_lost
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin, or raise `PeerLost`."""
         subtrees = [placement.subtrees(rank) for rank in range(self.world_size)]
         if out.nbytes <= SMALL_BYTES:
             return _GatheredSum(self, partials, subtrees, out)

@@ -117,10 +117,9 @@ class Across:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
         return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
 
-    @property
-    def group(self) -> Any:
-        """For collectives of all ranks; who waits for one passes it to `wait`, without a peer."""
-        return self._all
+    def group(self, *, small: bool) -> Any:
+        """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
+        return self._speakers if small else self._all
 
     def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
         """Wait until messages are delivered or there.

@@ -97,7 +97,7 @@ class GroupTransport(Transport):
         made = [dist.new_group(ranks, PATIENCE, "nccl") if device.type == "cuda" else None for ranks in groups]
         self._on_gpus = made[number]
         store = PrefixStore(f"lockstep transport {next(_numbers)}/{number}", default.get_group_store())
-        self.across = Across(store, self.rank, self._ranks, ())
+        self.across = Across(store, self.rank, self._ranks, range(self.world_size))
         self.peers = [rank for rank in range(self.world_size) if rank != self.rank]
         self.scratch = Scratch()
         self._tag = 0
@@ -164,7 +164,7 @@ class GroupTransport(Transport):
             return
         options = _patient(dist.BroadcastOptions())
         options.rootRank = source
-        self.wait([(self.across.group.broadcast([bytes_of(tensor)], options), None)], "broadcast", tensor)
+        self.wait([(self.across.group(small=True).broadcast([bytes_of(tensor)], options), None)], "broadcast", tensor)
 
     @all_or_lost
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
@@ -224,18 +224,29 @@ class GroupTransport(Transport):
         ]
         return [(work, None) for work in (dist.batch_isend_irecv(found) if found else [])]
 
-    def begin_all_gather(self, out: Tensor, data: Tensor) -> Sequence[Work]:
-        """Begin to collect equal parts into `out`, in rank order."""
+    def begin_all_gather(self, out: Tensor, data: Tensor, *, is_sum: bool = False) -> Sequence[Work]:
+        """Begin to collect equal parts into `out`, in rank order.
+
+        Args:
+            out: of all ranks.
+            data: this rank's.
+            is_sum: whether it is part of a sum, which ranks may begin earlier or later among other exchanges.
+        """
         if out.device.type != "cpu":
             return [(_all_gather_flat(out, data, group=self._on_gpus, async_op=True), None)]
         parts = [*out.view(self.world_size, -1).unbind(0)]
-        return [(self.across.group.allgather([parts], [data.view(-1)], _patient(AllgatherOptions())), None)]
+        return [
+            (
+                self.across.group(small=not is_sum).allgather([parts], [data.view(-1)], _patient(AllgatherOptions())),
+                None,
+            )
+        ]
 
     def begin_sum(self, data: Tensor) -> Sequence[Work]:
         """Begin to add `data` over the ranks, in place and in the backend's order."""
         if self._on_gpus is not None:
             return [(dist.all_reduce(data, group=self._on_gpus, async_op=True), None)]
-        return [(self.across.group.allreduce([data], _patient(dist.AllreduceOptions())), None)]
+        return [(self.across.group(small=False).allreduce([data], _patient(dist.AllreduceOptions())), None)]
 
     def wait(self, works: Sequence[Work], what: str, moved: Tensor) -> None:
         """Wait until all have ended. Raises `PeerLost` when another rank is gone.
@@ -277,7 +288,7 @@ class _GatheredSum(Pending):
         for row, partial in zip(mine, partials, strict=False):
             row.copy_(partial)
         self._all = out.new_empty((transport.world_size, self._rows, out.numel()))
-        self._works = transport.begin_all_gather(self._all.view(-1), mine.view(-1))
+        self._works = transport.begin_all_gather(self._all.view(-1), mine.view(-1), is_sum=True)
 
     def advance(self, scale: float = 1.0) -> None:
         self.give_up()

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
@@ -216,8 +216,10 @@ class Link:
                 entry = log.next(FOREVER)
                 self._tell(entry)
                 reach.take(entry)
-        except RuntimeError:
+        except RuntimeError:  # the connection to the store has ended
             self._tell({"kind": "cut", "why": ""})
+        except Exception as error:  # noqa: BLE001 - nothing else would tell the launcher that it hears no more
+            self._tell({"kind": "cut", "why": f"the run's log cannot be read ({type(error).__name__}: {error})"})
 
     def _take_orders(self) -> None:
         """Add what the launcher tells, and do what it asks for."""
@@ -244,8 +246,12 @@ class Link:
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
-            if self._writes is not None:
+            if self._writes is None:
+                return
+            try:
                 self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+            except ValueError as error:
+                self._fail(WorldError(f"The other nodes cannot be told: {error}."))
 
     def _show(self, told: dict[str, Any]) -> None:
         """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""

@@ -100,6 +100,11 @@ class Cluster:
         """Whether there was a round with this node."""
         return self._member() is not None
 
+    def knowing(self) -> int:
+        """How many nodes know why this one ends: all, but where all that came were refused and others may still come."""
+        refused, most = len(self.view.refused), self.record.most
+        return refused + len(self.view.withdrawn) if self.is_host and refused and not self.has_begun else most
+
     # What happens
 
     def read(self) -> None:

@@ -61,7 +61,7 @@ async def dial(place: Place, context: ssl.SSLContext, hello: dict[str, Any]) -> 
 
     Raises:
         NotYet: no process listens there, or it broke off.
-        UsageError: this node has another key; or what listens there is no gate.
+        UsageError: this node has another key; or what listens there is no gate; or node 0 itself does not take part.
         WorldError: anything else that kept it from opening.
     """
     plain = await connected(place)
@@ -76,6 +76,8 @@ async def dial(place: Place, context: ssl.SSLContext, hello: dict[str, Any]) -> 
                 raise
     if answer.get("ok") is not True:
         close_now(tls)
+        if "problem" in answer:
+            raise UsageError(str(answer["problem"]), str(answer["fix"]))
         raise UsageError(
             f"Node 0 at {place} does not let this node in: it was given up before, or has another version of lockstep.",
             "Start the same version on all nodes.",

@@ -16,14 +16,14 @@ import itertools
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
 from lockstep.nodes.accepting import accept_from
 from lockstep.nodes.door import Door
-from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
+from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, line, read_line, ready, secured
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
@@ -51,6 +51,16 @@ class NodeGone:
     node: str
 
 
+@dataclass(frozen=True)
+class NodeWithdrew:
+    """A node that could not start said why."""
+
+    hello: dict[str, Any]
+
+
+GateEvent = NodeCame | NodeGone | NodeWithdrew
+
+
 @dataclass
 class Presence:
     """What the gate knows of a node that is there."""
@@ -75,10 +85,11 @@ class Gate:
         listener: socket.socket,
         target_port: int,
         key: Key,
-        on_event: Callable[[NodeCame | NodeGone], None],
+        on_event: Callable[[GateEvent], None],
         *,
         seal: Callable[[], bytes] | None = None,
         door: Door | None = None,
+        refusal: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare.
 
@@ -89,9 +100,12 @@ class Gate:
             on_event: called from the gate's thread, in the order in which it happened; it must return at once.
             seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
             door: the store's, if it is locked; the gate takes it over.
+            refusal: lets in nobody, and tells this to whoever has the key.
         """
         self._listener, self._targets, self._on_event = listener, {"": target_port}, on_event
         self._seal, self._door = seal, door
+        self._kept_out = KEPT_OUT if refusal is None else line({"ok": False, **refusal})
+        self._is_shut = refusal is not None
         self._context = identity(key).context(is_gate=True)
         self._thread = LoopThread("lockstep-gate")
         self._opening: dict[asyncio.Task[None], None] = {}
@@ -186,6 +200,10 @@ class Gate:
         node, purpose = str(hello["node"]), Purpose(hello["purpose"])
         if hello["lockstep"] != VERSION:
             tls.send(KEPT_OUT)
+            return False
+        if purpose is Purpose.WITHDRAWAL or self._is_shut:
+            self._on_event(NodeWithdrew(hello) if purpose is Purpose.WITHDRAWAL else NodeCame(node, hello))
+            tls.send(self._kept_out if self._is_shut else LET_IN)
             return False
         wants_store = purpose is Purpose.STORE and node not in self._barred
         store = await self._to_store(hello) if wants_store else None

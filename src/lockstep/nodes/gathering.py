@@ -51,10 +51,16 @@ class Gathering:
         """
         asking = self.asking()
         self.enough_since = (self.enough_since or now) if len(asking) >= self.record.least else 0.0
-        if (refused := disagreement(asking)) is not None:
+        if (refused := disagreement(asking) or self._lacking()) is not None:
             self._refuse(refused)
         elif not self._waits(asking, began, now):
             self._settle(asking[: self.record.most], lanes)
+
+    def _lacking(self) -> Refused | None:
+        """Why a run that needs all its nodes cannot begin: one of them could not start."""
+        if self.record.least < self.record.most or not self.view.withdrawn:
+            return None
+        return self.view.withdrawn[0].refused()
 
     def turn_away(self) -> None:
         """Refuse nodes for which a run with a fixed number of nodes has no room."""

@@ -25,13 +25,14 @@ from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
 from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
 from lockstep.nodes.door import Door
-from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
+from lockstep.nodes.gate import Gate, GateEvent, NodeGone, NodeWithdrew, Presence
 from lockstep.nodes.key import Key
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
 from lockstep.nodes.munge import seal
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.tunnel import GateLost, Tunnel
+from lockstep.nodes.withdrawal import Withdrawal
 
 FOREVER = dt.timedelta(days=7)
 LINGER_S = 3.0
@@ -164,9 +165,15 @@ class Link:
     def _client(self) -> Any:
         return self._store_class("127.0.0.1", self._tunnel.port, None, False, timeout=FOREVER)
 
-    def _on_gate(self, event: NodeCame | NodeGone) -> None:
-        if isinstance(event, NodeGone) and event.node != self._order.node:
-            threading.Thread(target=self._add, args=({"kind": "gone", "node": event.node},), daemon=True).start()
+    def _on_gate(self, event: GateEvent) -> None:
+        match event:
+            case NodeGone(node) if node != self._order.node:
+                entry = {"kind": "gone", "node": node}
+            case NodeWithdrew(hello):
+                entry = Withdrawal.of(hello).entry()
+            case _:
+                return
+        threading.Thread(target=self._add, args=(entry,), daemon=True).start()
 
     def _on_tunnel(self, lost: GateLost) -> None:
         self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})

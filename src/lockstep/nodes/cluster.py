@@ -10,7 +10,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +53,7 @@ class Cluster:
         say: prints a line: its label and its text.
         hear: prints what another node said.
         hosts: the names of all nodes in the order of their numbers, where a launcher says them.
-        check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
+        check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
     record: NodeRecord
@@ -64,7 +64,7 @@ class Cluster:
     hear: Callable[[dict[str, Any]], None]
     """Takes what another node says about its ranks."""
     hosts: tuple[str, ...] = ()
-    check_total: Callable[[int, int | None], None] = lambda _total, _lanes: None
+    check_total: Callable[[Sequence[int], int | None], None] = lambda _ranks, _lanes: None
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,13 @@ class Gathering:
         record: the first node's.
         view: what the log tells.
         tell: adds to the log.
-        check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
+        check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
     record: NodeRecord
     view: RunView
     tell: Callable[[dict[str, Any]], None]
-    check_total: Callable[[int, int | None], None]
+    check_total: Callable[[Sequence[int], int | None], None]
     enough_since: float = 0.0
     """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
     _told: set[tuple[str, int]] = field(default_factory=set)
@@ -117,7 +117,7 @@ class Gathering:
 
     def _too_many_ranks(self, members: list[Member], lanes: int | None) -> Refused | None:
         try:
-            self.check_total(sum(member.record.ranks for member in members), lanes)
+            self.check_total([member.record.ranks for member in members], lanes)
         except UsageError as error:
             return Refused(tuple(one.record.node for one in members), error.problem, error.fix)
         return None

@@ -80,10 +80,11 @@ class Link:
     def run(self) -> None:
         """Serve."""
         try:
-            served = self._serve_store() if self._order.is_host else None
-            self._tunnel = self._dig()
-            self._writes = RunLog(self._client(), self._order.node)
-            self._reads = reads = RunLog(self._client())
+            with self._adding:  # what the gate hears meanwhile is added as soon as there is a log
+                served = self._serve_store() if self._order.is_host else None
+                self._tunnel = self._dig()
+                self._writes = RunLog(self._client(), self._order.node)
+                self._reads = reads = RunLog(self._client())
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return

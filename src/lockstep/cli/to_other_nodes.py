@@ -17,8 +17,8 @@ import click
 
 from lockstep.cli.torchrun_options import place_from
 from lockstep.errors import UsageError
-from lockstep.nodes.address import Choice
-from lockstep.nodes.interfaces import PortTaken, choose_here
+from lockstep.nodes.address import Choice, Endpoint, Place, is_loopback
+from lockstep.nodes.interfaces import PortTaken, choose_here, look
 from lockstep.nodes.key import Key, KeySettings, Source
 from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import NodePlace
@@ -104,10 +104,16 @@ def _places(options: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
 
 
 def _chosen(place: NodePlace) -> tuple[Choice, bool]:
-    """As `choose_here`; an address of this node that cannot be does not matter here."""
-    try:
-        return choose_here(place)
-    except UsageError:
-        if not place.local:
-            raise
-        return choose_here(replace(place, local=""))
+    """As `choose_here`, but an address of this node that cannot be does not matter.
+
+    Where node 0's own name is 127.0.1.1 to itself, the others mean another address of it.
+    """
+    for local in dict.fromkeys((place.local, "")):
+        with suppress(UsageError):
+            return choose_here(replace(place, local=local))
+    endpoint = Endpoint.parse(place.endpoint)
+    view = look(endpoint, None)
+    own = next((one for one in view.own if not is_loopback(one.address)), None)
+    if place.number != 0 or own is None or not all(map(is_loopback, view.resolved)):
+        raise UsageError("Nobody can be told.", "Correct --rdzv-endpoint.")
+    return Choice(own, Place(own.address, endpoint.port)), True

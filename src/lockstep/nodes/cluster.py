@@ -132,6 +132,8 @@ class Cluster:
             case "unreachable":
                 self._not_there = told["why"]
                 self.say("nodes", told["why"])
+            case "stranger":
+                self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
             case "round":
                 self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
@@ -193,7 +195,7 @@ class Cluster:
 
     def _check(self) -> None:
         """Raise where this node cannot take part any more."""
-        if (refused := self.view.refused.get(self.record.node)) is not None:
+        if (refused := self.view.refusal_of(self.record.node)) is not None:
             raise UsageError(refused.problem, refused.fix)
         if self.cut:
             raise WorldError(f"This node lost the others: {self.cut}.")

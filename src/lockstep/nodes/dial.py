@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Place
+from lockstep.nodes.address import Place, is_loopback
 from lockstep.nodes.greeting import read_line, secured, send_line
 from lockstep.nodes.key import Key
 from lockstep.nodes.munge import ASKS_FOR_SEAL, LONGEST_SEAL, unseal
@@ -153,7 +153,8 @@ def why_not(error: Exception, place: Place, *, is_connected: bool) -> LockstepEr
         return _why_not_let_in(error, place)
     number = getattr(error, "errno", None)
     if isinstance(error, ConnectionRefusedError):
-        return NotYet(f"Nobody listens at {place}: start node 0 there, or correct --rdzv-endpoint.")
+        where = "there" if not is_loopback(place.address) else "on this machine, which that is"
+        return NotYet(f"Nobody listens at {place}: start node 0 {where}, or correct --rdzv-endpoint.")
     if isinstance(error, TimeoutError):
         return Unreachable(
             f"Nothing answers at {place}: the machine is down, or a firewall drops what is sent to this port.",

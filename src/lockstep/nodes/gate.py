@@ -58,7 +58,14 @@ class NodeWithdrew:
     hello: dict[str, Any]
 
 
-GateEvent = NodeCame | NodeGone | NodeWithdrew
+@dataclass(frozen=True)
+class StrangerCame:
+    """Somebody who speaks TLS has another key, or none."""
+
+    address: str
+
+
+GateEvent = NodeCame | NodeGone | NodeWithdrew | StrangerCame
 
 
 @dataclass
@@ -174,10 +181,20 @@ class Gate:
             with contextlib.suppress(OSError, ValueError, KeyError, WorldError, asyncio.CancelledError):
                 async with asyncio.timeout(OPENING_S):
                     if await self._speaks_tls(connection):
-                        tls = await secured(connection, self._context, is_gate=True)
+                        tls = await self._shake_hands(connection)
                         on_failure.callback(close_now, tls)
                         if await self._let_in(tls, await read_line(tls)):
                             on_failure.pop_all()
+
+    async def _shake_hands(self, connection: socket.socket) -> ssl.SSLSocket:
+        address = connection.getpeername()[0]
+        try:
+            return await secured(connection, self._context, is_gate=True)
+        except ssl.SSLEOFError:
+            raise
+        except ssl.SSLError:
+            self._on_event(StrangerCame(address))
+            raise
 
     def _refuse(self, connection: socket.socket) -> None:
         self.num_refused += 1

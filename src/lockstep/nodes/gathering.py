@@ -126,6 +126,7 @@ class Gathering:
         """Before the first round nobody knows who is right, so all end; later only newcomers do."""
         old = self.view.numbers() if self.view.round >= 0 else {}
         nodes = tuple(node for node in refused.nodes if old and node not in old) or tuple(self.view.asking)
-        self.tell({"kind": "refused", "nodes": list(nodes), "problem": refused.problem, "fix": refused.fix})
+        told = {"nodes": list(nodes), "for_all": not old, "problem": refused.problem, "fix": refused.fix}
+        self.tell({"kind": "refused", **told})
         for node in nodes:  # not twice
             self.view.asking.pop(node, None)

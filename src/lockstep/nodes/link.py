@@ -25,7 +25,7 @@ from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
 from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
 from lockstep.nodes.door import Door
-from lockstep.nodes.gate import Gate, GateEvent, NodeGone, NodeWithdrew, Presence
+from lockstep.nodes.gate import Gate, GateEvent, NodeGone, NodeWithdrew, Presence, StrangerCame
 from lockstep.nodes.key import Key
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
@@ -44,6 +44,8 @@ STOPPED_S = 2.0
 LOOK_S = 0.25
 SLOW_S = 30.0
 """How long something that listens and says nothing may be node 0 that begins."""
+MOST_STRANGERS = 3
+"""Of so many addresses it is said that somebody there does not have the key."""
 STORE_OF = "round {}"
 
 
@@ -70,6 +72,8 @@ class Link:
         self._round_tunnel: Tunnel | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
+        self._strangers: set[str] = set()
+        """Addresses of those who were not let in, as far as that was said."""
         self._watched = {"launcher": order.launcher, "nursery": nursery}
         self._stopped: dict[str, float] = {}
         """Which of these are stopped, and since when."""
@@ -172,6 +176,11 @@ class Link:
                 entry = {"kind": "gone", "node": node}
             case NodeWithdrew(hello):
                 entry = Withdrawal.of(hello).entry()
+            case StrangerCame(address) if len(self._strangers) < MOST_STRANGERS and address not in self._strangers:
+                self._strangers.add(address)
+                told = {"kind": "stranger", "address": address}
+                threading.Thread(target=self._tell, args=(told,), daemon=True).start()
+                return
             case _:
                 return
         threading.Thread(target=self._add, args=(entry,), daemon=True).start()

@@ -40,6 +40,8 @@ class RunView:
     decision: dict[str, Any] | None = None
     """What follows this round, once that is decided."""
     refused: dict[str, Refused] = field(default_factory=dict)
+    hopeless: Refused | None = None
+    """Why no round will ever begin; of those who come later too."""
     withdrawn: list[Withdrawal] = field(default_factory=list)
     """Nodes that could not start, before the first round."""
     checks: list[Check] = field(default_factory=list)
@@ -82,6 +84,7 @@ class RunView:
             self.withdrawn += [Withdrawal.of(entry)] if self.round < 0 else []
             return
         refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
+        self.hopeless = refused if entry.get("for_all") else self.hopeless
         for node in refused.nodes:
             self.refused[node] = refused
             self.asking.pop(node, None)
@@ -113,6 +116,10 @@ class RunView:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
         self.waits = {}
+
+    def refusal_of(self, node: str) -> Refused | None:
+        """Why a node may not take part, if it may not."""
+        return self.refused.get(node, self.hopeless)
 
     def numbers(self) -> dict[str, int]:
         """The number of each node of this round."""

@@ -10,7 +10,7 @@ from lockstep.errors import UsageError
 from lockstep.nodes.address import Place
 from lockstep.nodes.farewell import hold, in_time, knock
 from lockstep.nodes.files import check_files, in_all
-from lockstep.nodes.gate import Gate, NodeWithdrew
+from lockstep.nodes.gate import Gate, NodeWithdrew, StrangerCame
 from lockstep.nodes.gathering import Gathering
 from lockstep.nodes.interfaces import PortTaken, listen
 from lockstep.nodes.key import Key
@@ -68,7 +68,7 @@ def test_nobody_without_the_key_withdraws_a_node():
             knock(place, OTHER_KEY, "", WHY)
     finally:
         gate.close()
-    assert events == []
+    assert set(events) <= {StrangerCame("127.0.0.1")}
 
 
 def test_a_first_node_that_cannot_start_tells_all_who_come_and_goes():
@@ -128,6 +128,17 @@ def gathered(record, entries):
 def test_a_run_that_needs_all_its_nodes_ends_on_all_with_the_sentence():
     asks = {"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()}
     assert gathered(FIRST, [asks, WHY.entry()]) == ([("refused", SAID)], [])
+
+
+def test_who_asks_after_that_is_refused_too():
+    view = RunView()
+    gathering = Gathering(FIRST, view, view.take, lambda _ranks, _lanes: None)
+    for entry in ({"kind": "asks", "record": FIRST.encode()}, WHY.entry()):
+        view.take(entry)
+    gathering.decide(None, 0.0, 100.0)
+    view.take({"kind": "asks", "record": replace(FIRST, node="c0", host="c", number=2, is_host=False).encode()})
+    refusal = view.refusal_of("c0")
+    assert refusal is not None and refusal.problem == SAID
 
 
 def test_a_run_that_can_do_without_it_says_so_and_begins():

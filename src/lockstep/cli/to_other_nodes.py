@@ -91,11 +91,13 @@ def _read(command: click.Command, words: Sequence[str]) -> dict[str, Any]:
 def _places(options: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[NodePlace]:
     """Where this node is, by all that was said; else by what says where node 0 is, whatever is wrong with the rest."""
     script = str(options.get("script") or "SCRIPT")
-    some = {name: options.get(name) for name in ENDPOINT}
+    some, any_number = {name: options.get(name) for name in ENDPOINT}, f"1:{MOST_NODES}"
+    numbered = {**some, "node_rank": options.get("node_rank")}
     for nnodes, given in (
         (options.get("nnodes"), options),
-        (f"1:{MOST_NODES}", {**some, "node_rank": options.get("node_rank")}),
-        (f"1:{MOST_NODES}", some),
+        (options.get("nnodes"), numbered),
+        (any_number, numbered),
+        (any_number, some),
     ):
         with suppress(UsageError):
             place = place_from(nnodes, given, environ, script)

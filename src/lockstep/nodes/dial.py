@@ -153,8 +153,11 @@ def why_not(error: Exception, place: Place, *, is_connected: bool) -> LockstepEr
         return _why_not_let_in(error, place)
     number = getattr(error, "errno", None)
     if isinstance(error, ConnectionRefusedError):
-        where = "there" if not is_loopback(place.address) else "on this machine, which that is"
-        return NotYet(f"Nobody listens at {place}: start node 0 {where}, or correct --rdzv-endpoint.")
+        if is_loopback(place.address):
+            return NotYet(
+                f"Nobody listens at {place}, which is this machine alone: start node 0 here, or name its address in --rdzv-endpoint."
+            )
+        return NotYet(f"Nobody listens at {place}: start node 0 there, or correct --rdzv-endpoint.")
     if isinstance(error, TimeoutError):
         return Unreachable(
             f"Nothing answers at {place}: the machine is down, or a firewall drops what is sent to this port.",

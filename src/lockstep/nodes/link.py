@@ -23,7 +23,7 @@ from lockstep.errors import LockstepError, UsageError
 from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
-from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
+from lockstep.nodes.dial import ANSWER_S, NotYet, Silent, Unreachable, key_of_job
 from lockstep.nodes.door import Door
 from lockstep.nodes.gate import Gate, GateEvent, NodeGone, NodeWithdrew, Presence, StrangerCame
 from lockstep.nodes.key import Key
@@ -136,6 +136,8 @@ class Link:
         try:
             return self._tunnel_to(place, hello, 0.0)
         except NotYet as early:
+            if isinstance(early, Silent) and order.patience_s <= ANSWER_S:
+                raise
             self._tell({"kind": "unreachable", "why": str(early)})
             patience_s = min(order.patience_s, SLOW_S) if isinstance(early, Silent) else order.patience_s
             return self._tunnel_to(place, hello, patience_s)

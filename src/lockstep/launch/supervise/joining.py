@@ -39,7 +39,7 @@ from lockstep.nodes.munge import has_munge
 from lockstep.nodes.place import JOIN_S, NodePlace
 from lockstep.nodes.record import NodeRecord
 
-SAME_NODE_S = 6.0
+SAME_NODE_S = 4.0
 """How long a second node 0 tries to tell the first one that there are two."""
 ALWAYS_SAID = frozenset({"stalled", "help"})
 """What other nodes say that is printed although this one is to be quiet."""

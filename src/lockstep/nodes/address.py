@@ -67,6 +67,8 @@ class View:
     """From which own address the kernel would send to each of them; empty where no route leads."""
     local: tuple[str, ...] = ()
     """The addresses of `--local-addr`, where that is a name."""
+    to_others: tuple[str, ...] = ()
+    """The own addresses that lead to the other nodes, where a launcher names them."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def _reachable(endpoint: Endpoint, view: View, *, is_first: bool, are_elsewhere:
     targets = [address for address in found if not is_loopback(address)]
     if targets:
         return targets
+    if is_first and (leading := [address for address in view.to_others if not is_loopback(address)]):
+        return leading  # Debian's /etc/hosts gives a machine's own name 127.0.1.1; the others know better
     if are_elsewhere is False or (are_elsewhere is None and endpoint.is_loopback_by_intent):
         return found
     fix = f"Name an address of node 0 in --rdzv-endpoint{f': {_listed(view)}' if is_first else ''}."

@@ -110,12 +110,15 @@ def _chosen(place: NodePlace) -> tuple[Choice, bool]:
 
     Where node 0's own name is 127.0.1.1 to itself, the others mean another address of it.
     """
-    for local in dict.fromkeys((place.local, "")):
-        with suppress(UsageError):
-            return choose_here(replace(place, local=local))
+    try:
+        return choose_here(place)
+    except UsageError as refusal:
+        why = refusal
+    if place.local:
+        return _chosen(replace(place, local=""))
     endpoint = Endpoint.parse(place.endpoint)
     view = look(endpoint, None)
     own = next((one for one in view.own if not is_loopback(one.address)), None)
     if place.number != 0 or own is None or not all(map(is_loopback, view.resolved)):
-        raise UsageError("Nobody can be told.", "Correct --rdzv-endpoint.")
+        raise why
     return Choice(own, Place(own.address, endpoint.port)), True

@@ -118,12 +118,11 @@ def key_of_job(place: Place, job: str, patience_s: float) -> Key:
 async def _asked(place: Place) -> bytes:
     plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
     try:
-        async with asyncio.timeout(ANSWER_S):
-            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
-            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
-                sealed += piece
-    except OSError:
-        sealed = b""
+        with _explained(place, is_connected=True):  # a gate that begins is asked again
+            async with asyncio.timeout(ANSWER_S):
+                await loop.sock_sendall(plain, ASKS_FOR_SEAL)
+                while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
+                    sealed += piece
     finally:
         close_now(plain)
     if not sealed:

@@ -118,11 +118,14 @@ def key_of_job(place: Place, job: str, patience_s: float) -> Key:
 async def _asked(place: Place) -> bytes:
     plain, loop, sealed = await connected(place), asyncio.get_running_loop(), b""
     try:
-        with _explained(place, is_connected=True):  # a gate that begins is asked again
-            async with asyncio.timeout(ANSWER_S):
-                await loop.sock_sendall(plain, ASKS_FOR_SEAL)
-                while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
-                    sealed += piece
+        async with asyncio.timeout(ANSWER_S):
+            await loop.sock_sendall(plain, ASKS_FOR_SEAL)
+            while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
+                sealed += piece
+    except TimeoutError as error:  # a gate that begins is asked again
+        raise why_not(error, place, is_connected=True) from None
+    except OSError:
+        sealed = b""
     finally:
         close_now(plain)
     if not sealed:

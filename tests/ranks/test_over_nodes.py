@@ -48,8 +48,11 @@ def test_the_bits_do_not_depend_on_the_nodes(scenario, nodes):
 
 
 STAGED = [
-    pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="replicas-on-nodes"),
-    pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="stages-on-nodes", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="stages-over-nodes"),
+    pytest.param(Form(mesh="ddp=2,pipeline=2"), (2, 2), id="replicas-over-nodes"),
+    pytest.param(Form(mesh="model_parallel=2,ddp=2"), (2, 2), id="layers-over-nodes", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="ddp=2,model_parallel=2"), (2, 1, 1), id="replicas-over-three", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="both-over-nodes", marks=pytest.mark.thorough),
     pytest.param(Form("model_parallel"), (2, 1), id="one-replica", marks=pytest.mark.thorough),
 ]
 

@@ -81,6 +81,7 @@ EVERYWHERE = [
         (Form(mesh="ddp=3,pipeline=2"), (4, 2)),
         (Form(mesh="ddp=2,model_parallel=2"), (2, 1, 1)),
         (Form("pipeline"), (2, 1, 1)),
+        (Form(mesh="ddp=4,pipeline=2"), (4, 4)),
     )
 ]
 

@@ -32,7 +32,7 @@ place, steps, restarts = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ.get
 run = lockstep.init(seed=1, lanes=8, threads=1)
 numbers = torch.Generator().manual_seed(0)
 data = TensorDataset(torch.randn(64, 20, generator=numbers), torch.randint(0, 4, (64,), generator=numbers))
-model = nn.Sequential(nn.Linear(20, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+model = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.Linear(32, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16, shuffle=True))
 os.environ["BEGINS"] = "yes"
@@ -48,7 +48,7 @@ for _ in run.epochs(steps // 4):
             time.sleep(float(os.environ.get("PAUSE_S", 0)))
         for inputs, labels in step:
             run.backward(nn.functional.cross_entropy(model(inputs), labels))
-            if os.environ.get("DIES") == f"{run.rank} {step.number} {restarts}":
+            if f"{run.rank} {step.number} {restarts}" in os.environ.get("DIES", "").split(","):
                 os.kill(os.getpid(), signal.SIGKILL)
             if os.environ.get("RAISES") == f"{run.rank} {step.number}":
                 raise ValueError("no such thing")

@@ -34,6 +34,8 @@ ASKING_OFFSET = 64
 """Three numbers (`lockstep.journal.asking`)."""
 REACHED_OFFSET = 96
 """One number (`lockstep.journal.reached`)."""
+LOST_NODE_OFFSET = 104
+"""One number (`lockstep.journal.lost_node`)."""
 GAUGES_OFFSET, NOTE_OFFSET, NOTE_BYTES = 256, 1024, 3000
 LOST_OFFSET, LOST_BYTES = 400, 600
 WAITING_OFFSET = 4096

@@ -185,15 +185,20 @@ def _is_worth_another_try(scene: Scene, end: RankEnd, recovery: Recovery) -> boo
 
 
 def may_replace(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> bool:
-    """Whether a rank is replaced while the others wait, instead of all being started again.
+    """Whether a rank is replaced while the others wait, instead of all being started again; see `may_start_again`."""
+    return recovery.on_failure is OnFailure.REPLACE and may_start_again(end, loss, recovery, history)
+
+
+def may_start_again(end: RankEnd, loss: Loss, recovery: Recovery, history: Sequence[Loss]) -> bool:
+    """Whether a rank that ended while others run is worth another start.
 
     Args:
-        end: how it ended; its script uses lockstep, and all ranks can go on without it for a while.
+        end: how it ended; its script uses lockstep.
         loss: the same, in words.
         recovery: what was asked for.
         history: the losses after which ranks were started again, oldest first.
     """
-    if recovery.on_failure is not OnFailure.REPLACE or len(history) >= most_restarts(recovery, uses_lockstep=True):
+    if len(history) >= most_restarts(recovery, uses_lockstep=True):
         return False
     kind = end.failure.kind if end.failure is not None else None
     if kind is not FailureKind.WORKER and (kind is not None or end.left or not end.code):

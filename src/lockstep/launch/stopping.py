@@ -7,7 +7,7 @@ report the same failure, so that the block can say that it was the same; all are
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.journal.failure import FailureKind
 
@@ -75,6 +75,12 @@ def after_signal(now: float, number: int, running: frozenset[int], again: bool) 
         return (Send(now, signal.SIGKILL, running),)
     handed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     return (Send(now, handed_on, running), Send(now + INTERRUPT_GRACE_S, signal.SIGKILL, running))
+
+
+def from_now(plan: Plan, now: float) -> Plan:
+    """The same sends, the first of them now; for a plan that was held back."""
+    late_s = now - min((send.at_s for send in plan), default=now)
+    return tuple(replace(send, at_s=send.at_s + max(late_s, 0.0)) for send in plan)
 
 
 def due(plan: Plan, now: float) -> tuple[Plan, Plan]:

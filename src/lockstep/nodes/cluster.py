@@ -228,13 +228,14 @@ class Cluster:
         """Whether the ranks here are to end because of what happened elsewhere."""
         return bool(self.cut) or self.view.must_end(self.record.node)
 
-    def tell_fall(self, *, regroups: bool = False) -> None:
+    def tell_fall(self, *, regroups: bool = False, keeps: bool = False) -> None:
         """Ranks here end badly, or are to end: the others' are to end too.
 
         Args:
             regroups: whether nothing is wrong, and all start again with other nodes.
+            keeps: whether all will start again, and ranks that can are to keep their step's beginning first.
         """
-        self._tell_once("fall", regroups=regroups)
+        self._tell_once("fall", regroups=regroups, keeps=keeps)
 
     @property
     def may_leave(self) -> bool:

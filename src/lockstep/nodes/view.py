@@ -32,6 +32,8 @@ class RunView:
     """Nodes that are to end while the others go on."""
     regroups: bool = False
     """Whether this round ends only because other nodes are to take part."""
+    keeps: bool = True
+    """Whether no node said that this round's ranks are to end without a last snapshot."""
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     """How the ranks of a node ended in this round."""
     signals: list[tuple[str, int]] = field(default_factory=list)
@@ -90,6 +92,7 @@ class RunView:
         match entry["kind"]:
             case "fall" if node not in self.fallen:
                 self.fallen.append(node)
+                self.keeps = self.keeps and bool(entry["keeps"])
                 self.regroups = self.regroups or (bool(entry["regroups"]) and len(self.fallen) == 1)
             case "ended":
                 self.ended[node] = entry["told"]
@@ -104,7 +107,7 @@ class RunView:
         self.members = [Member(number, NodeRecord.decode(record)) for number, record in entry["members"]]
         for member in self.members:
             self.asking.pop(member.record.node, None)
-        self.fallen, self.ended, self.decision, self.regroups = [], {}, None, False
+        self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True
         self.waits = {}
 
     def numbers(self) -> dict[str, int]:

@@ -144,6 +144,9 @@ class NoRescue:
     def enter_pass(self) -> None:
         """A pass over a step's lanes begins."""
 
+    def leave_pass(self) -> None:
+        """It has ended: all ranks have the gradient."""
+
     def left_steps(self) -> None:
         """The script left its loop over steps."""
 

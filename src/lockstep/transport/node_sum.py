@@ -39,6 +39,22 @@ class Sums(Pending):
             chunk.give_up()
 
 
+class LostSum(Pending):
+    """A sum that could not begin, because another rank was lost."""
+
+    def __init__(self, lost: PeerLost) -> None:
+        self._lost = lost
+
+    def advance(self, scale: float = 1.0) -> None:  # noqa: ARG002 - nothing is multiplied
+        raise PeerLost(str(self._lost), is_dead=self._lost.is_dead)
+
+    def finish(self) -> None:
+        self.advance()
+
+    def give_up(self) -> None:
+        self.advance()
+
+
 class SumPlan:
     """What one rank does in every sum of a crossing."""
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,13 @@ from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
 from lockstep.transport.errands import Errands
-from lockstep.transport.node_sum import NodeSum, SumPlan, Sums
+from lockstep.transport.node_rows import NodeRows
+from lockstep.transport.node_sum import LostSum, NodeSum, SumPlan, Sums
 from lockstep.transport.scratch import Scratch
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.watch import Watch
+
+Result = TypeVar("Result")
 
 SMALL_BYTES = 32 * 1024
 """Up to this size only the first rank of each node exchanges: latency decides."""
@@ -71,7 +74,12 @@ class OverNodesTransport(Transport):
         self._frames, self._sums = _meet_in_node(store, rank, nodes, self._names)
         firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
         self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
+        self._rows = NodeRows(nodes, rank, self.across, self._frames)
         self._lost: PeerLost | None = None
+        self.on_loss: Callable[[], None] | None = None
+        """Called once, when `whole` has lost another rank and undone what it did, before it raises."""
+        self.is_told: Callable[[], bool] = lambda: False
+        """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
         self._losing = threading.Lock()
         self._frame_tag = self._sum_tag = self._splits = 0
         self.sender = Errands("lockstep sender")
@@ -79,7 +87,7 @@ class OverNodesTransport(Transport):
         self.handing: list[tuple[SharedMemoryTransport, Any]] = []
         self.scratch = Scratch()
         self._plans: dict[tuple[Placement, bool], SumPlan] = {}
-        self._watch = Watch(self.across, self._groups, self.give_up)
+        self._watch = Watch(self.across, self._groups, self.give_up, self._is_told)
 
     @property
     def transport(self) -> OverNodesTransport:
@@ -89,6 +97,9 @@ class OverNodesTransport(Transport):
     @property
     def _groups(self) -> list[SharedMemoryTransport]:
         return [group for group in (self._frames, self._sums) if isinstance(group, SharedMemoryTransport)]
+
+    def _is_told(self) -> bool:
+        return self.is_told()
 
     def check(self) -> None:
         """Raise `PeerLost` if the transport was given up."""
@@ -112,6 +123,17 @@ class OverNodesTransport(Transport):
         lost = self.give_up(lost)
         self._end_threads()
         return lost
+
+    def whole(self, exchange: Callable[[], Result], undo: Callable[[], None] | None = None) -> Result:
+        try:
+            return exchange()
+        except PeerLost:
+            on_loss, self.on_loss = self.on_loss, None
+            if on_loss is not None:
+                if undo is not None:
+                    undo()
+                on_loss()
+            raise
 
     def _end_threads(self) -> None:
         self._watch.stop()
@@ -141,36 +163,11 @@ class OverNodesTransport(Transport):
         own = torch.cat(self._frames.all_gather(mine))
         everyone[self._node, : own.numel()] = own
         if is_small:
-            if self.rank == self._mates.start:
-                self._exchange_small(everyone, tag)
-            self._frames.broadcast(everyone, 0)
+            self._rows.exchange_small(everyone, tag)
         else:
-            self._exchange_large(everyone, tag)
+            self._rows.exchange_large(everyone, tag)
         rows = everyone.view(self.nodes.num_nodes, -1, mine.numel())
         return [rows[node, row] for node, size in enumerate(self.nodes.sizes) for row in range(size)]
-
-    def _exchange_small(self, everyone: Tensor, tag: int) -> None:
-        """Fill in the other nodes' rows; called by the nodes' first ranks."""
-        others = self._other_nodes
-        receives = [self.across.receive(everyone[node], node, tag, small=True) for node in others]
-        sends = [self.across.send(everyone[self._node], node, tag, small=True) for node in others]
-        firsts = [self.nodes.ranks(node)[0] for node in others]
-        self.across.wait([*zip(receives + sends, firsts * 2, strict=True)], f"all_gather ({where()})")
-
-    def _exchange_large(self, everyone: Tensor, tag: int) -> None:
-        """Fill in the other nodes' rows; every rank of a node exchanges some parts."""
-        others, works = self._other_nodes, []
-        parts = [piece(everyone.shape[1], part, self._num_parts) for part in range(self._num_parts)]
-        for number, part in enumerate(parts):
-            if self._carrier(number) == self.rank:
-                for node in others:
-                    peer = carrier(self.nodes, node, number, self._num_parts)
-                    works.append((self.across.receive(everyone[node, part], peer, tag), peer))
-                    works.append((self.across.send(everyone[self._node, part], peer, tag), peer))
-        self.across.wait(works, f"all_gather ({where()})")
-        for number, part in enumerate(parts):
-            for node in others:
-                self._frames.broadcast(everyone[node, part], self._carrier(number) - self._mates.start)
 
     @all_or_lost
     def broadcast(self, tensor: Tensor, source: int) -> None:
@@ -215,8 +212,15 @@ class OverNodesTransport(Transport):
         self._sum_tag = (self._sum_tag + 1) % FIRST_SUM_TAG
         return FIRST_SUM_TAG + self._sum_tag
 
-    @all_or_lost
     def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
+        """Begin; a loss is raised when the sum is waited for, not out of somebody's backward."""
+        try:
+            return self._begin_all_reduce(partials, placement, out)
+        except PeerLost as lost:
+            return LostSum(lost)
+
+    @all_or_lost
+    def _begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:
         key = placement, out.nbytes <= SMALL_BYTES
         if key not in self._plans:
             self._plans[key] = SumPlan(choose_crossing(self.nodes, placement, is_small=key[1]), self.rank)

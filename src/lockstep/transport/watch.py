@@ -18,6 +18,7 @@ from lockstep.transport.shared_memory import SharedMemoryTransport
 
 LOOK_MS = 50
 """Between two looks."""
+TOLD = "Another node is lost. Its launcher has ended, or it cannot be reached."
 CLOSER_LOOK_S = 0.002
 """While something that was sent before a connection ended has not been read yet."""
 
@@ -29,14 +30,19 @@ class Watch:
         across: the connections.
         local: the groups of this rank's node.
         give_up: called once, with what is wrong, in the thread.
+        is_told: whether somebody knows of a loss that connections do not show.
     """
 
     def __init__(
-        self, across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object]
+        self,
+        across: Across,
+        local: Sequence[SharedMemoryTransport],
+        give_up: Callable[[PeerLost], object],
+        is_told: Callable[[], bool],
     ) -> None:
         self._stop = os.eventfd(0)
         self._owner = os.getpid()
-        args = (across, tuple(local), give_up, self._stop)
+        args = (across, tuple(local), give_up, is_told, self._stop)
         self._thread = threading.Thread(target=_look, args=args, name="lockstep watch", daemon=True)
         self._thread.start()
 
@@ -51,12 +57,16 @@ class Watch:
 
 
 def _look(
-    across: Across, local: Sequence[SharedMemoryTransport], give_up: Callable[[PeerLost], object], stop: int
+    across: Across,
+    local: Sequence[SharedMemoryTransport],
+    give_up: Callable[[PeerLost], object],
+    is_told: Callable[[], bool],
+    stop: int,
 ) -> None:
     watched = {os.dup(one.descriptor): peer for one, peer in across.connections()}
     lost = None
     try:
-        lost = _first_loss(across, local, watched, stop)
+        lost = _first_loss(across, local, watched, is_told, stop)
     finally:
         for descriptor in watched:
             os.close(descriptor)
@@ -65,7 +75,11 @@ def _look(
 
 
 def _first_loss(
-    across: Across, local: Sequence[SharedMemoryTransport], watched: dict[int, int], stop: int
+    across: Across,
+    local: Sequence[SharedMemoryTransport],
+    watched: dict[int, int],
+    is_told: Callable[[], bool],
+    stop: int,
 ) -> PeerLost | None:
     poller = select.poll()
     poller.register(stop, select.POLLIN)
@@ -84,10 +98,18 @@ def _first_loss(
                 time.sleep(CLOSER_LOOK_S)
             else:
                 poller.unregister(descriptor)
-        try:
-            for group in local:
-                group.look()
-        except PeerLost as error:
-            return error
-        except LockstepError as error:
-            return PeerLost(str(error))
+        if is_told():
+            return PeerLost(TOLD, is_dead=True)
+        if (lost := _loss_in_node(local)) is not None:
+            return lost
+
+
+def _loss_in_node(local: Sequence[SharedMemoryTransport]) -> PeerLost | None:
+    try:
+        for group in local:
+            group.look()
+    except PeerLost as error:
+        return error
+    except LockstepError as error:
+        return PeerLost(str(error))
+    return None

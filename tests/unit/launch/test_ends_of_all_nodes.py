@@ -17,6 +17,7 @@ from lockstep.launch.supervise.all_nodes import (
     Told,
     decode_decision,
     encode_decision,
+    newest_whence,
     regrouped,
     verdict_everywhere,
     whole,
@@ -59,7 +60,7 @@ def view(*ends: Told | None, fallen: str = "", leaving: str = "", gone: str = ""
     members = [[number, record.encode()] for number, record in enumerate(records)]
     found.take({"kind": "roster", "round": 0, "lanes": None, "threads": 1, "members": members})
     entries: list[dict[str, Any]] = [{"kind": "leaves", "node": node} for node in leaving]
-    entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False} for node in fallen]
+    entries += [{"kind": "fall", "round": 0, "node": node, "regroups": False, "keeps": True} for node in fallen]
     for record, end in zip(records, ends, strict=True):
         if end is not None:
             through_json = json.loads(json.dumps(end.encode()))
@@ -177,7 +178,7 @@ def ended_for_others(*ends: Told) -> RunView:
     """A round that node a ended because node d came."""
     found = view(*[None] * len(ends))
     found.take(coming("d"))
-    found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True})
+    found.take({"kind": "fall", "round": 0, "node": "a", "regroups": True, "keeps": False})
     for member, end in zip(found.members, ends, strict=True):
         found.take({"kind": "ended", "round": 0, "node": member.record.node, "told": end.encode()})
     return found
@@ -204,3 +205,10 @@ def test_a_lost_node_stops_the_run_only_where_failures_do() -> None:
     found = view(STOPPED, None, gone="b")
     assert regrouped(whole(found), found, goes_on=True) == Regroup("node 1 (host host-b) is gone")
     assert regrouped(whole(found), found, goes_on=False) is None
+
+
+def test_ranks_go_on_from_the_newest_snapshot_of_any_node() -> None:
+    ended = view(replace(WELL, newest_step=20), replace(WELL, newest_step=23), replace(WELL, newest_step=None))
+    assert newest_whence(Whence(20, in_memory=True), ended) == Whence(23, in_memory=True)
+    assert newest_whence(Whence(), ended) == Whence(23, in_memory=True)
+    assert newest_whence(Whence(25), ended) == Whence(25), "on the disk of the first node"

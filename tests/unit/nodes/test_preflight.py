@@ -64,7 +64,7 @@ def test_a_round_begins_once_all_have_reached_each_other():
     assert log.kinds()[2:] == ["preflight"]
     reports(log)
     assert log.kinds()[-1] == "roster" and log.kinds().count("preflight") == 1
-    log.add({"kind": "fall", "round": 0, "node": "a0", "regroups": False})
+    log.add({"kind": "fall", "round": 0, "node": "a0", "regroups": False, "keeps": True})
     log.ask(FIRST, SECOND)
     assert log.view.round == 1 and log.kinds().count("preflight") == 1
 

@@ -29,7 +29,7 @@ def ended(node: str, number: int, code: int = 0) -> dict[str, Any]:
 
 
 def fall(node: str, number: int, *, regroups: bool = False) -> dict[str, Any]:
-    return {"kind": "fall", "round": number, "node": node, "regroups": regroups}
+    return {"kind": "fall", "round": number, "node": node, "regroups": regroups, "keeps": not regroups}
 
 
 def of(node: str, kind: str, **more: Any) -> dict[str, Any]:

@@ -156,6 +156,13 @@ def regrouped(found: Whole, view: RunView, *, goes_on: bool) -> Regroup | None:
     return None
 
 
+def newest_whence(here: Whence, view: RunView) -> Whence:
+    """From where ranks would go on: what the run's first node has, or a newer snapshot in another one's memory."""
+    steps = [step for told in view.ended.values() if (step := told["newest_step"]) is not None]
+    newest = max(steps, default=None)
+    return here if newest is None or newest <= (here.step or 0) else Whence(newest, in_memory=True)
+
+
 _DECISIONS = {"stop": Stop, "regroup": Regroup, "restart": RestartAll}
 
 

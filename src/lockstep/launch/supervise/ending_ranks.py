@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass, field
 
 from lockstep.journal.failure import Failure, FailureKind
+from lockstep.launch import stopping
 from lockstep.launch.supervise.interruption import Interruption
+from lockstep.launch.supervise.last_snapshots import LastSnapshots
 from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.ranks import Ranks
 from lockstep.launch.supervise.regrouping import Regrouping
@@ -25,7 +28,9 @@ class EndingRanks:
     regrouping: Regrouping
     cluster: Cluster | None
     """The other nodes of the run, if there are any."""
+    last: LastSnapshots
     plan: StopPlan = field(default_factory=StopPlan)
+    _was_held: bool = False
 
     @property
     def are_to_go_on(self) -> bool:
@@ -44,6 +49,8 @@ class EndingRanks:
 
     def ended(self, end: RankEnd) -> None:
         """A rank has ended, and nobody takes its place."""
+        if not self.plan and self.cluster is not None:
+            self.last.expect_after(end, time.monotonic())
         self.plan.sends = self.interruption.gave_up(end, self.ranks.running) or self.plan.sends
         if end.failure is not None:
             self.fail(end.rank, end.failure.kind)
@@ -70,15 +77,35 @@ class EndingRanks:
         for number in cluster.signals():
             self._interrupt(number)
         if cluster.must_end and (cluster.is_leaving or not self.interruption.by):
+            self._heed_end(cluster)
             self.plan.end_badly(self.ranks.running, at_once=True)
         if self.are_to_go_on and self.ranks.running and self.regrouping.is_due(cluster):
             cluster.tell_fall(regroups=True)
+            self.last.give_up()
             self.plan.end_badly(self.ranks.running, at_once=True)
         if self.plan and not self.interruption.is_asked and not cluster.is_leaving:
-            cluster.tell_fall()
+            cluster.tell_fall(keeps=self.last.is_expected or self.plan.is_for_a_peer)
+
+    def _heed_end(self, cluster: Cluster) -> None:
+        """Let the ranks here take a last snapshot if all start again, and not if they do not, or at once."""
+        if cluster.cut or cluster.is_leaving or not cluster.view.keeps:
+            self.last.give_up()
+        else:
+            self.last.expect(time.monotonic())
+            if cluster.view.lost_members():
+                self.ranks.tell_lost_node()
+
+    def _held_until(self, now: float) -> float:
+        """Until when the ranks are left alone although they are to end; 0.0 when they are not."""
+        return 0.0 if self.interruption.by else self.last.until(self.ranks.running, now)
 
     def send_due(self, now: float) -> None:
         """Send what is to be sent by now."""
+        if self._held_until(now):
+            self._was_held = True
+            return
+        if self._was_held:
+            self._was_held, self.plan.sends = False, stopping.from_now(self.plan.sends, now)
         for send in self.plan.due(now):
             self.send(send.signal, send.ranks & self.ranks.running)
 
@@ -94,4 +121,6 @@ class EndingRanks:
     @property
     def moments(self) -> tuple[float, ...]:
         """When something is to be sent."""
+        if held_until := self._held_until(time.monotonic()):
+            return (held_until,)
         return tuple(send.at_s for send in self.plan.sends)

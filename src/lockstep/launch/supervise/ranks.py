@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.failure import Failure, read_failure
+from lockstep.journal.lost_node import LostNode
 from lockstep.journal.news import News
 from lockstep.launch.nursery.messages import Exited
 from lockstep.launch.verdict import RankEnd, was_stopped
@@ -71,6 +72,11 @@ class Ranks:
         """Signal `number` was sent to `ranks`."""
         for rank in ranks:
             self._all[rank].sent.add(number)
+
+    def tell_lost_node(self) -> None:
+        """Tell those that run that a node is lost: connections to it may stay open."""
+        for number in self.running:
+            LostNode(self._folder.journal(number)).tell()
 
     def leaving(self, news: News) -> None:
         """Its script has ended."""

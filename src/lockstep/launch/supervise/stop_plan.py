@@ -20,6 +20,11 @@ class StopPlan:
         """Whether the ranks are to end."""
         return bool(self.sends or self._kind)
 
+    @property
+    def is_for_a_peer(self) -> bool:
+        """Whether all that is known here is that a rank lost another one."""
+        return self._kind is FailureKind.PEER
+
     def fail(self, number: int, kind: FailureKind, running: frozenset[int]) -> None:
         """A rank has failed and may still run: the others are to end, unless they are already."""
         if self._takes(kind):

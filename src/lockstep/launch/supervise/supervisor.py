@@ -31,6 +31,7 @@ from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.ending_ranks import EndingRanks
 from lockstep.launch.supervise.interruption import Interruption
+from lockstep.launch.supervise.last_snapshots import LastSnapshots
 from lockstep.launch.supervise.observer import UPDATE_S, Observer
 from lockstep.launch.supervise.orders import Orders
 from lockstep.launch.supervise.other_nodes import OtherNodes
@@ -114,7 +115,8 @@ class Supervisor:
         self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
         self._interruption = Interruption(self.request, self.folder, self.saying)
         regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
-        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster)
+        last = LastSnapshots(self.request.recovery, self.observer, self.history)
+        self._ending = EndingRanks(self._ranks, self._orders, self._interruption, regrouping, self.cluster, last)
         self._replacements = Replacements(
             self.request,
             self.folder,
@@ -148,10 +150,8 @@ class Supervisor:
         ends = [self._replacements.end_of(number, end) for number, end in self._ranks.ends.items()]
         gone = self._lost or self._orders.gave_up
         by, saved = self._interruption.ended(ends), Asking(self.folder.journal(self.request.numbers.start)).saved
-        waited_s = self._interruption.waited_s
-        joined = self._joined or self.observer.met
-        known = self._surroundings.known
-        return Ending(ends, by, joined, gone, self._replacements.losses, saved, waited_s, known)
+        joined, known = self._joined or self.observer.met, self._surroundings.known
+        return Ending(ends, by, joined, gone, self._replacements.losses, saved, self._interruption.waited_s, known)
 
     def _register(self) -> None:
         for source, handler in (
@@ -264,6 +264,8 @@ class Supervisor:
                         self._ending.fail(news.rank, failure.kind)
                 case Event.LIVE | Event.OUTLIVES | Event.FINISHED:
                     self._replacements.hear(news)
+                case Event.KEEPS | Event.KEPT:
+                    self._ending.last.hear(news)
 
     def _will_replace(self, number: int, failure: Failure) -> bool:
         """Whether a rank that still runs will be replaced for what it reported, when it has ended."""

@@ -38,6 +38,7 @@ from lockstep.launch.supervise.all_nodes import (
     Whole,
     decode_decision,
     encode_decision,
+    newest_whence,
     regrouped,
     verdict_everywhere,
     whole,
@@ -159,7 +160,11 @@ class Worlds:
             world.observer.last_gauges = _gauges_elsewhere(cluster)
             found = whole(cluster.view)
             cluster.tell_decision(
-                encode_decision(self._decide_for_all(scene, found, history, cluster), found.told, world.whence)
+                encode_decision(
+                    self._decide_for_all(scene, found, history, cluster),
+                    found.told,
+                    newest_whence(world.whence, cluster.view),
+                )
             )
         self._wait(cluster, lambda: cluster.view.decision is not None)
         if cluster.view.decision is None:

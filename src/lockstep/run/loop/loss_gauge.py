@@ -13,15 +13,17 @@ NAN_LOSS = "nan-loss"
 """The finding's name."""
 
 
-def show_loss(run: RunState, step: int, loss: float, lanes: Sequence[int]) -> None:
+def show_loss(run: RunState, step: int, loss: float | None, lanes: Sequence[int]) -> None:
     """Give the loss of a pass to the gauges; say so on rank 0 where it stops being finite.
 
     Args:
         run: where the gauges are.
         step: the step's number.
-        loss: the weighted mean over all lanes.
+        loss: the weighted mean over all lanes; None where no lane has one.
         lanes: those whose own loss is not finite, if that is known.
     """
+    if loss is None:
+        return
     ledger = run.machinery.ledger
     was_finite = math.isfinite(ledger.loss) or not ledger.num_losses
     ledger.loss = loss

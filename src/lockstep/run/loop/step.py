@@ -257,10 +257,10 @@ class Step:
             run.machinery.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)
             return
+        run.progress.rescue.leave_pass()
         self._passes += 1
         run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
-        if result.loss is not None:
-            show_loss(run, self.number, result.loss, result.unfinite)
+        show_loss(run, self.number, result.loss, result.unfinite)
         if run.machinery.witness is not None:
             norm = run.machinery.strategy.gradient_norm(
                 [p for model in run.progress.models for p in model.parameters()], 2.0

@@ -10,14 +10,18 @@ from lockstep.handover.at_the_end import last
 from lockstep.handover.environment import RankEnvironment, decode_place
 from lockstep.handover.hidden_output import show
 from lockstep.handover.run_folder import RunFolder
+from lockstep.journal.lost_node import LostNode
 from lockstep.journal.news import Event, News
 from lockstep.layout.mesh import Mesh
 from lockstep.rank.rejoin import Rejoining
+from lockstep.run.outlive.last_snapshot import LastSnapshot
 from lockstep.run.outlive.rescue import Rescue, history_in
 from lockstep.run.run_state import RunState
+from lockstep.run.saving.snapshots import Snapshots
 from lockstep.transport.contract import Transport
 from lockstep.transport.history import History
 from lockstep.transport.outliving import OutlivingTransport
+from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 
 
@@ -40,6 +44,8 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
         variables: the environment of this process.
     """
     transport, environment = run.machinery.transport, run.setup.environment
+    if isinstance(transport, OverNodesTransport):
+        _keep_last(run, transport, variables)
     if not isinstance(transport, OutlivingTransport) or environment.settings is None:
         return
     generation = environment.settings.generation
@@ -60,6 +66,22 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     if left is not None:
         transport.on_live = live
     News(rank, Event.OUTLIVES).tell(place.news.number)
+
+
+def _keep_last(run: RunState, transport: OverNodesTransport, variables: dict[str, str]) -> None:
+    """Let this rank take a snapshot when another one is lost, where each has the whole state."""
+    settings, snapshots, place = run.setup.environment.settings, run.progress.snapshots, decode_place(variables)
+    if settings is None or not isinstance(snapshots, Snapshots) or run.setup.mesh.strategy != "ddp":
+        return
+    if place is None or not place.news.is_open():
+        return
+
+    def tell(event: Event, code: int) -> None:
+        News(transport.rank, event, code).tell(place.news.number)
+
+    last = LastSnapshot(run, snapshots, settings.restart.number, tell)
+    run.progress.rescue, transport.on_loss = last, last.take
+    transport.is_told = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told
 
 
 def finished(run: RunState, variables: dict[str, str], *, at_exit: bool) -> None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,12 @@ from lockstep.errors import WorldError
 from lockstep.handover.hidden_output import forget
 from lockstep.handover.run_folder import RunFolder, write_private
 from lockstep.process_group.default_group import num_exchanges
+from lockstep.run.outlive.beginning import UNHEARD, Beginning
 from lockstep.run.outlive.others import Others
 from lockstep.run.position.inside_epoch import InsideEpoch
-from lockstep.run.position.moment import Moment
-from lockstep.run.run_state import NoRescue, Progress, RunState
-from lockstep.run.saving.changes import Small, bits_of, versions
+from lockstep.run.run_state import NoRescue, RunState
 from lockstep.run.saving.load_plan import made
-from lockstep.run.saving.state import counters, optimizers_of, write_alone
-from lockstep.run.watch.carried import carried_variables, left_variables, may_write_uncounted
+from lockstep.run.watch.carried import carried_variables, left_variables
 from lockstep.run.watch.own_values import OwnChanges, OwnValues
 from lockstep.transport.history import Part
 from lockstep.transport.outliving import OutlivingTransport
@@ -41,8 +38,6 @@ STATE, NOTES = "state", "notes.json"
 
 LOADING = "the ranks were loading a state"
 SECOND_LOOP = "the script is in a second loop over steps, in one body of run.epochs"
-CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
-UNHEARD = "a tally holds what only the dead rank knew"
 BEHIND_LOOP = "the script reads {} behind the loop that assigns it, which a new rank would not have been in"
 CARRIED = "the script carries {} from step to step, which a new rank would not have; keep it in run.state"
 OWN = "the script has changed {}, which a new rank would not have; keep it in run.state, a tally or run.track"
@@ -73,11 +68,7 @@ class Rescue(NoRescue):
 
     def __init__(self, run: RunState, transport: OutlivingTransport, folder: RunFolder, left: Path | None) -> None:
         self._run, self._transport, self._left = run, transport, left
-        self._moment: Moment | None = None
-        self._written: Callable[[Progress], list[Any]] = versions
-        """What changes with every write of the script to what a state holds."""
-        self._small, self._versions = Small.of(run.progress), versions(run.progress)
-        self._tallies, self._evaluation = 0, ""
+        self._beginning = Beginning(run)
         self._others = Others(folder, transport.rank, transport.world_size)
         self._carried: list[str] | None = None
         """Variables that the script carries from step to step by itself; None before the first step."""
@@ -111,7 +102,7 @@ class Rescue(NoRescue):
         """A body of `run.epochs` begins."""
         self._own.enter_body(self._own_values())
         self._enter(Part.BODY)
-        self._moment = self._now(None, keeps_streams=True)
+        self._beginning.note(None, keeps_streams=True)
         self._reach(_Place.BODY)
 
     def enter_boundary(self, inside: InsideEpoch, *, is_last: bool) -> None:
@@ -121,7 +112,7 @@ class Rescue(NoRescue):
             return
         if self._carried is None:
             self._carried, self._left_over = carried_variables(self._run.progress.holds), left_variables()
-            self._written = bits_of if may_write_uncounted() else versions
+            self._beginning.look_at_source()
         if self._own.steps is None:
             self._own.enter_steps(self._own_values())
         self._enter(Part.STEP)
@@ -129,7 +120,7 @@ class Rescue(NoRescue):
             self._read_behind(self._left_over)
         if is_last and self._seen is not None:
             self._run.machinery.streams.seen, self._seen = self._seen, None
-        self._moment = self._now(inside, keeps_streams=is_last)
+        self._beginning.note(inside, keeps_streams=is_last)
         self._reach(_Place.LAST_STEP if is_last else _Place.STEP)
 
     def enter_step(self) -> None:
@@ -137,13 +128,13 @@ class Rescue(NoRescue):
         streams = self._run.machinery.streams
         if self._seen is not None:
             streams.seen, self._seen = self._seen, None
-        if self._moment is not None:
-            self._moment.seen = streams.seen
+        if self._beginning.moment is not None:
+            self._beginning.moment.seen = streams.seen
 
     def enter_pass(self) -> None:
         """A pass over a step's lanes begins; the lanes themselves change nothing."""
         if not self._transport.history.gap:
-            self._transport.history.gap = self._change()
+            self._transport.history.gap = self._beginning.change()
 
     def left_steps(self) -> None:
         """The script left its loop over steps."""
@@ -154,7 +145,7 @@ class Rescue(NoRescue):
         self._own.leave()
         self._enter(Part.OUTSIDE)
         self._read_behind(left_variables())
-        self._moment = self._now(None, keeps_streams=True)
+        self._beginning.note(None, keeps_streams=True)
         self._reach(_Place.OUTSIDE)
 
     def left_epochs(self) -> None:
@@ -178,35 +169,17 @@ class Rescue(NoRescue):
         if self._run.progress.tallies.are_unheard:
             self._transport.history.gap = UNHEARD
 
-    def _now(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> Moment:
-        streams = self._run.machinery.streams
-        self._small, self._versions = Small.of(self._run.progress), self._written(self._run.progress)
-        self._tallies, self._evaluation = self._run.progress.tallies.changes, self._run.progress.evaluation
-        told = counters(self._run, inside, with_tallies=keeps_streams)
-        snapshot = streams.snapshot() if keeps_streams else None
-        return Moment(told, snapshot, self._small.states, self._small.values, self._run.progress.modes(), streams.seen)
-
-    def _change(self) -> str:
-        """What the script has changed since the moment that a replacement would change once more."""
-        if self._moment is None:
-            return ""
-        if self._written(self._run.progress) != self._versions:
-            return CHANGED
-        if "tallies" not in self._moment.counters and self._run.progress.tallies.changes != self._tallies:
-            return UNHEARD
-        return ""
-
     # What a survivor does
 
     def objection(self) -> str:
         """Why nobody could go on from here; empty when somebody can."""
         if num_exchanges() != 0:
             return "the script has exchanged something through torch.distributed"
-        if lost := self._small.objection or self._lost_to_a_new_rank():
+        if lost := self._beginning.small.objection or self._lost_to_a_new_rank():
             return lost
         if self._transport.history.gap or self._transport.is_whole:
             return self._transport.history.gap
-        return self._change()
+        return self._beginning.change()
 
     def _lost_to_a_new_rank(self) -> str:
         """What the script has done or keeps that no state holds."""
@@ -221,7 +194,7 @@ class Rescue(NoRescue):
         Args:
             lost: the ranks, which have died.
         """
-        is_spread = self._moment is not None and self._run.machinery.strategy.is_spread
+        is_spread = self._beginning.moment is not None and self._run.machinery.strategy.is_spread
         return self._others.objection(lost, is_spread=is_spread)
 
     def leave(self, folder: Path) -> None:
@@ -233,38 +206,20 @@ class Rescue(NoRescue):
         """
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        moment = self._moment
+        moment = self._beginning.moment
         notes = {
             "history": self._transport.history.encode(),
             "seen": moment.seen if moment is not None else 0,
             "resumed": self._run.progress.resumed,
             "metrics": self._run.machinery.metrics.recent(),
-            "evaluation": self._evaluation,
+            "evaluation": self._beginning.evaluation,
             "strategy": self._run.machinery.strategy.left(),
             "owes": self._run.progress.automatic.owes,
             "owes_snapshot": self._run.progress.snapshots.owes,
         }
         if moment is not None:
-            if "tallies" not in moment.counters:
-                moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
-            with self._options_of_then():
-                write_alone(self._run, StateFolder(folder / STATE), moment)
+            self._beginning.write(folder / STATE)
         write_private(folder / NOTES, json.dumps(notes))
-
-    @contextmanager
-    def _options_of_then(self) -> Iterator[None]:
-        """Let the optimizers have the options that they had at the moment."""
-        now = Small.of(self._run.progress)
-        self._set_options(self._small)
-        try:
-            yield
-        finally:
-            self._set_options(now)
-
-    def _set_options(self, small: Small) -> None:
-        for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
-            for group, options in zip(optimizer.param_groups, groups, strict=True):
-                group.update(options)
 
     # What a replacement does
 

@@ -1,6 +1,7 @@
-"""States that lie on one node and are loaded on several: rank 0 hands the files around, to the nodes that lack them.
+"""States that lie on one node and are loaded on several: one rank hands the files around, to the nodes that lack them.
 
-Where nodes share a disk nothing travels. Elsewhere a state lies where rank 0 wrote it, and so does a snapshot in memory.
+Where nodes share a disk nothing travels. Elsewhere a state lies where rank 0 wrote it, and a snapshot in memory on the node
+of the rank that did.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def brought(run: RunState, target: Path) -> Iterator[Path]:
+def brought(run: RunState, target: Path, source: int = 0) -> Iterator[Path]:
     """Where this rank reads the state `target` inside the block. Collective: call it on every rank.
 
-    Where a node has none and rank 0 does, that node's ranks read a copy in a private folder, removed at the end.
+    Where a node has none and rank `source` does, that node's ranks read a copy in a private folder, removed at the end.
 
     Raises:
-        WorldError: on every rank, when a node has no place for it, or rank 0 cannot read it.
+        WorldError: on every rank, when a node has no place for it, or the source cannot read it.
     """
     position = run.setup.environment.position
     if position.local_world_size == position.world_size:
@@ -43,7 +44,7 @@ def brought(run: RunState, target: Path) -> Iterator[Path]:
     together = Together(run.machinery.transport, CALL, where())
     has = together.do(lambda: StateFolder(target).read_manifest() is not None)
     have = together.agree(has)
-    if all(have) or not have[0]:
+    if all(have) or not have[source]:
         yield target
         return
     with ExitStack() as stack:
@@ -51,7 +52,7 @@ def brought(run: RunState, target: Path) -> Iterator[Path]:
         if position.local_rank == 0 and not has:
             room = together.do(lambda: _room(run, stack))
         rooms = together.agree(str(room) if room is not None else None)
-        _hand_around(run, together, target, room)
+        _hand_around(run, together, target, room, source)
         mine = rooms[position.rank - position.local_rank]
         yield target if mine is None else Path(mine) / target.name
         run.machinery.transport.barrier(CALL, where())  # the others of this node may still read
@@ -66,21 +67,21 @@ def _room(run: RunState, stack: ExitStack) -> Path:
         raise WorldError(f"There is no place for a copy of a state ({error.strerror}).") from None
 
 
-def _hand_around(run: RunState, together: Together, target: Path, room: Path | None) -> None:
-    """Give the files of rank 0 to every rank; those with a room keep them."""
+def _hand_around(run: RunState, together: Together, target: Path, room: Path | None, source: int) -> None:
+    """Give the files of rank `source` to every rank; those with a room keep them."""
     transport = run.machinery.transport
-    source = StateFolder(target).find() if transport.rank == 0 else None
-    sizes = together.do(lambda: _sizes(source)) if source is not None else None
-    told: dict[str, int] = together.agree(sizes)[0] or {}
+    place = StateFolder(target).find() if transport.rank == source else None
+    sizes = together.do(lambda: _sizes(place)) if place is not None else None
+    told: dict[str, int] = together.agree(sizes)[source] or {}
     copy = room / target.name if room is not None else None
     if copy is not None:
         together.do(lambda: _made(copy))
     for name, size in sorted(told.items()):
         for start in range(0, size, PIECE_BYTES):
             piece = torch.zeros(min(PIECE_BYTES, size - start), dtype=torch.uint8)
-            if source is not None:
-                together.do(lambda at=start, name=name, piece=piece: _read(source / name, at, piece))  # type: ignore[misc]
-            transport.broadcast(piece, 0)
+            if place is not None:
+                together.do(lambda at=start, name=name, piece=piece: _read(place / name, at, piece))  # type: ignore[misc]
+            transport.broadcast(piece, source)
             if copy is not None:
                 together.do(lambda at=start, name=name, piece=piece: _write(copy / name, at, piece))  # type: ignore[misc]
     together.agree()

@@ -26,7 +26,7 @@ SHORT = "the epochs are too short to look at the script's variables in each"
 GRADIENTS = "gradients are left at the end of the epoch, which a state between epochs does not hold"
 
 SHARE = 0.01
-"""Of the time, what looking at the script's variables before each epoch may take."""
+"""Of the time, what looking at the script's variables before each epoch may take, if only snapshots need it."""
 
 
 class Guard:
@@ -39,6 +39,8 @@ class Guard:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._own = OwnChanges()
+        self.share = SHARE
+        """Of the time, what looking may take before epochs are too short for it."""
         self._is_short = False
         """Whether the current epoch followed on the last look too soon to look once more."""
         self._now: OwnValues | None = None
@@ -48,7 +50,7 @@ class Guard:
 
     def enter_body(self) -> None:
         """A body of `run.epochs` begins."""
-        self._is_short = self._look_s > SHARE * (time.monotonic() - self._looked_at_s)
+        self._is_short = self._look_s > self.share * (time.monotonic() - self._looked_at_s)
         if not self._is_short:
             self._look(self._own.enter_body)
 

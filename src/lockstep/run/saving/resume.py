@@ -22,12 +22,12 @@ LOAD = "run.load_state"
 
 
 def load_state(
-    run: RunState, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool
+    run: RunState, path: str | os.PathLike[str], objects: Mapping[str, Any], *, missing_ok: bool, source: int = 0
 ) -> dict[str, Any]:
-    """See `Run.load_state`."""
+    """See `Run.load_state`; `source` is the rank that hands it around to nodes that lack it."""
     require_between_epochs(run.progress, LOAD)
     run.progress.has_looked = True
-    with brought(run, StateFolder(place_of(run, path)).target) as place:
+    with brought(run, StateFolder(place_of(run, path)).target, source) as place:
         return _load(run, StateFolder(place), objects, missing_ok=missing_ok)
 
 

@@ -16,10 +16,13 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.caller import where
-from lockstep.checkpoint.folder import trouble_of
+from lockstep.checkpoint.contents import digest
+from lockstep.checkpoint.folder import StateFolder, trouble_of
+from lockstep.checkpoint.own_folder import remove
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer
 from lockstep.handover.restart import Restart
 from lockstep.handover.snapshots import SnapshotPlace, kept_in
@@ -65,7 +68,7 @@ class Snapshots(NoSnapshots):
         """Why there will be no more, as far as this rank knows; why there was none the last time."""
         self._asking = Asking(run.setup.folder.journal(run.machinery.transport.rank)) if run.setup.folder else None
         """Through which the launcher may want one at once."""
-        self._guard, self._stall_s = Guard(run.progress), 0.0
+        self.guard, self._stall_s = Guard(run.progress), 0.0
         """`_stall_s`: how long the steps stood still for the newest one."""
 
     # What the loops call
@@ -78,11 +81,11 @@ class Snapshots(NoSnapshots):
         if progress.has_looked:
             self._stop(OWN_STATES)
         kept = self._newest() if self._restart.number and not self._why_not else None
-        loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept) or 0)
+        loaded = automatic.begin(beyond=-1 if kept is None else step_of(kept.name) or 0)
         progress.has_begun = True
         if kept is not None and not loaded:
             self._run.machinery.metrics.earlier.has_mine = True
-            load_state(self._run, self._ring.place / kept, {}, missing_ok=False)
+            load_state(self._run, self._ring.place / kept.name, {}, missing_ok=False, source=kept.rank)
             if not automatic.is_on:
                 progress.resumed = 0, 0  # by the same run
         self._hold(progress.goes_on is not None)
@@ -94,11 +97,11 @@ class Snapshots(NoSnapshots):
             self._holds = self._run.machinery.metrics.is_held = holds
 
     def enter_body(self) -> None:
-        self._guard.enter_body()
+        self.guard.enter_body()
 
     def enter_steps(self) -> None:
         self._hold(False)
-        self._guard.enter_steps()
+        self.guard.enter_steps()
 
     @property
     def is_due(self) -> bool:
@@ -117,7 +120,7 @@ class Snapshots(NoSnapshots):
             self.owes = True  # until the body is over: nothing of it has to run again
         elif not epochs.is_first:
             self._stop(NO_EPOCHS)
-        elif not self._try(self._guard.not_inside):
+        elif not self._try(self.guard.not_inside):
             self.owes = epochs.in_body
 
     def after_body(self) -> None:
@@ -125,7 +128,7 @@ class Snapshots(NoSnapshots):
         if self._run.setup.mesh.asynchronous:  # passes exchange nothing, but here the ranks come together
             [is_owed, *_] = self._run.machinery.transport.all_gather_object(self._is_wanted(), CALL, where())
         if is_owed:
-            self._try(self._guard.not_between)
+            self._try(self.guard.not_between)
 
     def end(self) -> None:
         self._aside.drop()
@@ -144,7 +147,7 @@ class Snapshots(NoSnapshots):
     def _try(self, not_here: Callable[[], str]) -> bool:
         """Take one unless a rank objects; whether it was taken. Collective: call it on every rank."""
         began_s = time.monotonic()
-        never = self._why_not or self._guard.never()
+        never = self._why_not or self.guard.never()
         mine = [never, "" if never else not_here()]
         told: list[list[str]] = self._run.machinery.transport.all_gather_object(mine, CALL, where())
         never, here = (next(filter(None, objections), "") for objections in zip(*told, strict=True))
@@ -198,11 +201,42 @@ class Snapshots(NoSnapshots):
             self._noted = why
             keep(folder.snapshots, json.dumps({"why": why}), self._run.machinery.ledger)
 
-    def _newest(self) -> str | None:
-        """The name of the newest snapshot that is whole. Collective: call it on every rank."""
-        transport = self._run.machinery.transport
+    def _newest(self) -> _Kept | None:
+        """The newest snapshot that is whole, of all nodes. Collective: call it on every rank."""
+        transport, position = self._run.machinery.transport, self._run.setup.environment.position
         mine = None
-        if transport.rank == 0:
-            mine = next((path.name for path in self._ring.newest_first() if trouble_of(path) is None), None)
-        told: list[str | None] = transport.all_gather_object(mine, CALL, where())
-        return told[0]
+        if position.local_rank == 0:
+            mine = next((path for path in self._ring.newest_first() if trouble_of(path) is None), None)
+        told: list[list[str] | None] = transport.all_gather_object(mine and [mine.name, _identity(mine)], CALL, where())
+        there = [(step_of(one[0]) or 0, -rank, one) for rank, one in enumerate(told) if one is not None]
+        if not there:
+            return None
+        _, rank, (name, identity) = max(there)
+        if mine is not None and mine.name == name and _identity(mine) != identity:
+            remove(mine)  # two nodes have one of this step each, and ranks load one and the same
+        return _Kept(name, -rank)
+
+    # When another rank is lost
+
+    def last_place(self, step: int) -> Path | None:
+        """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
+        if self._why_not or self.guard.never() or self.guard.not_inside():
+            return None
+        self._ring.place.mkdir(mode=0o700, exist_ok=True)
+        tensors = [tensor for model in self._run.progress.models for tensor in model.state_dict().values()]
+        return None if self._no_room(sum(one.nbytes for one in tensors)) else self._ring.path(step)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The snapshot that all ranks go on from."""
+
+    name: str
+    rank: int
+    """The first rank of the first node that has it."""
+
+
+def _identity(path: Path) -> str:
+    """The same for two that are equal to the bit."""
+    found = StateFolder(path).read_manifest()
+    return digest(str(found[1].files)) if found is not None else ""

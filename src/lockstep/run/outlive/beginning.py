@@ -1,0 +1,98 @@
+"""The last place from which a run can go on, as one rank keeps it: what changes from step to step is copied, models are not.
+
+Until a step's gradients are exchanged, every rank holds models and optimizers as they were when the step began. So a state
+of then can be written as long as nobody has changed them since, which their version counters tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lockstep.checkpoint.folder import StateFolder
+from lockstep.run.position.inside_epoch import InsideEpoch
+from lockstep.run.position.moment import Moment
+from lockstep.run.run_state import Progress, RunState
+from lockstep.run.saving.changes import Small, bits_of, versions
+from lockstep.run.saving.state import counters, optimizers_of, write_alone
+from lockstep.run.watch.carried import may_write_uncounted
+
+CHANGED = "the script has changed weights or tracked objects since the last step, before the lanes of this one"
+UNHEARD = "a tally holds what only the dead rank knew"
+
+
+class Beginning:
+    """That of one rank.
+
+    Args:
+        run: whose it is.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self.moment: Moment | None = None
+        """None before the first one."""
+        self._written: Callable[[Progress], list[Any]] = versions
+        """What changes with every write of the script to what a state holds."""
+        self.small = Small.of(run.progress)
+        self._versions, self._tallies = versions(run.progress), 0
+        self.evaluation = ""
+
+    def look_at_source(self) -> None:
+        """Compare bits from here on, if the script writes what torch does not count. Call it inside the loops."""
+        self._written = bits_of if may_write_uncounted() else versions
+
+    def note(self, inside: InsideEpoch | None, *, keeps_streams: bool) -> None:
+        """The run can go on from here.
+
+        Args:
+            inside: where in an epoch whose steps have begun.
+            keeps_streams: whether what comes next draws from the random streams of here; a step has its own.
+        """
+        progress, streams = self._run.progress, self._run.machinery.streams
+        self.small, self._versions = Small.of(progress), self._written(progress)
+        self._tallies, self.evaluation = progress.tallies.changes, progress.evaluation
+        told = counters(self._run, inside, with_tallies=keeps_streams)
+        snapshot = streams.snapshot() if keeps_streams else None
+        self.moment = Moment(told, snapshot, self.small.states, self.small.values, progress.modes(), streams.seen)
+
+    def change(self) -> str:
+        """What the script has changed since then and would change once more; empty for nothing."""
+        if self.moment is None:
+            return ""
+        if self._written(self._run.progress) != self._versions:
+            return CHANGED
+        if "tallies" not in self.moment.counters and self._run.progress.tallies.changes != self._tallies:
+            return UNHEARD
+        return ""
+
+    def write(self, folder: Path) -> None:
+        """Write the state of then, without the others.
+
+        Raises:
+            OSError: when it cannot be written.
+            WorldError: when this rank cannot know all of it.
+        """
+        moment = self.moment
+        assert moment is not None
+        if "tallies" not in moment.counters:
+            moment.counters = {**moment.counters, "tallies": self._run.progress.tallies.encode(inside=True)}
+        with self._options_of_then():
+            write_alone(self._run, StateFolder(folder), moment)
+
+    @contextmanager
+    def _options_of_then(self) -> Iterator[None]:
+        """Let the optimizers have the options that they had at the moment."""
+        now = Small.of(self._run.progress)
+        self._set_options(self.small)
+        try:
+            yield
+        finally:
+            self._set_options(now)
+
+    def _set_options(self, small: Small) -> None:
+        for (_, optimizer), groups in zip(optimizers_of(self._run.progress), small.options, strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.update(options)

@@ -1,0 +1,73 @@
+"""A rank or a node that is lost inside a step costs that step and no more: survivors keep the step's beginning."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.agents import Agents, bits_alone, bits_of, training
+from tests.support.hosts import network, why_not
+from tests.support.launching import kill, until
+
+pytestmark = pytest.mark.ranks
+STEPS = 40
+RARELY = ("--snapshots", "1000steps")
+"""So there are no others."""
+
+
+def restarts(err: str) -> list[tuple[int, int]]:
+    """From which step all ranks started again, and how many steps that cost."""
+    found = re.findall(r"from step (\d+), kept in memory; (\d+) steps? (?:is|are) computed again", err)
+    return [(int(step), int(again)) for step, again in found]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dies", "expected"),
+    [
+        pytest.param("1", "0 22 0,1 31 1", [(21, 1), (30, 1)], id="no-survivor-on-one-node"),
+        pytest.param("2", "3 22 0,0 29 1,1 32 2", [(21, 1), (28, 1), (31, 1)], marks=pytest.mark.thorough, id="2+2"),
+    ],
+)
+def test_a_killed_rank_costs_its_step(ranks: str, dies: str, expected: list[tuple[int, int]], tmp_path: Path) -> None:
+    agents = Agents(tmp_path, "2", "-n", ranks, *RARELY, *training(tmp_path, STEPS))
+    agents.go()
+    agents.start_all(2, env={"DIES": dies})
+    done = agents.finish()
+    assert [one.code for one in done] == [0, 0], agents.told()
+    for one in done:
+        assert restarts(one.err) == expected, agents.told()
+    assert {bits for _, _, bits in bits_of(agents.out)} == {bits_alone(tmp_path / "one", STEPS)}
+
+
+def test_an_error_of_the_script_is_not_waited_for(tmp_path: Path) -> None:
+    agents = Agents(tmp_path, "2", "-n", "1", *RARELY, *training(tmp_path, STEPS))
+    agents.go()
+    agents.start_all(2, env={"RAISES": "1 6"})
+    done = agents.finish()
+    assert [one.code for one in done] == [1, 1], agents.told()
+    assert all("ValueError: no such thing" in one.err and not restarts(one.err) for one in done), agents.told()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("how", ["killed", "cut"])
+def test_a_lost_node_costs_its_step(how: str, tmp_path: Path) -> None:
+    with network(2) as hosts:
+        agents = Agents(tmp_path, "1:2", "-n", "2", "-v", *RARELY, *training(tmp_path, 4 * STEPS), hosts=hosts)
+        agents.start_all(2, env={"PAUSE_S": "0.1"})
+        agents.wait_for("at step 20")
+        first, second = agents.running[0], agents.running.pop(1)
+        if how == "killed":
+            kill(second.process.pid)
+        else:
+            hosts[1].link.cut()
+        until(lambda: "of 2 begins at step" in first.out, "the round without it")
+        agents.go()
+        assert second.process.wait(60) == (-signal.SIGKILL if how == "killed" else 1)
+        until(lambda: not second.processes(), "the end of its processes")
+        assert [one.code for one in agents.finish()] == [0], agents.told()
+        assert "is gone; all ranks start again, from step" in first.err, agents.told()
+        assert {bits for _, _, bits in bits_of(first.out)} == {bits_alone(tmp_path / "one", 4 * STEPS)}

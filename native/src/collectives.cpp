@@ -372,7 +372,8 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     throw BadCall("there is no rank " + std::to_string(request.root) + " in a group of " + std::to_string(world_size));
   }
   if (!is_reduction(request.kind)) return;
-  if (request.range && request.range->start + request.range->size > request.count) {
+  if (request.range && (request.range->size > request.count ||
+                        request.range->start > request.count - request.range->size)) {  // their sum may not fit
     throw BadCall("the range ends behind the sum");
   }
   const bool is_floating = request.dtype <= Dtype::bfloat16;

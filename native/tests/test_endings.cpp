@@ -120,6 +120,81 @@ void who_only_asks_is_told_that_the_group_is_broken() {
   CHECK(error.find("enough") != std::string::npos);
 }
 
+// What a thread of a rank of several nodes does all the time.
+void who_looks_is_told_of_a_dead_rank_and_so_is_everybody() {
+  Scene scene;
+  std::string error, told;
+  scene.play(2, [&](Group& group) {
+    if (group.rank() == 1) {
+      scene.reach(1);
+      told = error_of([&] { group.run(Request{}); });
+      return;
+    }
+    group.look();
+    scene.is_dead[1] = true;
+    error = error_of([&] { group.look(); });
+    CHECK(error_of([&] { group.look(); }) == error);
+    scene.stage = 1;
+  });
+  CHECK(error == "Rank 1 ended. Its own error says why, if it failed." && told == error);
+}
+
+void who_looks_hears_nothing_of_a_rank_that_left() {
+  Scene scene;
+  scene.play(2, [&](Group& group) {
+    if (group.rank() == 1) {
+      group.leave();
+      scene.is_dead[1] = true;
+      scene.stage = 1;
+    } else {
+      scene.reach(1);
+      group.look();
+      group.abort("done");  // not broken before
+      CHECK(error_of([&] { group.look(); }) == "done");
+    }
+  });
+}
+
+// One of them finds it first, and it is the same sentence for both.
+void what_one_thread_finds_ends_the_wait_of_another() {
+  Scene scene;
+  scene.play(2, [&](Group& group) {
+    if (group.rank() == 1) return scene.reach(1);
+    std::vector<float> data(100000);
+    const auto sum = group.begin(sum_of(data));
+    std::string of_waiter, of_looker;
+    std::thread waiter([&] { of_waiter = error_of([&] { group.wait(*sum); }); });
+    scene.is_dead[1] = true;
+    while (of_looker.empty()) of_looker = error_of([&] { group.look(); });
+    waiter.join();
+    CHECK(of_waiter.find("Rank 1 ended") == 0 && of_waiter == of_looker);
+    scene.stage = 1;
+  });
+}
+
+// The first reason stands, and says whether somebody died, also where nobody of this group did.
+void all_hear_the_first_reason_to_give_up() {
+  Scene scene;
+  std::atomic<int> num_told = 0;
+  scene.play(3, [&](Group& group) {
+    if (group.rank() == 2) {
+      scene.reach(2);
+      group.abort("Rank 7 is gone.", Trouble::lost);
+      group.abort("Something else.");
+    } else {
+      const auto barrier = group.begin(Request{});
+      ++scene.stage;
+      error_of([&] { group.wait(*barrier); });
+    }
+    try {
+      group.run(Request{});
+    } catch (const GroupError& error) {
+      num_told += error.trouble == Trouble::lost && error.what() == std::string("Rank 7 is gone.");
+    }
+  });
+  CHECK(num_told == 3);
+}
+
 // As in a container of its own, where process ids are of no use.
 void a_process_that_was_killed_is_noticed_without_its_number() {
   const auto control = std::make_shared<Memory>(Memory::create(Layout::for_ranks(2).total(), false));
@@ -394,6 +469,10 @@ int main() {
   an_almost_full_ring_does_not_hide_that_its_reader_is_dead();
   who_only_asks_is_told_of_a_dead_rank_too();
   who_only_asks_is_told_that_the_group_is_broken();
+  who_looks_is_told_of_a_dead_rank_and_so_is_everybody();
+  who_looks_hears_nothing_of_a_rank_that_left();
+  what_one_thread_finds_ends_the_wait_of_another();
+  all_hear_the_first_reason_to_give_up();
   a_receive_from_anybody_waits_for_those_who_are_still_there();
   a_receive_from_anybody_ends_when_everybody_has_left();
   an_operation_that_was_given_up_writes_nothing_any_more();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.task_text import TASK
 from tests.support.hosts import Host, network
 from tests.support.hosts import why_not as why_no_hosts
-from tests.support.launching import LIMIT_S, run_script, write_script
+from tests.support.launching import LIMIT_S
+from tests.support.tasks import read
 
 OPEN_MPI, MPICH = "mpirun.openmpi", "mpirun.mpich"
 MISSING = [name for name in (OPEN_MPI, MPICH) if not shutil.which(name)]
@@ -44,25 +43,6 @@ def mpirun(
     return subprocess.run(
         [name, *command], cwd=place, env=told, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False
     )
-
-
-def read(place: Path) -> list[dict[str, object]]:
-    """What each rank wrote."""
-    return [json.loads(path.read_text()) for path in sorted(place.glob("rank-*.json"))]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> str:
-    return write_script(tmp_path, TASK)
-
-
-@pytest.fixture(scope="module")
-def bits(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of one rank."""
-    place = tmp_path_factory.mktemp("alone")
-    ended = run_script(place, TASK, "-n", "1")
-    assert ended.code == 0, ended.err
-    return str(read(place)[0]["bits"])
 
 
 @pytest.mark.parametrize("name", [OPEN_MPI, MPICH])

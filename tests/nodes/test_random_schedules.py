@@ -137,7 +137,7 @@ def outlives(seed: int, place: Path, want: str, whats: list[str], hosts: list[Ho
         story = f"{driver.done}\n{agents.told()}"
         assert set(codes.values()) == {0}, f"{codes} {story}"
         assert {one[2] for one in bits_of(agents.out)} == {want}, story
-        assert [one[0] for one in bits] == [0, 1], story
+        assert {one[0] for one in bits} == {0, 1}, story  # twice, where a rank was killed after it had said so
         agents.clean_up()
         until(lambda: not agents.processes(), "the end of all processes")
     except AssertionError as error:

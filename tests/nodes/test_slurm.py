@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.scripts.task_text import TASK
 from tests.support.hosts import network
-from tests.support.launching import LIMIT_S, run_script, until, write_script
+from tests.support.launching import LIMIT_S, until
 from tests.support.slurm import FREEZER, Cluster, cluster, why_not
+from tests.support.tasks import read
 
 pytestmark = [
     pytest.mark.ranks,
@@ -34,25 +33,6 @@ def one_cluster() -> Iterator[Cluster]:
 def slurm(one_cluster: Cluster) -> Iterator[Cluster]:
     yield one_cluster
     one_cluster.reset()
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> str:
-    return write_script(tmp_path, TASK)
-
-
-@pytest.fixture(scope="module")
-def bits(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of one rank."""
-    place = tmp_path_factory.mktemp("alone")
-    ended = run_script(place, TASK, "-n", "1")
-    assert ended.code == 0, ended.err
-    return str(read(place)[0]["bits"])
-
-
-def read(place: Path) -> list[dict[str, object]]:
-    """What each rank wrote."""
-    return [json.loads(path.read_text()) for path in sorted(place.glob("rank-*.json"))]
 
 
 @pytest.mark.parametrize(

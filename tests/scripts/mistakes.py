@@ -35,19 +35,9 @@ def loop(body=None, after=None, *, prepare=True, buffers=None):
         optimizer.zero_grad()
 
 
-class NoLength:
-    def __getitem__(self, index):
-        return index
-
-
 class Empty(IterableDataset):
     def __iter__(self):
         yield from ()
-
-
-class OwnLoader(DataLoader):
-    def __iter__(self):
-        yield from super().__iter__()
 
 
 class RankBuffer(nn.Linear):
@@ -147,12 +137,6 @@ def some_weights():
     loop(body)
 
 
-def twice():
-    run, model, optimizer, loader = parts()
-    run.prepare(model, optimizer, loader)
-    run.prepare(model)
-
-
 def nested_steps():
     run, model, optimizer, loader = parts()
     model, optimizer, loader = run.prepare(model, optimizer, loader)
@@ -177,72 +161,10 @@ def closure_without_lanes():
     loop(after=after)
 
 
-def foreign_optimizer():
-    run, model, _, loader = parts()
-    run.prepare(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), loader)
-
-
-def half_foreign_optimizer():
-    run, model, _, loader = parts()
-    others = [*model.parameters(), *nn.Linear(2, 2).parameters()]
-    run.prepare(model, torch.optim.SGD(others, lr=0.1), loader)
-
-
-def no_length():
-    run, *_ = parts()
-    run.prepare(DataLoader(NoLength(), batch_size=2, sampler=range(9)))
-
-
 def empty_stream():
     run, model, optimizer, _ = parts()
     *_, loader = run.prepare(model, optimizer, DataLoader(Empty(), batch_size=2))
     next(run.steps(loader))
-
-
-def batches_by_the_clock():
-    run, *_ = parts()
-    run.prepare(DataLoader(range(9), batch_size=2, num_workers=1, in_order=False))
-
-
-def no_batch_size():
-    run, *_ = parts()
-    run.prepare(DataLoader(range(9), batch_size=None))
-
-
-def own_iteration():
-    run, *_ = parts()
-    run.prepare(OwnLoader(range(9), batch_size=3))
-
-
-def wrapped_model():
-    run, model, *_ = parts()
-    run.prepare(nn.DataParallel(model))
-
-
-def other_thing():
-    run, *_ = parts()
-    run.prepare(3)
-
-
-def rank_model():
-    run, *_ = parts()
-    torch.manual_seed(run.rank)
-    run.prepare(nn.Linear(3, 2))
-
-
-def rank_shape():
-    run, *_ = parts()
-    run.prepare(nn.Linear(3, 2 + run.rank))
-
-
-def rank_length():
-    run, *_ = parts()
-    run.prepare(DataLoader(range(9 + run.rank), batch_size=3))
-
-
-def rank_samples():
-    run, *_ = parts()
-    run.prepare(DataLoader([run.rank] * 9, batch_size=3))
 
 
 def rank_order():
@@ -333,13 +255,6 @@ def freezing_in_lane():
     loop(lambda run, model, optimizer, loss: (run.backward(loss), model.bias.requires_grad_(requires_grad=False)))
 
 
-def tied_by_data():
-    run, *_ = parts()
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    model[1].weight.data = model[0].weight.data
-    run.prepare(model)
-
-
 def skipped_on_one_rank():
     run, model, optimizer, loader = parts()
     model, optimizer, loader = run.prepare(model, optimizer, loader)
@@ -399,25 +314,6 @@ def no_step():
         pass
 
 
-def sparse_adam():
-    run, model, *_ = parts()
-    run.prepare(model, torch.optim.SparseAdam(model.parameters()))
-
-
-def lazy_buffers():
-    run, *_ = parts()
-    run.prepare(nn.LazyBatchNorm1d(affine=False))
-
-
-def synchronised_norm():
-    run, *_ = parts()
-    run.prepare(nn.SyncBatchNorm(3))
-
-
-def synchronised_norm_on_cpu():
-    lockstep.init(lanes=2).prepare(nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3)))
-
-
 def negative_norm():
     loop(after=lambda run, model, optimizer, step, loader: run.clip_grad_norm_(model.parameters(), 1.0, norm_type=-1))
 
@@ -454,16 +350,11 @@ MISTAKES = {
     max_norm: "A parameter (0.weight) was changed inside a step's lanes",
     hidden_write: "A parameter (one of them) was changed inside a step's lanes",
     freezing_in_lane: "A parameter (bias) was changed inside a step's lanes",
-    tied_by_data: "are different tensors in the same memory",
     skipped_on_one_rank: "is at 'step 2 pass 1'",
     zipped: "run.steps was started inside another step",
     old_loader: "This loader belongs to an earlier lockstep.init",
     growing_buffer: "The buffer 'cache' changed from (2,) torch.float32 to (3,)",
     no_step: "The epoch has no step",
-    sparse_adam: "SparseAdam needs sparse gradients",
-    lazy_buffers: "LazyBatchNorm1d.running_mean has no shape yet",
-    synchronised_norm: "SyncBatchNorm communicates inside lanes",
-    synchronised_norm_on_cpu: "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU",
     negative_norm: "`norm_type` must be above 0",
     bare_backward: "loss.backward() was called on a prepared model",
     scaled_bare_backward: "loss.backward() was called on a prepared model",
@@ -480,23 +371,10 @@ MISTAKES = {
     detached_loss: "The loss does not require grad",
     two_weights: "a lane has one weight",
     some_weights: "Some lanes called run.backward with weight= and some without",
-    twice: "the same Linear twice",
     nested_steps: "run.steps was called inside another step",
     unprepared_loader: "run.steps needs the loader that run.prepare returned",
     closure_without_lanes: "loss.backward() was called on a prepared model",
-    foreign_optimizer: "SGD updates no parameter of the prepared model",
-    half_foreign_optimizer: "SGD updates 2 tensors that belong to no prepared model",
-    no_length: "NoLength has no length",
     empty_stream: "The epoch has no step",
-    batches_by_the_clock: "in_order=False",
-    no_batch_size: "batch_size=None",
-    own_iteration: "OwnLoader iterates in its own way",
-    wrapped_model: "Pass the model without DataParallel",
-    other_thing: "does not know what to do with int",
-    rank_model: "'Linear.weight' has different values on rank 1 than on rank 0",
-    rank_shape: "'Linear.weight' is (2, 3) float32 on rank 0 but (3, 3) float32 on rank 1",
-    rank_length: "The data set has ",
-    rank_samples: "The data set has different samples on rank",
     rank_order: "The samples or their order are not the same on every rank",
     rank_seed: "`seed` must be the same on every rank, but the ranks have [0, 1]",
     rank_branch: "rank 1 is at 'run.barrier' (mistakes.py:",

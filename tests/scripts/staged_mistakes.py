@@ -7,7 +7,6 @@ import pickle
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import lockstep
@@ -36,66 +35,6 @@ def loop(model, loss_of=None, data=None, cut=(), lanes=4, in_one_call=True):
 
 def head(inputs=64):
     return [nn.Flatten(), nn.Linear(inputs, 3)]
-
-
-def one_layer():
-    loop(nn.Sequential(*head()))
-
-
-def more_stages_than_layers():
-    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3)))
-
-
-class Skips(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.last = nn.Linear(128, 3)
-
-    def forward(self, x):
-        x = x.flatten(1)
-        kept = self.first(x)
-        return F.linear(torch.cat([self.second(kept + 1), kept], 1), self.last.weight)
-
-
-def skip_connection():
-    loop(Skips())
-
-
-class Boxes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 3)
-        self.inner = Unboxing(self.second)
-
-    def forward(self, x):
-        return self.inner(Box(self.first(x.flatten(1))))
-
-
-class Box:
-    def __init__(self, value):
-        self.value = value
-
-
-class Unboxing(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, box):
-        return self.layer(box.value * 2.0) + box.value.sum()
-
-
-def activations_in_an_object():
-    loop(Boxes())
-
-
-def named_layer_that_does_not_exist():
-    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)), cut=["9"])
-
-
-def too_many_named_layers():
-    loop(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)), cut=["2", "3"])
 
 
 def model_called_twice():
@@ -297,23 +236,6 @@ def hook_that_clips():
         optimizer.step()
 
 
-class Noise(nn.Module):
-    """Draws after dropout what it uses after the last layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        x = F.dropout(self.first(x.flatten(1)), 0.1)
-        noise = torch.randn(3)
-        return self.last(x) + noise
-
-
-def noise_of_another_stage():
-    loop(Noise())
-
-
 def small():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 3))
 
@@ -398,27 +320,6 @@ def other_ways_in_evaluation():
     model.eval()(torch.ones(2, 64))
 
 
-class Checkpointed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
-        self.middle = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-
-    def forward(self, x):
-        x = self.first(x.flatten(1))
-        return self.last(checkpoint(self.middle, x, use_reentrant=self.training and not hasattr(self, "modern")))
-
-
-def reentrant_checkpoint():
-    loop(Checkpointed(), cut=["middle"])
-
-
-def cut_inside_of_a_checkpoint():
-    model = Checkpointed()
-    model.modern = True
-    loop(model, cut=["middle.1"])
-
-
 def gradients_by_hand():
     run = lockstep.init(lanes=2, threads=1)
     model = small()
@@ -427,23 +328,6 @@ def gradients_by_hand():
         for images, _ in step:
             images.requires_grad_()
             torch.autograd.grad(model(images).sum(), images, allow_unused=True, create_graph=True)
-
-
-class Warms(nn.Module):
-    """Replaces a buffer at the start of `forward` and uses the new one at the end."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls = self.calls + 1
-        return self.last(self.first(x.flatten(1))) * self.calls
-
-
-def replaced_buffer_on_both_sides():
-    loop(Warms())
 
 
 ELSEWHERE = "which another stage holds"
@@ -484,20 +368,7 @@ MISTAKES = {
     pickles_parameters: (2, MP, "a file written here would not contain it"),
     calls_other_layers_later: (2, MP, ELSEWHERE),
     other_ways_in_evaluation: (2, MP, "needs a value that another stage computed"),
-    reentrant_checkpoint: (2, MP, "pass use_reentrant=False"),
-    cut_inside_of_a_checkpoint: (2, MP, "inside a checkpointed part of the model"),
     gradients_by_hand: (2, MP, "not from torch.autograd.grad or Tensor.backward"),
-    replaced_buffer_on_both_sides: (2, MP, "calls is used on both sides"),
-    one_layer: (2, MP, "Sequential can be cut nowhere, so it has at most 1 stage, but 2 were requested"),
-    more_stages_than_layers: (3, MP, "can be cut only before 2, so it has at most 2 stages, but 3 were requested"),
-    skip_connection: (2, MP, "goes around it (a skip connection)"),
-    activations_in_an_object: (2, MP, "can be cut nowhere"),
-    named_layer_that_does_not_exist: (
-        2,
-        MP,
-        "No stage of Sequential can start at '9': it is not called. Choose one of:",
-    ),
-    too_many_named_layers: (2, MP, "names 2 layers that begin a stage, but 2 stages need 1"),
     model_called_twice: (2, PP, "called the model 2 times, but a pipeline needs exactly one call"),
     model_not_called: (2, PP, "did not call the model as model(...)"),
     loss_is_no_scalar: (2, PP, "run.backward needs a scalar loss"),
@@ -522,5 +393,4 @@ MISTAKES = {
     step_that_draws_random_numbers: (2, MP, "Under model_parallel each rank updates a part"),
     step_with_a_closure: (2, MP, "computes more gradients inside the update, but model_parallel"),
     hook_that_clips: (2, MP, "meta"),
-    noise_of_another_stage: (2, MP, "goes around it (a skip connection)"),
 }

@@ -171,6 +171,11 @@ def write_script(place: Path, text: str, name: str = "script.py") -> str:
     return name
 
 
+def said(run: Running | Finished, label: str) -> list[str]:
+    """The launcher's lines with this label."""
+    return re.findall(rf"^{label} +(.*)$", run.err, re.MULTILINE)
+
+
 def marked_processes(mark: str) -> list[int]:
     """The living processes that were started with this mark."""
     wanted, found = f"{MARK}={mark}".encode(), []

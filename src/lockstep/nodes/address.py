@@ -30,7 +30,7 @@ class Endpoint:
     @property
     def is_loopback_by_intent(self) -> bool:
         """Whether it names the loopback interface, instead of a host that happens to resolve to it."""
-        return self.host == "localhost" or _is_loopback(self.host)
+        return self.host == "localhost" or is_loopback(self.host)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class View:
     """From which own address the kernel would send to each of them; empty where no route leads."""
     local: tuple[str, ...] = ()
     """The addresses of `--local-addr`, where that is a name."""
+    to_others: tuple[str, ...] = ()
+    """The own addresses that lead to the other nodes, where a launcher names them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
     """
     targets = _reachable(endpoint, view, is_first=is_first, are_elsewhere=are_elsewhere)
     own = _asked(local, view, targets) if local is not None else _usual(endpoint, view, targets, is_first=is_first)
-    if are_elsewhere and _is_loopback(own.address):
+    if are_elsewhere and is_loopback(own.address):
         raise UsageError(
             f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
         )
@@ -107,9 +109,11 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
 def _reachable(endpoint: Endpoint, view: View, *, is_first: bool, are_elsewhere: bool | None) -> list[str]:
     """The endpoint's addresses that other machines could mean too, IPv4 first."""
     found = sorted(view.resolved, key=family)
-    targets = [address for address in found if not _is_loopback(address)]
+    targets = [address for address in found if not is_loopback(address)]
     if targets:
         return targets
+    if is_first and (leading := [address for address in view.to_others if not is_loopback(address)]):
+        return leading  # Debian's /etc/hosts gives a machine's own name 127.0.1.1; the others know better
     if are_elsewhere is False or (are_elsewhere is None and endpoint.is_loopback_by_intent):
         return found
     fix = f"Name an address of node 0 in --rdzv-endpoint{f': {_listed(view)}' if is_first else ''}."
@@ -156,10 +160,11 @@ def _usual(endpoint: Endpoint, view: View, targets: Sequence[str], *, is_first: 
 
 def _listed(view: View) -> str:
     """The addresses that a person could name, loopback last."""
-    return ", ".join(map(str, sorted(view.own, key=lambda own: _is_loopback(own.address))))
+    return ", ".join(map(str, sorted(view.own, key=lambda own: is_loopback(own.address))))
 
 
-def _is_loopback(text: str) -> bool:
+def is_loopback(text: str) -> bool:
+    """Whether it is an address of the loopback."""
     return is_address(text) and ipaddress.ip_address(text).is_loopback
 
 

@@ -12,11 +12,12 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, choose, family
+from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, choose, family, is_loopback
 from lockstep.nodes.endpoint import DEFAULT_PORT, is_address, is_name
 from lockstep.nodes.place import NodePlace
 
@@ -33,10 +34,22 @@ def choose_here(place: NodePlace) -> tuple[Choice, bool]:
     """
     endpoint = Endpoint.parse(place.endpoint or f"{platform.node()}:{DEFAULT_PORT}")
     view = look(endpoint, place.local or None)
+    if place.number == 0 and place.hosts and all(map(is_loopback, view.resolved)):
+        view = replace(view, to_others=_leading_to(place.hosts[1:]))
     own = {one.address for one in view.own}
     is_first = place.number == 0 if place.number is not None else bool(own & set(view.resolved))
     are_elsewhere = len(set(place.hosts)) > 1 if place.hosts else None
     return choose(endpoint, view, local=place.local or None, is_first=is_first, are_elsewhere=are_elsewhere), is_first
+
+
+def _leading_to(hosts: Sequence[str]) -> tuple[str, ...]:
+    """The own addresses from which the first of these hosts that has one is reached; empty where none has."""
+    for host in hosts:
+        try:
+            return tuple(filter(None, map(source_to, resolve(host, "another node of the job"))))
+        except UsageError:  # its name means nothing here
+            continue
+    return ()
 
 
 def look(endpoint: Endpoint, local: str | None) -> View:

@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -228,11 +229,18 @@ class Link:
                     case {"kind": "given up", "node": node}:
                         self._give_up(node)
                     case {"serve": number}:
-                        self._serve_round(number)
+                        self._try(partial(self._serve_round, number))
                     case {"join": number}:
-                        self._join_round(number)
+                        self._try(partial(self._join_round, number))
                     case _:
                         self._add(told)
+
+    def _try(self, task: Callable[[], None]) -> None:
+        """Do it, or tell the launcher why that failed; without this the link would end, and nobody would know why."""
+        try:
+            task()
+        except (LockstepError, RuntimeError, OSError) as error:
+            self._fail(error)
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+from functools import cache
 
 from lockstep.errors import UsageError, WorldError
 from lockstep.nodes.key import Key
@@ -76,7 +78,24 @@ def unseal(sealed: bytes, job: str) -> Key:
 
 
 def _run(command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Run one of munge's programs; the content goes through a pipe."""
+    """Run one of munge's programs, with SLURM's daemon where the usual one is not there; content goes through a pipe."""
+    done = _run_once(command, content)
+    socket = _socket_of_slurm() if done.returncode else ""
+    return _run_once([*command, f"--socket={socket}"], content) if socket else done
+
+
+@cache
+def _socket_of_slurm() -> str:
+    """Where SLURM's configuration says that munged answers; empty where it says nothing."""
+    try:
+        told = _run_once(["scontrol", "show", "config"], b"").stdout.decode(errors="replace")
+    except WorldError:
+        return ""
+    found = re.search(r"^AuthInfo\s*=\s*(?:.*,)?socket=([^,\s]+)", told, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _run_once(command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(command, input=content, capture_output=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -29,12 +29,13 @@ from lockstep.process_group.watched import NAME
 from lockstep.rank.neighbours import learn_nodes, node_name
 from lockstep.rank.rejoin import take_place
 from lockstep.rank.task_store import task_store
+from lockstep.transport.across import PATIENCE
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
 from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
-from lockstep.transport.torch_group import PATIENCE, GroupTransport
+from lockstep.transport.torch_group import GroupTransport
 
 _said_in: set[int] = set()
 """The last meeting that something was said about."""

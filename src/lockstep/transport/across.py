@@ -42,6 +42,8 @@ LOOK_S = 0.5
 LAST_WORD_S = 2.0
 """How long a rank that leaves waits until the others have heard it."""
 
+ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
+
 LAST_WORD = 2**31 - 1
 """The tag of a leaving rank's word."""
 
@@ -70,7 +72,7 @@ class Across:
         self._speakers: Any
         before = {one.here for one in own_sockets() if one.there is None}
         try:
-            with waits("the connections between the nodes", [name for name in names if name != names[rank]]):
+            with waits("the connections between the ranks", [name for name in names if name != names[rank]]):
                 self._all = dist.ProcessGroupGloo(PrefixStore("all", store), rank, len(names), JOIN)
                 self._speakers = (
                     dist.ProcessGroupGloo(PrefixStore("first", store), speakers.index(rank), len(speakers), JOIN)
@@ -78,7 +80,7 @@ class Across:
                     else None
                 )
         except RuntimeError as error:
-            raise WorldError(f"Rank {names[rank]} could not connect to the ranks on other nodes: {error}.") from error
+            raise WorldError(f"Rank {names[rank]} could not connect to the other ranks: {error}.") from error
         self._ears = {one.here for one in own_sockets() if one.there is None} - before
         """Where this process listens for these connections."""
         self._peer_at = self._tell(store)
@@ -115,11 +117,15 @@ class Across:
         """Begin to receive one. With `small`, peers are counted among the speakers."""
         return (self._speakers if small else self._all).recv([bytes_of(out)], peer, tag)
 
-    def wait(self, works: Sequence[tuple[Any, int]], what: str) -> None:
+    def group(self, *, small: bool) -> Any:
+        """For collectives, whose order is the same on all ranks; who waits for one passes it to `wait`, without a peer."""
+        return self._speakers if small else self._all
+
+    def wait(self, works: Sequence[tuple[Any, int | None]], what: str) -> None:
         """Wait until messages are delivered or there.
 
         Args:
-            works: of `send` and `receive`, each with its peer.
+            works: of `send` and `receive`, each with its peer; a collective has none.
             what: what the rank waits for.
 
         Raises:
@@ -130,7 +136,7 @@ class Across:
         for ticket in tickets:
             self.waiter.do(ticket.wait)
         for ticket, (_, peer) in zip(tickets, works, strict=True):
-            with waits(what, [self._names[peer]]):
+            with waits(what, [self._names[each] for each in (self._has_left if peer is None else [peer])]):
                 while not self._is_cut and not ticket.over.wait(LOOK_S):
                     pass
             if self._is_cut or ticket.failed:
@@ -141,8 +147,10 @@ class Across:
         """Whether an error of `send` or `receive` says that the connection has ended."""
         return "gloo" in str(error)
 
-    def lost(self, peer: int) -> PeerLost:
-        """What the end of a connection means."""
+    def lost(self, peer: int | None) -> PeerLost:
+        """What the end of a connection means; None: of one of them."""
+        if peer is None:
+            return PeerLost(ENDED, is_dead=True)
         left, name = bool(self._has_left[peer]), self._names[peer]
         return PeerLost(
             f"The connection of rank {self._names[self._rank]} to rank {name} ended: rank {name} "

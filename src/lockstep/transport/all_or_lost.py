@@ -1,4 +1,4 @@
-"""What one rank over several nodes loses, all of them lose."""
+"""What one rank loses, all of them lose."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lockstep.errors import PeerLost
+from lockstep.transport.across import ENDED
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-ENDED = "A connection between nodes ended. If a rank failed, its own error says why."
 
 
 def all_or_lost(

@@ -7,30 +7,32 @@ holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
-from lockstep.errors import PeerLost
 from lockstep.layout.placement import Placement
+from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.contract import Pending
-from lockstep.transport.torch_group import LEFT, GroupTransport
+from lockstep.transport.torch_group import GroupTransport
 
 
 class BackendOrderTransport(GroupTransport):
     """Ranks of the default process group, whose backend adds in any order. Bits depend on the number of ranks."""
 
-    def begin_all_reduce(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
+    @all_or_lost
+    def begin_guarded(self, partials: Sequence[Tensor], placement: Placement, out: Tensor) -> Pending:  # noqa: ARG002
         total = out.new_zeros(out.shape) if not partials else partials[0].clone()
         for partial in partials[1:]:
             total.add_(partial)
-        return _BackendSum(self.begin_sum(total), total, out)
+        return _BackendSum(self, total, out)
 
 
 class _BackendSum(Pending):
-    def __init__(self, work: Any, total: Tensor, out: Tensor) -> None:
-        self._work, self._total, self._out = work, total, out
+    def __init__(self, transport: GroupTransport, total: Tensor, out: Tensor) -> None:
+        self.transport, self._total, self._out = transport, total, out
+        self._works = transport.begin_sum(total)
 
+    @all_or_lost
     def advance(self, scale: float = 1.0) -> None:
         self.give_up()
         self._out.copy_(self._total)
@@ -40,8 +42,6 @@ class _BackendSum(Pending):
     def finish(self) -> None:
         """Do nothing: `advance` has done everything."""
 
+    @all_or_lost
     def give_up(self) -> None:
-        try:
-            self._work.wait()
-        except RuntimeError as error:
-            raise PeerLost(LEFT) from error
+        self.transport.wait(self._works, "the exchange of gradients", self._total)

@@ -12,7 +12,8 @@ from lockstep.caller import where
 from lockstep.errors import LockstepError, PeerLost
 from lockstep.journal.waiting_note import subject
 from lockstep.layout.crossing import Crossing, piece
-from lockstep.transport.all_or_lost import ENDED, all_or_lost
+from lockstep.transport.across import ENDED
+from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.contract import Pending, Transport
 from lockstep.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
 

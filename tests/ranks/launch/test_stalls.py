@@ -6,7 +6,7 @@ from os import kill
 
 import pytest
 
-from tests.support.launching import run_script, start, until, write_script
+from tests.support.launching import run_script, said, start, until, write_script
 
 pytestmark = pytest.mark.ranks
 
@@ -63,11 +63,6 @@ for epoch in run.epochs(8 if how == "straggle" else 2):
 if run.is_main:
     print("weights", model.weight.flatten().tolist())
 """
-
-
-def said(run, label):
-    """The launcher's lines with this label."""
-    return re.findall(rf"^{label} +(.*)$", run.err, re.MULTILINE)
 
 
 def test_a_stopped_rank_is_named_and_goes_on_when_it_may(tmp_path):

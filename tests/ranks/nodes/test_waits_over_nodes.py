@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from lockstep.cli.diagnose import diagnose
 from lockstep.cli.watch import watch
 from lockstep.handover.run_folder import RunFolder, read_lines
-from tests.support.launching import until, write_script
+from tests.support.launching import said, until, write_script
 from tests.support.several_nodes import nodes
 
 pytestmark = pytest.mark.ranks
@@ -59,11 +59,6 @@ for epoch in run.epochs(20 if how == "straggle" else 2):
                 work(9)
 print("came to its end:", run.rank)
 """
-
-
-def said(run, label):
-    """The launcher's lines with this label."""
-    return re.findall(rf"^{label} +(.*)$", run.err, re.MULTILINE)
 
 
 def all_said(started, label):

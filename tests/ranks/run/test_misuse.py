@@ -6,16 +6,19 @@ import lockstep
 from lockstep.errors import UsageError
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from tests.scripts.mistakes import MISTAKES, few_lanes, rate_of_rank, steps_on_one_rank
+from tests.scripts.refused_preparations import REFUSED
 
 pytestmark = pytest.mark.ranks
 
+SENTENCES = MISTAKES | REFUSED
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+
+@pytest.mark.parametrize("mistake", SENTENCES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_one_sentence(mistake):
     with pytest.raises(RankFailed) as caught:
         run_ranks(mistake, Started(2, timeout_s=30))
     assert caught.value.error_type == "UsageError"
-    assert MISTAKES[mistake] in caught.value.message
+    assert SENTENCES[mistake] in caught.value.message
 
 
 @pytest.mark.parametrize("mistake", [steps_on_one_rank, rate_of_rank], ids=lambda mistake: mistake.__name__)

@@ -8,8 +8,11 @@ from tests.scripts.staged_corners import CORNERS, LOOPS, all_of
 from tests.scripts.staged_mistakes import MISTAKES
 from tests.scripts.staged_models import train
 from tests.scripts.staged_others import MODELS_OF_OTHERS
+from tests.scripts.uncuttable_models import UNCUTTABLE
 
 pytestmark = pytest.mark.ranks
+
+SENTENCES = MISTAKES | UNCUTTABLE
 
 PIPELINES = [
     (2, Form("pipeline")),
@@ -85,9 +88,9 @@ def compare_each(strategy, corners):
         assert len(results[0][name]["held"]) < len(expected["held"]), name
 
 
-@pytest.mark.parametrize("mistake", list(MISTAKES), ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", list(SENTENCES), ids=lambda mistake: mistake.__name__)
 def test_a_mistake_with_stages_is_one_sentence(mistake):
-    ranks, form, sentence = MISTAKES[mistake]
+    ranks, form, sentence = SENTENCES[mistake]
     with pytest.raises(RankFailed) as caught:
         run_ranks(mistake, Started(ranks, form=form))
     assert sentence in str(caught.value)

@@ -22,8 +22,17 @@ LO, ETH, IB, SIX = (
 OWN = (LO, ETH, IB, SIX)
 
 
-def chosen(host="host0", resolved=("10.0.0.1",), sources=(), local=None, is_first=True, are_elsewhere=None, named=()):
-    view = View(OWN, tuple(resolved), tuple(sources), tuple(named))
+def chosen(
+    host="host0",
+    resolved=("10.0.0.1",),
+    sources=(),
+    local=None,
+    is_first=True,
+    are_elsewhere=None,
+    named=(),
+    to_others=(),
+):
+    view = View(OWN, tuple(resolved), tuple(sources), tuple(named), tuple(to_others))
     return choose(Endpoint(host, 29500), view, local=local, is_first=is_first, are_elsewhere=are_elsewhere)
 
 
@@ -76,6 +85,13 @@ def test_a_host_name_that_is_the_loopback_here_is_refused_for_others_mean_anothe
     assert "10.0.0.1 (eth0)" in said
     assert "10.0.0.1" not in refused(resolved=["127.0.1.1"], is_first=False), "another node's addresses are no help"
     assert chosen(resolved=["127.0.1.1", "10.0.0.1"]).own == ETH
+
+
+def test_where_a_launcher_names_the_others_node_0_listens_on_the_way_to_them():
+    told = {"resolved": ["127.0.1.1"], "are_elsewhere": True, "to_others": ["10.9.0.1"]}
+    assert chosen(**told).gate == Place("10.9.0.1", 29500)
+    assert "10.9.0.1" not in refused(**told, is_first=False), "that is for node 0 to know"
+    assert "which no other machine can reach" in refused(**{**told, "to_others": ["127.0.0.1"]})
 
 
 def test_the_loopback_is_used_when_it_is_asked_for_and_refused_when_nodes_are_elsewhere():

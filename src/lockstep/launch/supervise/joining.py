@@ -33,7 +33,7 @@ from lockstep.nodes.cluster import Cluster
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
 from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link_order import LinkOrder
-from lockstep.nodes.munge import has_munge
+from lockstep.nodes.munge import has_munge, seal
 from lockstep.nodes.place import JOIN_S, NodePlace
 from lockstep.nodes.record import NodeRecord
 
@@ -163,12 +163,17 @@ def _key(request: LaunchRequest, chosen: Choice, *, is_host: bool, saying: Sayin
 
     Raises:
         UsageError: when this node cannot know it.
+        WorldError: when munge cannot seal it.
     """
     settings = request.key
     source = settings.source(is_first=is_host, has_munge=has_munge(), can_show=sys.stderr.isatty())
     match source:
+        case Source.MUNGE if is_host:
+            key = Key.made()
+            seal(key, settings.job)  # where munge cannot, nobody need ask for it
+            return key.secret.decode(), settings.job
         case Source.MUNGE:
-            return (Key.made().secret.decode() if is_host else "", settings.job)
+            return "", settings.job
         case Source.MADE:
             key = Key.made()
             saying.line(Line("nodes", "start each of the others with this line; whoever has it can join"))

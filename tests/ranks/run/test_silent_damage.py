@@ -87,7 +87,8 @@ def test_strange_values_are_no_damage_under_any_strategy(strategy, optimizer):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("ranks", "mesh", "every"), [(2, "pipeline=2", 0), (4, "pipeline=2,ddp=2", 1), (4, "model_parallel=2,ddp=2", 1)]
+    ("ranks", "mesh", "every"),
+    [(2, "pipeline=2", 0), (4, "pipeline=2,ddp=2", 1), (4, "ddp=2,pipeline=2", 1), (4, "model_parallel=2,ddp=2", 1)],
 )
 def test_only_replicas_of_a_stage_are_compared(ranks, mesh, every):
     assert run_ranks(two_stages, Started(ranks, form=Form(None, mesh, None))) == [every] * ranks

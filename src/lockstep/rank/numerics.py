@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from lockstep.torch_private import if_imported
 
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
+
+ROUNDED = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+"""Whose kernels may round float32 operands to TF32 or bfloat16: torch's new names, which show what was set by the old ones;
+to read the old ones raises once a script has used the new."""
 
 
 def set_numerics(threads: int, *, exact: bool = True) -> None:
@@ -44,8 +49,7 @@ def flags() -> dict[str, Any]:
         "torch.deterministic_debug_mode": torch.get_deterministic_debug_mode(),
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        **{f"{name}.fp32_precision": attrgetter(f"{name}.fp32_precision")(torch.backends) for name in ROUNDED},
         "dynamo.automatic_dynamic_shapes": None if dynamo is None else dynamo.automatic_dynamic_shapes,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
         **{name: os.environ.get(name) for name in ENVIRONMENT},

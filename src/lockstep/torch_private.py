@@ -281,9 +281,9 @@ def _has(example: Any, name: str) -> bool:
 def _examples(*, compiler: bool) -> dict[str, Any]:
     """An object or class of each kind in `ATTRIBUTES`."""
     torch = importlib.import_module("torch")
-    storage = torch.zeros(1).untyped_storage()
+    storage = torch.zeros(1, device="cpu").untyped_storage()
     examples = {
-        "torch.Tensor": torch.zeros(1),
+        "torch.Tensor": torch.zeros(1, device="cpu"),
         "torch.UntypedStorage": storage,
         "torch.storage.TypedStorage": torch.storage.TypedStorage(
             wrap_storage=storage, dtype=torch.float, _internal=True

@@ -176,3 +176,42 @@ def test_a_strategy_around_another_one_leaves_nothing_to_its_own_defaults():
 
     offered = {name for name, value in vars(Strategy).items() if callable(value) or isinstance(value, property)}
     assert {name for name in offered if not name.startswith("_")} - set(vars(Around)) == set()
+
+
+MAKERS = {
+    *(
+        "empty",
+        "empty_strided",
+        "empty_permuted",
+        "zeros",
+        "ones",
+        "full",
+        "eye",
+        "arange",
+        "linspace",
+        "logspace",
+        "range",
+    ),
+    *("tensor", "as_tensor", "asarray", "scalar_tensor", "rand", "randn", "randint", "randperm"),
+    *("sparse_coo_tensor", "sparse_csr_tensor", "sparse_compressed_tensor", "tril_indices", "triu_indices"),
+}
+"""Functions of torch whose result lies on the default device unless they are told where."""
+
+
+def makes_a_tensor_anywhere(node):
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).removeprefix("torch.") in MAKERS
+        and ast.unparse(node.func).startswith("torch.")
+        and not any(word.arg in {"device", None} for word in node.keywords)
+    )
+
+
+def test_every_tensor_of_ours_names_its_device_whatever_the_script_made_the_default():
+    found = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if makes_a_tensor_anywhere(node)
+    ]
+    assert not found, "torch.set_default_device moves these"

@@ -166,5 +166,5 @@ def difference(left: Tensor, right: Tensor) -> tuple[int, float]:
             apart = (
                 (piece.to(wide) - second.to(wide)).abs().where(differing, 0.0).max()
             )  # equal infinities are nan apart
-            largest = float(torch.maximum(apart, torch.tensor(largest, dtype=torch.float64)))
+            largest = float(torch.maximum(apart, torch.tensor(largest, dtype=torch.float64, device="cpu")))
     return count, largest

@@ -95,7 +95,7 @@ def stream(found: Mapping[str, Source], tensors: Mapping[str, Tensor], transport
         if transport.rank == source.rank:
             moved = tensors[name].detach().cpu().contiguous()
         else:
-            moved = torch.empty(source.described.shape, dtype=source.described.dtype)
+            moved = torch.empty(source.described.shape, dtype=source.described.dtype, device="cpu")
         if moved.numel():
             transport.broadcast(moved, source.rank)
         yield moved if transport.rank == 0 else None

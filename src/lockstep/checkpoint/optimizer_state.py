@@ -225,7 +225,10 @@ def _wrong_options(kind: type[Optimizer], options: Mapping[str, Any]) -> str:
     """Why the optimizer itself would refuse these; empty if it would not."""
     known = inspect.signature(kind).parameters
     try:
-        kind([torch.zeros(1)], **{key: value for key, value in options.items() if key in known and key != "params"})
+        kind(
+            [torch.zeros(1, device="cpu")],
+            **{key: value for key, value in options.items() if key in known and key != "params"},
+        )
     except (TypeError, ValueError, RuntimeError) as error:
         return f"{kind.__name__} refuses the options of a group ({error})"
     return ""

@@ -109,5 +109,5 @@ def drawn_at_once(sampler: Any) -> Numbers | None:
     if sampler.replacement or sampler.generator is not None or sampler.num_samples != size:
         return None
     generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    return torch.randperm(size, generator=generator).numpy()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
+    return torch.randperm(size, generator=generator, device="cpu").numpy()

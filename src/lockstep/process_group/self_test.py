@@ -58,7 +58,7 @@ def _try() -> None:
     begin(NAME, store=PrefixStore("self-test", shared), rank=0, world_size=1)
     try:
         for call in (_in_place, _one_into_another, _lists, _through_torchs_core, _objects):
-            call(torch.tensor([1.0, -2.0, 3.0]))
+            call(torch.tensor([1.0, -2.0, 3.0], device="cpu"))
     finally:
         dist.destroy_process_group()
 
@@ -116,4 +116,4 @@ def _through_torchs_core(numbers: Tensor) -> None:
 def _objects(numbers: Tensor) -> None:
     found: list[Any] = [None]
     dist.all_gather_object(found, numbers.tolist())
-    _same(torch.tensor(found[0]), numbers)
+    _same(torch.tensor(found[0], device="cpu"), numbers)

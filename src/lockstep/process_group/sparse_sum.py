@@ -26,7 +26,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
         )
     mine = tensor.detach().coalesce()
     indices, values = mine.indices(), mine.values()
-    about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape])
+    about = torch.tensor([values.shape[0], tensor.sparse_dim(), *tensor.shape], device="cpu")
     abouts = [torch.empty_like(about) for _ in range(group.size())]
     group.all_gather_list(abouts, about).wait()
     if any(not torch.equal(other[1:], about[1:]) for other in abouts):
@@ -41,7 +41,7 @@ def sparse_sum(group: Any, tensor: Tensor) -> Any:
     group.all_gather_list(all_indices, indices.t().contiguous()).wait()
     group.all_gather_list(all_values, values).wait()
     total = torch.sparse_coo_tensor(
-        torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
+        torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, device="cpu", check_invariants=False
     ).coalesce()
     with torch.no_grad():
         tensor.copy_(total)  # in place; a detached view of a sparse tensor has indices of its own

@@ -64,7 +64,9 @@ class Streams:
         """
         if not self._looks:
             return self.seen
-        numbers = struct.pack("<IQ", random.getrandbits(32), int(torch.empty((), dtype=torch.int64).random_()))
+        numbers = struct.pack(
+            "<IQ", random.getrandbits(32), int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+        )
         self.seen = zlib.crc32(np.random.bytes(4) + numbers, self.seen)
         return self.seen
 

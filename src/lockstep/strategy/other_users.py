@@ -165,5 +165,5 @@ def _num_users(storage: torch.UntypedStorage) -> int:
 
 
 _ASKING = 0
-_ASKING = _num_users((_LONE := torch.empty(1)).untyped_storage()) - 1
+_ASKING = _num_users((_LONE := torch.empty(1, device="cpu")).untyped_storage()) - 1
 """What torch counts for the storage object that asks: the excess over 1 for a tensor that nothing shares."""

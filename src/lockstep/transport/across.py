@@ -85,7 +85,7 @@ class Across:
         """Where this process listens for these connections."""
         self._peer_at = self._tell(store)
         peers = [peer for peer in range(len(names)) if peer != rank]
-        self._has_left = {peer: torch.zeros(1, dtype=torch.uint8) for peer in peers}
+        self._has_left = {peer: torch.zeros(1, dtype=torch.uint8, device="cpu") for peer in peers}
         self._last_words = [self._all.recv([word], peer, LAST_WORD) for peer, word in self._has_left.items()]
         _alive.add(self)
 
@@ -185,7 +185,7 @@ class Across:
 
     def close(self) -> None:
         """Say goodbye, and end the connections."""
-        word, works = torch.ones(1, dtype=torch.uint8), []
+        word, works = torch.ones(1, dtype=torch.uint8, device="cpu"), []
         for peer in self._has_left:
             with contextlib.suppress(RuntimeError):
                 works.append(self._all.send([word], peer, LAST_WORD))

@@ -57,13 +57,13 @@ class Channel:
         Raises:
             PeerLost: when `source` is gone.
         """
-        header = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device="cpu")
         self._transport.receive(header, source, self._tag)
         raw = header.numpy().tobytes()
         size = int.from_bytes(raw[:8], "little")
         data = raw[8 : 8 + size]
         if size > len(data):
-            rest = torch.empty(size - len(data), dtype=torch.uint8)
+            rest = torch.empty(size - len(data), dtype=torch.uint8, device="cpu")
             self._transport.receive(rest, source, self._tag)
             data += rest.numpy().tobytes()
         words, told = json.loads(data)

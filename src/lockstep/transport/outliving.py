@@ -207,5 +207,9 @@ class OutlivingTransport(Transport):
 
 
 def _fill(tensor: Tensor, data: bytes) -> None:
-    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    flat = (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
     tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))

@@ -143,7 +143,7 @@ class OverNodesTransport(Transport):
     @all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         if not data:
-            return [b"" for _ in self._gather(torch.zeros(1, dtype=torch.uint8), is_small=True)]
+            return [b"" for _ in self._gather(torch.zeros(1, dtype=torch.uint8, device="cpu"), is_small=True)]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return [row.numpy().tobytes() for row in self._gather(mine, is_small=True)]
 

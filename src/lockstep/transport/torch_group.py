@@ -136,7 +136,7 @@ class GroupTransport(Transport):
     @all_or_lost
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        everyone = torch.empty(self.world_size * len(data), dtype=torch.uint8)
+        everyone = torch.empty(self.world_size * len(data), dtype=torch.uint8, device="cpu")
         self.wait(self.begin_all_gather(everyone, mine), "all_gather", mine)
         whole = everyone.numpy().tobytes()
         return [whole[start : start + len(data)] for start in range(0, len(whole), len(data))]

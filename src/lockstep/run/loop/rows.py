@@ -53,7 +53,9 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
         padded[: len(rows)] = rows.detach()
     run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
     order = [index for other in told for index in other["indices"]]
-    return torch.cat(run)[torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long)]
+    return torch.cat(run)[
+        torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long, device="cpu")
+    ]
 
 
 def _number(index: Any) -> int:

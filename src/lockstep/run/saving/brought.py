@@ -78,7 +78,7 @@ def _hand_around(run: RunState, together: Together, target: Path, room: Path | N
         together.do(lambda: _made(copy))
     for name, size in sorted(told.items()):
         for start in range(0, size, PIECE_BYTES):
-            piece = torch.zeros(min(PIECE_BYTES, size - start), dtype=torch.uint8)
+            piece = torch.zeros(min(PIECE_BYTES, size - start), dtype=torch.uint8, device="cpu")
             if place is not None:
                 together.do(lambda at=start, name=name, piece=piece: _read(place / name, at, piece))  # type: ignore[misc]
             transport.broadcast(piece, source)

@@ -71,7 +71,7 @@ def _map(path: Path, name: str, size: int, dtype: torch.dtype) -> tuple[Tensor, 
     """Map the file at `path` as a tensor, or say why not. Its name shows that it is not another node's file."""
     try:
         if not str(path.readlink()).startswith(f"/memfd:{name} "):
-            return torch.empty(0), f"{path} is another file"
+            return torch.empty(0, device="cpu"), f"{path} is another file"
         return torch.from_file(str(path), shared=True, size=size, dtype=dtype), ""
     except (OSError, RuntimeError) as error:
-        return torch.empty(0), str(error)
+        return torch.empty(0, device="cpu"), str(error)

@@ -62,7 +62,8 @@ def _joined(
 ) -> list[Tensor]:
     if not any(flags):
         return values
-    root = torch.empty(0, requires_grad=True)  # without an input that requires grad there would be no backward
+    # without an input that requires grad there would be no backward
+    root = torch.empty(0, requires_grad=True, device="cpu")
     return list(function.apply(exchange, call, flags, values, root, *inputs))
 
 

@@ -73,7 +73,7 @@ def leave() -> NoReturn:
 def run_out_of_memory() -> None:
     """Ask for more than any machine has: of torch, if the script uses it, else of Python."""
     if (torch := sys.modules.get("torch")) is not None:
-        torch.empty(1 << 50, dtype=torch.uint8)
+        torch.empty(1 << 50, dtype=torch.uint8, device="cpu")
     bytearray(1 << 50)
 
 
@@ -160,7 +160,7 @@ def mismatch() -> None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_initialized():
         raise UsageError("The fault 'mismatch' needs torch.distributed.", "Call init_process_group before it happens.")
-    torch.distributed.all_reduce(torch.ones(3, dtype=torch.float64))
+    torch.distributed.all_reduce(torch.ones(3, dtype=torch.float64, device="cpu"))
 
 
 def _to_a_worker(number: signal.Signals) -> None:

@@ -18,15 +18,13 @@ from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import read_json, write_private
+from lockstep.journal.torch_words import is_of_a_peer
 from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid \d+\) (is killed by signal|ended with exit code)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_PEER = re.compile(
-    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
-)
 
 
 class FailureKind(StrEnum):
@@ -128,7 +126,7 @@ def kind_of(error: BaseException) -> FailureKind:
     """Who has to act on `error`."""
     if isinstance(error, UsageError):
         return FailureKind.USAGE
-    if isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and _PEER.search(str(error))):
+    if isinstance(error, PeerLost) or is_of_a_peer(error):
         return FailureKind.PEER
     if isinstance(error, RanksDiffer):
         return FailureKind.DAMAGE

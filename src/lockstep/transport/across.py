@@ -142,11 +142,6 @@ class Across:
             if self._is_cut or ticket.failed:
                 raise self.lost(peer)
 
-    @staticmethod
-    def is_broken(error: RuntimeError) -> bool:
-        """Whether an error of `send` or `receive` says that the connection has ended."""
-        return "gloo" in str(error)
-
     def lost(self, peer: int | None) -> PeerLost:
         """What the end of a connection means; None: of one of them."""
         if peer is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lockstep.errors import PeerLost
+from lockstep.journal.torch_words import is_of_a_peer
 from lockstep.transport.across import ENDED
 
 Arguments = ParamSpec("Arguments")
@@ -27,7 +28,7 @@ def all_or_lost(
         except PeerLost as lost:
             raise transport.lose(lost) from None
         except RuntimeError as error:
-            if transport.across.is_broken(error):
+            if is_of_a_peer(error):
                 raise transport.lose(PeerLost(ENDED, is_dead=True)) from None
             raise
 

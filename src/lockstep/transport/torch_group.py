@@ -24,6 +24,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions, PrefixStore  # 
 
 from lockstep.caller import where
 from lockstep.errors import PeerLost
+from lockstep.journal.torch_words import is_of_a_peer
 from lockstep.journal.waiting_note import subject, waits
 from lockstep.layout.placement import Placement
 from lockstep.layout.tree import Node, fold
@@ -54,12 +55,14 @@ _all_gather_flat: Callable[..., Any] = getattr(dist, "all_gather_single", None) 
 
 @contextmanager
 def _waits(what: str, ranks: Iterable[int] = ()) -> Iterator[None]:
-    """Note for which ranks this one waits, as long as it does; a failure there means that one is gone."""
+    """Note for which ranks this one waits, as long as it does; tell the end of one from a failure of this one's device."""
     try:
         with waits(what, ranks):
             yield
     except RuntimeError as error:
-        raise PeerLost(LEFT) from error
+        if is_of_a_peer(error):
+            raise PeerLost(f"{LEFT} ({str(error).partition(chr(10))[0]})") from error
+        raise
 
 
 def _patient(options: Any) -> Any:

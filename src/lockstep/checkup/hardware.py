@@ -10,6 +10,7 @@ from lockstep.checkup.torch_facts import TorchFacts
 from lockstep.errors import UsageError
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine, Wish, size
+from lockstep.machine.gpus import CUDA_WHEELS
 
 
 def core_rows(machine: Machine, affinity: int) -> list[Row]:
@@ -101,7 +102,7 @@ def _with_wheel(name: str, driver: str, facts: TorchFacts) -> Row:
         return note(
             "driver",
             f"{name}, but this torch is a CPU build: the GPUs stay unused",
-            "Install the CUDA wheel: pip install torch --index-url https://download.pytorch.org/whl/cu128",
+            f"Install the CUDA wheel: {CUDA_WHEELS}",
         )
     text = f"{name}, torch for {facts.built_for}"
     wheel = re.match(r"cuda (\d+)", facts.built_for)

@@ -13,7 +13,7 @@ from lockstep.errors import UsageError
 from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.layout.mesh import Form
 from lockstep.machine.cores import usable_cores
-from lockstep.machine.gpus import count_gpus, torch_speaks_cuda
+from lockstep.machine.gpus import usable_gpus, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.regular_file import other_kind
 from lockstep.trials.trials import Program
@@ -59,9 +59,9 @@ def check_here() -> None:
 
 def machine_for(device: str) -> Machine:
     """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS."""
-    gpus = count_gpus(os.environ) if device != "cpu" else 0
-    usable = gpus if gpus and torch_speaks_cuda() else 0
-    return Machine(usable_cores(), usable, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
+    gpus = usable_gpus(os.environ) if device != "cpu" else 0
+    no_gpu = why_none(os.environ) if not gpus else ("", "")
+    return Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit(), no_gpu)
 
 
 def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lockstep.errors import UsageError
 from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.machine.cores import Cores
-from lockstep.machine.gpus import count_gpus
 
 LAPTOP = Machine(Cores(12, "affinity"), gpus=0)
 SERVER = Machine(Cores(64, "affinity"), gpus=8)
@@ -82,18 +79,6 @@ def test_what_cannot_be_is_one_sentence_with_the_way_out(wish: Wish, machine: Ma
     with pytest.raises(UsageError) as refused:
         size(wish, machine)
     assert str(refused.value) == sentence
-
-
-def test_gpus_are_counted_by_their_device_files(tmp_path: Path) -> None:
-    devices, listed = tmp_path / "dev", tmp_path / "gpus"
-    devices.mkdir()
-    assert count_gpus({}, devices, listed) == 0
-    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
-        (devices / name).touch()
-    assert count_gpus({}, devices, listed) == 3
-    assert count_gpus({"CUDA_VISIBLE_DEVICES": "0,2"}, devices, listed) == 2
-    assert count_gpus({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, devices, listed) == 1
-    assert count_gpus({"CUDA_VISIBLE_DEVICES": ""}, devices, listed) == 0
 
 
 def test_more_ranks_than_a_node_can_have_are_refused_before_anything_is_made():

@@ -33,7 +33,7 @@ from lockstep.launch.sizing import Machine, Size, Wish, size
 from lockstep.launch.spawning.ending import Ending
 from lockstep.launch.spawning.parcel import Parcel
 from lockstep.machine.cores import usable_cores
-from lockstep.machine.gpus import count_gpus, gpu_names, torch_speaks_cuda
+from lockstep.machine.gpus import gpu_names, usable_gpus
 from lockstep.machine.processes import open_file_limit
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -269,7 +269,7 @@ def _size(nprocs: int, device: str) -> tuple[Size, str]:
         raise UsageError(
             f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."
         )
-    gpus = count_gpus(os.environ) if device != "cpu" and torch_speaks_cuda() else 0
+    gpus = usable_gpus(os.environ) if device != "cpu" else 0
     if device == "cuda" and nprocs > gpus:
         raise UsageError(
             f'{nprocs} ranks with device="cuda" need one GPU each, but {gpus} that torch can use '

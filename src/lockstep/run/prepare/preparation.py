@@ -27,6 +27,7 @@ from lockstep.run.loop.evaluation import evaluate
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
+from lockstep.run.prepare.early_state import follow_parameters
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
 from lockstep.run.run_state import Progress, RunState, Setup
@@ -131,6 +132,7 @@ def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:
             "gradients would not be reduced.",
             "Pass them (or their module) to run.prepare too.",
         )
+    follow_parameters(optimizer)
     run.machinery.strangers.take(optimizer)
     run.progress.hooks.append(optimizer.register_step_pre_hook(_before_step(run)))
     if run.machinery.scaler is not None:

@@ -275,7 +275,7 @@ class Run:
         indices = self._run.progress.evaluated if loader is None else self._evaluated_by(loader)
         if not self._run.setup.counts:
             rows_of_rank, indices = rows_of_rank[:0], []
-        return rows.gather_rows(rows_of_rank, indices, self._run.machinery.transport, where())
+        return rows.gather_rows(rows_of_rank, indices, self._run.machinery.transport, self._run.setup.device, where())
 
     def _evaluated_by(self, loader: Iterable[Any]) -> list[Any]:
         if not isinstance(loader, PreparedLoader):

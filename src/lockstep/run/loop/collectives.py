@@ -25,10 +25,10 @@ def over_ranks(run: RunState, call: str, value: float | Tensor, scale: float) ->
     run.progress.position.require_same_on_every_rank(call)
     run.machinery.shares.put_together()
     if isinstance(value, Tensor):
-        shape = [list(value.shape), str(value.dtype)]
-        if any(other != shape for other in run.machinery.transport.all_gather_object(shape, call, where())):
+        form = _form(value)
+        if any(other != form for other in run.machinery.transport.all_gather_object(form, call, where())):
             raise UsageError(
-                f"{call} needs tensors of the same shape and dtype on every rank.",
+                f"{call} needs tensors of the same shape, dtype and kind of device on every rank.",
                 "Reduce something that has the same form on every rank: a sum, a count.",
             )
         total = torch.stack(run.machinery.transport.all_gather(value.detach().contiguous())).sum(0)
@@ -52,15 +52,21 @@ def broadcast(run: RunState, value: Any, source: int) -> Any:
     if not isinstance(value, Tensor):
         mine = value if rank == source else None
         return run.machinery.transport.all_gather_object(mine, "run.broadcast", where())[source]
-    told = run.machinery.transport.all_gather_object([list(value.shape), str(value.dtype)], "run.broadcast", where())
+    told = run.machinery.transport.all_gather_object(_form(value), "run.broadcast", where())
     if any(other != told[0] for other in told):
         raise UsageError(
-            "run.broadcast needs a tensor of the same shape and dtype on every rank.",
-            "Make the tensor on every rank, with the same shape and dtype: torch.empty_like where there are no values.",
+            "run.broadcast needs a tensor of the same shape, dtype and kind of device on every rank.",
+            "Make the tensor on every rank, of the same form: torch.empty(shape, device=run.device) where there are no "
+            "values.",
         )
     copy = value.detach().clone(memory_format=torch.contiguous_format)
     run.machinery.transport.broadcast(copy, source)
     return copy
+
+
+def _form(value: Tensor) -> list[Any]:
+    """What ranks must agree on before they exchange a tensor: tensors of other devices go other ways."""
+    return [list(value.shape), str(value.dtype), value.device.type]
 
 
 def new_tally(run: RunState) -> Tally:

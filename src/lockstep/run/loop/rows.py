@@ -13,23 +13,26 @@ from lockstep.errors import UsageError
 from lockstep.transport.contract import Transport
 
 
-def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, where: str) -> Tensor:
+def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, device: torch.device, where: str) -> Tensor:
     """All ranks' rows, one per sample, in data-set order: exactly `len(dataset)` of them, on every rank.
 
     Args:
         rows: this rank's rows: dimension 0 has one row for each sample that the last evaluation gave this rank, in
-            the order in which they came. Any dtype and device; ranks may have different numbers of rows.
+            the order in which they came. Any dtype and device; ranks may have different numbers of rows, and one without
+            any does not know of which form the others' are.
         indices: the data-set indices of those samples.
+        transport: the ranks.
+        device: this rank's.
+        where: the line of the script.
 
     Raises:
-        UsageError: on every rank, when a rank has more or fewer rows than samples.
+        UsageError: on every rank, when a rank has more or fewer rows than samples, or rows have different forms.
     """
     told = transport.all_gather_object(
         {
             "rows": len(rows),
             "indices": list(map(_number, indices)),
-            "shape": list(rows.shape[1:]),
-            "dtype": str(rows.dtype),
+            "form": [list(rows.shape[1:]), str(rows.dtype), rows.device.type],
         },
         "gather",
         where,
@@ -41,14 +44,17 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
                 f"{len(other['indices'])} samples.",
                 "Collect one row per sample in `for batch in loader`, concatenate them, and gather after the loop.",
             )
-    shape, dtype = next(((o["shape"], o["dtype"]) for o in told if o["rows"]), (told[0]["shape"], told[0]["dtype"]))
-    if any(o["rows"] and (o["shape"], o["dtype"]) != (shape, dtype) for o in told):
+    form = next((other["form"] for other in told if other["rows"]), told[0]["form"])
+    if any(other["rows"] and other["form"] != form for other in told):
         raise UsageError(
-            "run.gather got rows of different shapes or dtypes on different ranks.",
-            "Give every row the same shape and dtype: pad them, or gather numbers.",
+            "run.gather got rows of different shapes, dtypes or devices on different ranks.",
+            "Give every row the same shape, dtype and kind of device: pad them, or gather numbers.",
         )
+    shape, dtype, kind = form
     longest = max(other["rows"] for other in told)
-    padded = torch.zeros((longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=rows.device)
+    padded = torch.zeros(
+        (longest, *shape), dtype=getattr(torch, dtype.removeprefix("torch.")), device=_here(kind, rows, device)
+    )
     if len(rows):
         padded[: len(rows)] = rows.detach()
     run = [part[: other["rows"]] for part, other in zip(transport.all_gather(padded), told, strict=True)]
@@ -56,6 +62,11 @@ def gather_rows(rows: Tensor, indices: Sequence[Any], transport: Transport, wher
     return torch.cat(run)[
         torch.tensor(sorted(range(len(order)), key=order.__getitem__), dtype=torch.long, device="cpu")
     ]
+
+
+def _here(kind: str, rows: Tensor, device: torch.device) -> torch.device:
+    """This rank's device of a kind that other ranks' rows are on."""
+    return next((one for one in (rows.device, device) if one.type == kind), torch.device(kind))
 
 
 def _number(index: Any) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import lockstep.handover.cublas_workspace  # noqa: F401 - before anything can be multiplied
 from lockstep.errors import LockstepError, PeerLost, PromiseBroken, RankFailed, UsageError, WorldError
 
 if TYPE_CHECKING:

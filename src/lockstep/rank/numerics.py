@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch.utils import deterministic
 
+from lockstep.handover import cublas_workspace
+from lockstep.notices import say
 from lockstep.torch_private import if_imported
 
-ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
+ENVIRONMENT = (cublas_workspace.NAME, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASHSEED")
 """Variables that libraries read; PYTHONHASHSEED is set by `lockstep run`."""
 
 ROUNDED = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
@@ -38,7 +40,8 @@ def set_numerics(threads: int, *, exact: bool = True) -> None:
     if (inductor := if_imported("inductor_settings")) is not None:
         inductor.deterministic = exact
     if exact:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if cublas_workspace.IS_LATE:
+            say(cublas_workspace.TOO_LATE)
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from lockstep.handover import cublas_workspace
 from lockstep.handover.environment import Position, RankEnvironment, RankSettings, encode
 from lockstep.handover.generation import Generation
 from lockstep.launch.in_rank.task import RankTask
@@ -120,7 +121,7 @@ def _defaults(request: LaunchRequest) -> dict[str, str]:
     interface = request.seat.interface if request.seat is not None else "lo"
     return {
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        cublas_workspace.NAME: cublas_workspace.VALUE,
         "LT_DEVICES": str(request.ranks),
         "LT_ACCELERATOR": request.device,
         **({"ACCELERATE_USE_CPU": "true"} if request.device == "cpu" else {}),

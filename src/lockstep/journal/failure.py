@@ -18,7 +18,7 @@ from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import read_json, write_private
-from lockstep.journal.torch_words import is_of_a_peer
+from lockstep.journal.torch_words import is_of_a_peer, way_out
 from lockstep.visible import visible_lines
 
 _SAMPLE = re.compile(re.escape(SAMPLE_NOTE).replace(r"\{index\}", r"(.+?)") + r"(?: \((.+)\))?")
@@ -63,7 +63,8 @@ class Failure:
     time_ns: int
     """time.monotonic_ns() when it was caught."""
     fix: str = ""
-    """The fix of a UsageError, whose problem is `error`; for `DAMAGE` until when all was well; empty for others."""
+    """The fix of a UsageError, whose problem is `error`; for `DAMAGE` until when all was well; for others the way out, where
+    one is known."""
     sample_place: str = ""
     """Where the sample came: `epoch 2, step 13`."""
     finding: str = ""
@@ -95,7 +96,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
         file, line = inner[-1] if inner else (file, line)
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
-    said, fix = summary[0], ""
+    said, fix = summary[0], way_out(error)
     if isinstance(error, UsageError):
         said, fix = f"UsageError: {visible_lines(error.problem)}", visible_lines(error.fix)
     elif isinstance(error, RanksDiffer):

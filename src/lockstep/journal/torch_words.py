@@ -14,3 +14,31 @@ def is_of_a_peer(error: BaseException) -> bool:
     """Whether a connection to another rank ended. What this rank's own device or memory did is never that."""
     text = str(error)
     return isinstance(error, RuntimeError) and _PEER.search(text) is not None and _OWN.search(text) is None
+
+
+_NO_FORM = re.compile(r"^(\S+)( .*?)? does not have a deterministic implementation", re.MULTILINE)
+ON_CPU = "compute it on the CPU: `x.cpu()`, and the result back to `x.device`"
+REPLACEMENTS = {
+    "nll_loss2d": "give F.cross_entropy rows: `x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]), y.reshape(-1)`",
+    "adaptive_avg_pool": "use nn.AvgPool2d where the output's size divides the input's",
+    "bicubic": 'use `mode="bilinear"`, which has a deterministic form',
+    "linear1d": 'use `mode="bilinear"` on x.unsqueeze(2), which has a deterministic form',
+    "ctc_loss": "let cuDNN compute it: float32, targets in one row of int32 on the CPU, blank=0",
+    "cumsum": ON_CPU,
+    "histc": ON_CPU,
+    "bincount": ON_CPU,
+    "median": ON_CPU,
+    "put_": "write `x.view(-1)[index] = values`",
+}
+"""Of operations without a deterministic form, by a part of torch's name, the first that fits; docs/guarantees.md has the
+same."""
+
+
+def way_out(error: BaseException) -> str:
+    """What to do about an operation that has no deterministic form; empty for any other error."""
+    found = _NO_FORM.search(str(error)) if isinstance(error, RuntimeError) else None
+    if found is None:
+        return ""
+    replacement = next((words for part, words in REPLACEMENTS.items() if part in found[1]), "")
+    instead = f"To keep exact numerics, {replacement}. " if replacement else ""
+    return f'{instead}--numerics fast (`lockstep.init(numerics="fast")`) allows it everywhere, without the promise of equal bits.'

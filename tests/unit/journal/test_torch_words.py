@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
-from lockstep.journal.failure import FailureKind, kind_of
+from lockstep.journal.failure import FailureKind, describe, kind_of
+from lockstep.journal.torch_words import REPLACEMENTS, way_out
 
 NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, "
 
@@ -50,3 +57,65 @@ def test_the_end_of_a_connection_is_another_ranks_doing(text: str) -> None:
 @pytest.mark.parametrize("error", OWN, ids=lambda error: str(error)[:30])
 def test_what_a_device_or_memory_does_is_never_another_ranks_doing(error: RuntimeError) -> None:
     assert kind_of(error) is FailureKind.SCRIPT
+
+
+@pytest.fixture
+def _deterministic() -> Iterator[None]:
+    torch.set_deterministic_debug_mode("error")
+    yield
+    torch.set_deterministic_debug_mode("default")
+
+
+@pytest.mark.usefixtures("_deterministic")
+@pytest.mark.parametrize(
+    ("operation", "replacement"),
+    [
+        (lambda: torch.zeros(3).put_(torch.tensor([0]), torch.ones(1)), "To keep exact numerics, write `x.view(-1)"),
+        (lambda: nn.MaxUnpool2d(2)(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "--numerics fast"),
+    ],
+)  # fmt: skip
+def test_an_operation_without_a_deterministic_form_has_a_way_out(operation, replacement):
+    with pytest.raises(RuntimeError) as told:
+        operation()
+    assert way_out(told.value).startswith(replacement)
+    assert "--numerics fast" in way_out(told.value)
+    assert describe(0, told.value, Path(__file__), ()).fix == way_out(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("nll_loss2d_forward_out_cuda_template", "x.permute(0, 2, 3, 1)"),
+        ("adaptive_avg_pool2d_backward_cuda", "nn.AvgPool2d"),
+        ("upsample_bicubic2d_backward_out_cuda", "bilinear"),
+        ("upsample_linear1d_backward_out_cuda", "x.unsqueeze(2)"),
+        ("ctc_loss_backward_gpu", "cuDNN"),
+        ("cumsum_cuda_kernel", "on the CPU"),
+        ("median CUDA with indices output", "on the CPU"),
+        ("grid_sampler_2d_backward_cuda", "--numerics fast"),
+    ],
+)
+def test_the_frequent_ones_have_a_replacement(name, replacement):
+    error = RuntimeError(f"{name} does not have a deterministic implementation, but you set 'torch.use_deterministic_…")
+    assert replacement in way_out(error)
+    assert way_out(RuntimeError(f"{name} failed")) == ""
+
+
+def test_the_replacement_for_pictures_is_the_same_loss():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 5, 4, 3, generator=generator), torch.randint(5, (2, 4, 3), generator=generator)
+    rows = F.cross_entropy(x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]), y.reshape(-1))
+    torch.testing.assert_close(rows, F.cross_entropy(x, y))
+
+
+def test_the_replacement_for_lines_interpolates_the_same():
+    x = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
+    square = F.interpolate(x.unsqueeze(2), size=(1, 13), mode="bilinear").squeeze(2)
+    torch.testing.assert_close(square, F.interpolate(x, size=13, mode="linear"))
+
+
+def test_every_replacement_is_on_the_page():
+    page = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
+    for words in REPLACEMENTS.values():
+        for code in re.findall("`([^`]+)`", words):
+            assert code in page, code

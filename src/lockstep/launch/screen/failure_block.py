@@ -59,6 +59,8 @@ def failure_block(verdict: Verdict, evidence: Evidence) -> str:
         lines += _body(end, evidence)
     lines += _consequences(verdict)
     lines += _help(evidence.finding)
+    if end.failure is not None and end.failure.fix:
+        lines.append(f"{INDENT}help: {end.failure.fix}")
     lines.append(f"{INDENT}log: {evidence.log}")
     return "\n".join(map(visible, lines))
 

@@ -157,7 +157,15 @@ def test_a_sample_that_could_not_be_fetched_is_named() -> None:
 
 def test_a_way_out_that_is_known_is_said_behind_the_traceback() -> None:
     failed = Failure(
-        1, FailureKind.SCRIPT, "RuntimeError: no form", "Traceback\nRuntimeError: no form\n", "", 0, None, 5, "Use fast."
+        1,
+        FailureKind.SCRIPT,
+        "RuntimeError: no form",
+        "Traceback\nRuntimeError: no form\n",
+        "",
+        0,
+        None,
+        5,
+        "Use fast.",
     )
     assert blamed(RankEnd(1, 1, 0, 9, False, failed)).splitlines()[-2:] == ["  help: Use fast.", "  log: logs/1.log"]
 

@@ -1,5 +1,6 @@
 """Slots are used again as soon as nobody holds their gradients, and never before."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -54,3 +55,11 @@ def test_a_sum_that_may_be_made_again_has_a_slot_of_its_own():
     sums.finish(result)
     taken = [result, *(pool.take() for _ in range(4))]
     assert len({*map(id, taken)}) == len(taken)
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", [4] * 40), ("meta", [4, 64, 64, 28])])
+def test_buckets_are_large_on_a_gpu_but_for_the_first(device, sizes):
+    parameters = [nn.Parameter(torch.empty(1 << 18, device=device)) for _ in range(160)]  # "meta" stands for a GPU
+    pool = SlotPool(parameters, AloneTransport(), 0)
+    assert [(bucket.end - bucket.start) >> 18 for bucket in pool.buckets] == sizes
+    assert [number for bucket in pool.buckets for number in bucket.members] == [*reversed(range(160))]

@@ -72,6 +72,8 @@ class Cluster:
     """Where the run's store answers on this node."""
     round_port: tuple[int, int] = (-1, 0)
     """A round, and where the store that it has for itself answers on this node."""
+    left_by: int = 0
+    """The signal because of which this node leaves although its ranks have ended already; 0 while there is none."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
@@ -260,8 +262,16 @@ class Cluster:
         self._told.add(("leaves", 0))
         self._tell({"kind": "leaves", "node": self.record.node})
 
+    def take_signal(self, number: int) -> None:
+        """A person's signal came here: leave if the others could go on, else let all end."""
+        if self.may_leave:
+            self.left_by = number
+            self.tell_leave()
+        else:
+            self.tell_signal(number)
+
     def tell_signal(self, number: int) -> None:
-        """A person's signal came here."""
+        """A person's signal came here, because of which all are to end."""
         self._tell({"kind": "signal", "node": self.record.node, "number": number})
 
     def signals(self) -> list[int]:
@@ -288,7 +298,8 @@ class Cluster:
 
         Args:
             is_there: asked after each reading.
-            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+            signals: as for `meet`. After the first one this node leaves, or where it may not, all end. None: they are left
+                alone.
 
         Raises:
             Interrupted: at a second signal.
@@ -302,7 +313,7 @@ class Cluster:
                 if has_told:
                     raise Interrupted(number)
                 has_told = True
-                self.tell_signal(number)
+                self.take_signal(number)
             if self.link in ready:
                 self.read()
 

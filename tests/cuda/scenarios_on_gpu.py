@@ -87,3 +87,34 @@ def resumed(path, epochs):
         run.save_state(path)
         drawn_after = torch.rand(3, device=run.device).tolist()
     return digest_of(model, optimizer), made, drawn, drawn_after
+
+
+def state_before_prepare(kind, loads):
+    """The optimizer has its state while the model is still on the CPU; another device is the default."""
+    run = lockstep.init(seed=1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
+    if loads:
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.set_default_device("cuda")
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Pictures(), batch_size=32))
+    with torch.device("cpu"):  # the data set makes its pictures there
+        for step in run.steps(loader):
+            for batch in step:
+                run.backward(F.cross_entropy(model(batch["image"]), batch["label"]))
+            optimizer.step()
+            optimizer.zero_grad()
+    return digest_of(model, optimizer)
+
+
+def gathered_from_few():
+    """The last rank has no sample, and so no row of which it could know the device."""
+    run = lockstep.init(seed=1)
+    few = torch.utils.data.TensorDataset(torch.ones(1, 4))
+    model, loader = run.prepare(nn.Linear(4, 1), DataLoader(few, batch_size=1))
+    with torch.no_grad():
+        rows = [model(values) for (values,) in loader]
+    gathered = run.gather(torch.cat(rows) if rows else torch.zeros(0))
+    return len(rows), tuple(gathered.shape), gathered.device.type

@@ -69,3 +69,15 @@ def test_the_copying_stream_is_not_the_compute_stream_and_memory_is_held_for_it(
 def test_synchronised_norm_works_with_one_lane_per_rank():
     first, second = run_ranks(scenarios_on_gpu.synchronised_norm, Started(2, lanes=2, device="cuda"))
     assert first == second
+
+
+@pytest.mark.parametrize(("kind", "loads"), [("Adagrad", False), ("Adam", True)])
+def test_state_that_an_optimizer_had_before_moves_with_the_model(kind, loads):
+    first = run_ranks(scenarios_on_gpu.state_before_prepare, Started(1, lanes=2, device="cuda"), kind, loads)
+    assert run_ranks(scenarios_on_gpu.state_before_prepare, Started(1, lanes=2, device="cuda"), kind, loads) == first
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
+def test_a_rank_without_samples_gathers_with_the_others():
+    told = run_ranks(scenarios_on_gpu.gathered_from_few, Started(2, lanes=2, device="cuda"))
+    assert sorted(told) == [(0, (1, 1), "cuda"), (1, (1, 1), "cuda")]

@@ -13,7 +13,7 @@ inline std::string fault_at;     // the operation whose kernel will fail
 inline bool has_failed = false;  // and stays so for this process, as a CUDA context does
 
 inline void tell_failure() {
-  if (has_failed)
+  if (has_failed && !depth)
     throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 710,
                                 "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'");
 }

@@ -44,17 +44,18 @@ inline Tensor& copy(Tensor& to, const Tensor& from, bool non_blocking) {
     wait_for_device(down ? "copy to the host" : "copy to the device");
   else
     launch("copy_");
+  const bool is_waited_for = (down || up) && !is_late;
+  if (!depth && (is_waited_for || stream)) make_copies(device, stream);
   Inside inside;
   Tensor target = host(to), source = host(from);
   if (down && is_late) {  // its source may change at once: the stream has read it by then
     source = source.clone();
     poison(target);
-    enqueue(device, stream, [target, source, to]() mutable { target.copy_(source); });
+    enqueue(device, stream, [target, source]() mutable { target.copy_(source); });
   } else if (up && is_late && stream) {
     poison(target);
     enqueue(device, stream, [target, source, to, from]() mutable { target.copy_(source); });
   } else {
-    make_copies(device, stream);
     target.copy_(source);
   }
   return to;
@@ -157,6 +158,16 @@ inline void draw(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
   own.set_state(drawing.get_state());
 }
 
+// A mask as an index has as many elements as it has ones: the host asks how many.
+inline bool has_mask(const torch::jit::Stack& stack, size_t num_arguments) {
+  for (const auto& value : torch::jit::last(stack, num_arguments)) {
+    if (!value.isList() || value.isTensorList()) continue;
+    for (const c10::IValue& each : value.toListRef())
+      if (each.isTensor() && each.toTensor().defined() && each.toTensor().scalar_type() == at::kBool) return true;
+  }
+  return false;
+}
+
 // The running mean and variance are written to, though the schema does not say so: the kernel gets the memory itself.
 inline void share_running_statistics(torch::jit::Stack* stack) {
   constexpr size_t kArguments = 8, kMean = 3, kVariance = 4;
@@ -171,9 +182,12 @@ inline void run(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
   const std::string base = name.back() == '_' ? name.substr(0, name.size() - 1) : name;
   OneDevice device(operation.schema(), name, *stack);
   if (kWaits.count(base)) wait_for_device(base);
+  if (kTakesHostTensors.count(name) && has_mask(*stack, operation.schema().arguments().size())) wait_for_device("mask");
   if (kOverBlas.count(base)) check_blas();
   if (kWithoutDeterministicForm.count(name)) at::globalContext().alertNotDeterministic(name + "_cuda");
   launch(name);
+  if (const auto stream = current_streams[device_at(device.index).index()]; stream && !depth)
+    make_copies(device_at(device.index).index(), stream);
   if (name == "native_batch_norm") share_running_statistics(stack);
   Inside inside;
   On on(device.index < 0 ? std::nullopt : std::optional(device_at(device.index)));

@@ -3,6 +3,7 @@
 import contextlib
 import os
 
+import pretended_norm
 import torch
 
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -97,6 +98,19 @@ def _synchronize():
     torch.ops.pretend.synchronize()
 
 
+def _broadcast_coalesced(tensors, devices, _buffer_size):
+    return [[tensor.detach().to(_device(index)) for tensor in tensors] for index in devices]
+
+
+def _scatter(tensor, devices, sizes, dim, _streams):
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(sizes, dim)
+    return [part.to(_device(index)) for index, part in zip(devices, parts, strict=False)]
+
+
+def _gather(tensors, dim, destination):
+    return torch.cat([tensor.to(_device(destination)) for tensor in tensors], dim)
+
+
 def put_into(torch):
     """Put everything in place, once, in a torch that was just imported."""
     torch.ops.load_library(os.environ["PRETENDED_GPUS_BUILD"] + "/libdevice.so")
@@ -119,8 +133,11 @@ def put_into(torch):
     }
     for name, function in missing.items():
         setattr(torch._C, f"_cuda_{name}", function)
+    for function in (_broadcast_coalesced, _scatter, _gather):
+        setattr(torch._C, function.__name__, function)
     cuda = torch.cuda
     cuda._cudart = object()
+    cuda.is_current_stream_capturing = lambda: False
     cuda._exchange_device = cuda._maybe_exchange_device = device.exchange_device
     cuda.get_device_properties = lambda device=None: Properties
     cuda.get_device_name = lambda device=None: Properties.name
@@ -133,6 +150,7 @@ def put_into(torch):
     cuda.nccl.version = lambda: (2, 28, 3)
     torch.UntypedStorage.clone = _clone_where_needed(torch.UntypedStorage.clone)
     torch.version.cuda = "13.0"
+    torch._pretended_norm = pretended_norm.put_into(torch)
 
 
 def _clone_where_needed(original):

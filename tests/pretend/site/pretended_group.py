@@ -1,5 +1,6 @@
 """What `torch.distributed` takes for NCCL."""
 
+import datetime
 import importlib.util
 import os
 
@@ -34,3 +35,4 @@ def put_into(distributed_c10d):
     """Give torch a back end of the name "nccl"."""
     distributed_c10d.ProcessGroupNCCL = ProcessGroupNCCL
     distributed_c10d._NCCL_AVAILABLE = True
+    distributed_c10d.default_pg_nccl_timeout = datetime.timedelta(minutes=10)

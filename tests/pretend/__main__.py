@@ -1,4 +1,4 @@
-"""pytest with pretended GPUs: `python -m tests.pretend [OPTIONS OF PYTEST]`, by default all tests that can have them."""
+"""pytest with pretended GPUs: `python -m tests.pretend [OPTIONS AND TESTS OF PYTEST]`, by default all that can have them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from tests.pretend.build import CannotPretend
 from tests.pretend.surroundings import surroundings
 from tests.support.environment import ROOT
 
+ALL = [
+    "tests/pretend/rehearsed",
+    "tests/cuda",
+    "tests/ranks/test_same_bits.py",
+    "tests/ranks/strategy/test_scenarios_in_stages.py",
+    "tests/ranks/strategy/test_staged.py",
+    "tests/ranks/strategy/test_zero1.py",
+    "tests/ranks/run/test_evaluation.py",
+    "tests/ranks/run/test_precision.py",
+    "tests/ranks/run/test_resume.py",
+    "tests/ranks/launch/test_spawn.py",
+    "tests/ranks/launch/test_torchrun_scripts.py",
+    "tests/ranks/prove/test_verify.py",
+    "tests/ranks/bench/test_bench.py",
+]
+
 
 def main() -> None:
     """Become pytest."""
@@ -17,7 +33,9 @@ def main() -> None:
     except CannotPretend as problem:
         sys.exit(f"no pretended GPUs: {problem}")
     os.chdir(ROOT)
-    command = [sys.executable, "-m", "pytest", *(sys.argv[1:] or ["tests/pretend", "tests/cuda"])]
+    given = sys.argv[1:]
+    tests = [] if any(one.startswith("tests/") for one in given) else ALL
+    command = [sys.executable, "-m", "pytest", "-p", "tests.pretend.plugin", *given, *tests]
     os.execve(sys.executable, command, variables)
 
 

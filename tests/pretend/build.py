@@ -25,13 +25,13 @@ LIBRARIES = {"device.cpp": "libdevice.so", "nccl.cpp": "pretended_nccl.so"}
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-DUSE_C10D_GLOO")
 
 
-class CannotPretend(Exception):
+class CannotPretend(Exception):  # noqa: N818 - a reason to skip, not an error
     """Why there is no pretended device here."""
 
 
-def tested_torch(constraints: Path = ROOT / "constraints.txt") -> str:
+def tested_version() -> str:
     """The version that the sources were written for: they use torch's C++ headers, which change."""
-    found = re.search(r"^torch==([\d.]+)$", constraints.read_text(), re.MULTILINE)
+    found = re.search(r"^torch==([\d.]+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
 
@@ -63,7 +63,7 @@ def made() -> Path:
     version = re.search(r"__version__ = '([^']+)'", told)
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     is_for_cpus = all(re.search(rf"^{name}\b[^=\n]*= None$", told, re.MULTILINE) for name in ("cuda", "hip"))
-    if problem := why_not(version[1] if version else "unknown", is_for_cpus, tested_torch(), compiler):
+    if problem := why_not(version[1] if version else "unknown", is_for_cpus, tested_version(), compiler):
         raise CannotPretend(problem)
     assert version is not None and compiler is not None
     folder = BUILD / f"{version[1]}-{_digest()}"
@@ -97,10 +97,18 @@ def _compile(compiler: str, torch: Path, folder: Path) -> None:
     """Both at the same time: about 15 s on two cores."""
     folder.mkdir(exist_ok=True)
     include = [torch / "include", torch / "include/torch/csrc/api/include", sysconfig.get_path("include")]
-    rest = [*(f"-I{path}" for path in include), f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch / 'lib'}"]
+    rest = [
+        *(f"-I{path}" for path in include),
+        f"-L{torch / 'lib'}",
+        "-ltorch_cpu",
+        "-lc10",
+        f"-Wl,-rpath,{torch / 'lib'}",
+    ]
     running = {
         name: subprocess.Popen(
-            [compiler, *FLAGS, str(NATIVE / source), "-o", str(folder / f"{name}.new"), *rest], stderr=subprocess.PIPE, text=True
+            [compiler, *FLAGS, str(NATIVE / source), "-o", str(folder / f"{name}.new"), *rest],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for source, name in LIBRARIES.items()
     }

@@ -23,7 +23,9 @@ class Counts(Counter[str]):
         return sum(number for what, number in self.items() if what.startswith("kernel: "))
 
     def __str__(self) -> str:
-        return ", ".join(f"{number} x {what}" for what, number in sorted(self.items()) if not what.startswith("kernel: "))
+        return ", ".join(
+            f"{number} x {what}" for what, number in sorted(self.items()) if not what.startswith("kernel: ")
+        )
 
 
 def counts_so_far() -> Counts:

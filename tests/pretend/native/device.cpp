@@ -88,12 +88,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
-  m.impl("resize_", [](const Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format)
-             -> const Tensor& { return at::native::resize_(self, size, format); });
-  m.impl("set_.source_Storage_storage_offset",
-         [](Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) -> Tensor& {
-           return at::cpu::set_(self, storage, offset, size, stride);
+  m.impl("resize_",
+         [](const Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) -> const Tensor& {
+           return at::native::resize_(self, size, format);
          });
+  m.impl("set_.source_Storage_storage_offset",
+         [](Tensor& self, at::Storage storage, int64_t offset, at::IntArrayRef size,
+            at::IntArrayRef stride) -> Tensor& { return at::cpu::set_(self, storage, offset, size, stride); });
   m.impl("set_.source_Storage",
          [](Tensor& self, at::Storage storage) -> Tensor& { return at::cpu::set_(self, storage); });
   m.impl("set_.source_Tensor", set_tensor);
@@ -102,8 +103,9 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", item);
   m.impl("record_stream", [](Tensor&, c10::Stream) { count("record_stream"); });
-  m.impl("_fused_sdp_choice", [](const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
-                                 std::optional<double>, bool) -> int64_t { return 0; });
+  m.impl("_fused_sdp_choice",
+         [](const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
+            std::optional<double>, bool) -> int64_t { return 0; });
 }
 
 // What tests and the Python half ask.
@@ -124,9 +126,8 @@ TORCH_LIBRARY(pretend, m) {
   m.def("plant_fault(str operation) -> ()", [](const std::string& operation) { fault_at = operation; });
   m.def("limit_memory(int device, int size) -> ()",
         [](int64_t device, int64_t size) { usage[device].limit = static_cast<size_t>(size); });
-  m.def("memory(int device) -> (int, int)", [](int64_t device) -> std::tuple<int64_t, int64_t> {
-    return {usage[device].now, usage[device].peak};
-  });
+  m.def("memory(int device) -> (int, int)",
+        [](int64_t device) -> std::tuple<int64_t, int64_t> { return {usage[device].now, usage[device].peak}; });
   m.def("forget_peak(int device) -> ()", [](int64_t device) { usage[device].peak = usage[device].now; });
   m.def("host(Tensor tensor) -> Tensor", [](const Tensor& tensor) -> Tensor { return host(tensor); });
 }

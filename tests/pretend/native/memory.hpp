@@ -21,9 +21,7 @@ inline constexpr double kMiB = 1 << 20;
 inline int num_devices = 2;
 inline thread_local c10::DeviceIndex present = 0;  // the current device of this thread
 
-inline c10::Device device_at(c10::DeviceIndex index) {
-  return {c10::DeviceType::CUDA, index < 0 ? present : index};
-}
+inline c10::Device device_at(c10::DeviceIndex index) { return {c10::DeviceType::CUDA, index < 0 ? present : index}; }
 
 inline void check_ordinal(c10::DeviceIndex index) {
   if (index >= num_devices)
@@ -36,7 +34,9 @@ struct Usage {
 inline std::map<c10::DeviceIndex, Usage> usage;
 inline std::map<void*, std::pair<c10::DeviceIndex, size_t>> blocks;
 
-inline void* aligned(size_t size) { return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment); }
+inline void* aligned(size_t size) {
+  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+}
 
 inline void take(c10::DeviceIndex index, size_t size) {
   Usage& used = usage[index];

@@ -1,21 +1,21 @@
 // NCCL's place in torch.distributed, over Gloo and host memory.
 //
 // What a rank hands over is sent as it is then; where it changes before `wait`, this is counted. What arrives is seen
-// after `wait`, and until then its place is poisoned. Tags mean nothing, order between two ranks does. Refused, as NCCL and torch's class
-// around it do: tensors of the CPU, of another device than the current one, strided ones; two ranks on one device.
-#include <pybind11/pybind11.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
+// after `wait`, and until then its place is poisoned. Tags mean nothing, order between two ranks does. Refused, as NCCL
+// and torch's class around it do: tensors of the CPU, of another device than the current one, strided ones; two ranks
+// on one device.
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <pybind11/pybind11.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "ledger.hpp"
@@ -49,7 +49,8 @@ class Exchange final : public c10d::Work {
  public:
   void send(Moved moved) { sent_.push_back(std::move(moved)); }
   void receive(Moved moved) {
-    for (const auto& each : sent_) in_place_ = in_place_ || each.on_device.storage().is_alias_of(moved.on_device.storage());
+    for (const auto& each : sent_)
+      in_place_ = in_place_ || each.on_device.storage().is_alias_of(moved.on_device.storage());
     if (!in_place_ && moved.on_device.numel()) {
       std::memset(moved.on_device.data_ptr(), 0xFF, moved.on_device.nbytes());
       poison_ = std::max(poison_, moved.on_device.nbytes());
@@ -73,13 +74,24 @@ class Exchange final : public c10d::Work {
     const std::vector<unsigned char> poison(in_place_ ? 0 : poison_, 0xFF);
     if (!in_place_)
       for (const auto& [device, staged] : received_)
-        TORCH_CHECK(same_bytes(device, poison.data()), "pretended NCCL: what is being received was written to before wait()");
+        TORCH_CHECK(same_bytes(device, poison.data()),
+                    "pretended NCCL: what is being received was written to before wait()");
     for (auto& work : works_) work->wait(timeout);
-    for (const auto& [device, staged] : received_) std::memcpy(device.data_ptr(), staged.const_data_ptr(), staged.nbytes());
+    for (const auto& [device, staged] : received_)
+      std::memcpy(device.data_ptr(), staged.const_data_ptr(), staged.nbytes());
     sent_.clear(), received_.clear(), works_.clear();
     return true;
   }
   void synchronize() override { wait(kNoTimeout); }
+  // DDP asks for it. Nothing comes later here: it waits, as a stream would before the next kernel.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    std::vector<Tensor> arrived;
+    for (const auto& each : received_) arrived.push_back(each.on_device);
+    wait(kNoTimeout);
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(arrived));
+    return future;
+  }
   bool isCompleted() override { return has_ended_; }
   bool isSuccess() const override { return true; }
 
@@ -143,17 +155,21 @@ class Nccl final : public c10d::Backend {
     exchange->add(gloo_->allgather(staged, sent, how));
     return begun(exchange);
   }
-  c10::intrusive_ptr<c10d::Work> _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& how) override {
+  c10::intrusive_ptr<c10d::Work> _allgather_base(Tensor& output, Tensor& input,
+                                                 const c10d::AllgatherOptions& how) override {
     return exchanged(output, input, [&](Tensor& to, Tensor& from) { return gloo_->_allgather_base(to, from, how); });
   }
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(Tensor& output, Tensor& input,
                                                       const c10d::ReduceScatterOptions& how) override {
-    return exchanged(output, input, [&](Tensor& to, Tensor& from) { return gloo_->_reduce_scatter_base(to, from, how); });
+    return exchanged(output, input,
+                     [&](Tensor& to, Tensor& from) { return gloo_->_reduce_scatter_base(to, from, how); });
   }
   c10::intrusive_ptr<c10d::Work> alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& to_sizes,
-                                               std::vector<int64_t>& from_sizes, const c10d::AllToAllOptions& how) override {
-    return exchanged(output, input,
-                     [&](Tensor& to, Tensor& from) { return gloo_->alltoall_base(to, from, to_sizes, from_sizes, how); });
+                                               std::vector<int64_t>& from_sizes,
+                                               const c10d::AllToAllOptions& how) override {
+    return exchanged(output, input, [&](Tensor& to, Tensor& from) {
+      return gloo_->alltoall_base(to, from, to_sizes, from_sizes, how);
+    });
   }
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& how) override {
     gloo_->barrier(how)->wait();
@@ -206,8 +222,8 @@ class Nccl final : public c10d::Backend {
     const auto current = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
     for (const Tensor& tensor : tensors) {
       TORCH_CHECK(tensor.is_cuda(), "No backend type associated with device type ", tensor.device().type());
-      TORCH_CHECK(tensor.device() == current, "pretended NCCL: a tensor on ", tensor.device(), ", but the current device is ",
-                  current);
+      TORCH_CHECK(tensor.device() == current, "pretended NCCL: a tensor on ", tensor.device(),
+                  ", but the current device is ", current);
       TORCH_CHECK_VALUE(tensor.is_contiguous(), "Tensors must be contiguous");
     }
     tell_place(current);
@@ -224,8 +240,8 @@ class Nccl final : public c10d::Backend {
     if (!known_.insert(peer).second) return;
     const auto told = store_->get(key(peer));
     TORCH_CHECK_WITH(DistBackendError, std::string(told.begin(), told.end()) != place_of(device),
-                     "NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\nDuplicate GPU detected : rank ", getRank(),
-                     " and rank ", peer, " both on ", device);
+                     "NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\nDuplicate GPU detected : rank ",
+                     getRank(), " and rank ", peer, " both on ", device);
   }
   static std::string key(int rank) { return "place of " + std::to_string(rank); }
   static std::string place_of(c10::Device device) {

@@ -118,8 +118,8 @@ class OneDevice {
       else if (value.isTensorList())
         for (const Tensor& each : value.toTensorVector()) look(each);
     }
-    TORCH_CHECK(!has_host_ || index < 0 || kTakesHostTensors.count(name), kTwo, "cuda:", int(index), " and cpu! (", name,
-                ")");
+    TORCH_CHECK(!has_host_ || index < 0 || kTakesHostTensors.count(name), kTwo, "cuda:", int(index), " and cpu! (",
+                name, ")");
   }
   c10::DeviceIndex index = -1;
 
@@ -129,8 +129,8 @@ class OneDevice {
     if (!tensor.defined()) return;
     has_host_ = has_host_ || (tensor.is_cpu() && tensor.dim() > 0);
     if (!tensor.is_cuda()) return;
-    TORCH_CHECK(index < 0 || index == tensor.device().index(), kTwo, "cuda:", int(index), " and ", tensor.device(), "! (",
-                name_, ")");
+    TORCH_CHECK(index < 0 || index == tensor.device().index(), kTwo, "cuda:", int(index), " and ", tensor.device(),
+                "! (", name_, ")");
     index = tensor.device().index();
   }
   const std::string& name_;

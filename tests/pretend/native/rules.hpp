@@ -32,8 +32,8 @@ inline const std::set<std::string> kWithoutDeterministicForm{"_adaptive_avg_pool
                                                              "upsample_linear1d_backward",
                                                              "upsample_trilinear3d_backward"};
 // Their results are numbers of the host, or tensors whose size the host has to know.
-inline const std::set<std::string> kWaits{"_unique2",      "equal",      "is_nonzero", "masked_select",
-                                          "nonzero",       "unique_dim", "unique_consecutive"};
+inline const std::set<std::string> kWaits{"_unique2", "equal",      "is_nonzero",        "masked_select",
+                                          "nonzero",  "unique_dim", "unique_consecutive"};
 inline const std::set<std::string> kOverBlas{"addmm", "addmv", "baddbmm", "bmm", "dot", "mm"};
 // They take indices that lie on the host.
 inline const std::set<std::string> kTakesHostTensors{"_index_put_impl_", "index", "index_put_"};
@@ -45,12 +45,13 @@ inline void check_blas() {
     std::string_view text = found ? found : "";
     return text == ":4096:8" || text == ":16:8";
   }();
-  TORCH_CHECK(is_set || !at::globalContext().deterministicAlgorithms(),
-              "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
-              "`at::Context::setDeterministicAlgorithms(true)`, but this operation is not deterministic because it uses "
-              "CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this case, you must set an "
-              "environment variable before running your PyTorch application: CUBLAS_WORKSPACE_CONFIG=:4096:8 or "
-              "CUBLAS_WORKSPACE_CONFIG=:16:8.");
+  TORCH_CHECK(
+      is_set || !at::globalContext().deterministicAlgorithms(),
+      "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
+      "`at::Context::setDeterministicAlgorithms(true)`, but this operation is not deterministic because it uses "
+      "CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this case, you must set an "
+      "environment variable before running your PyTorch application: CUBLAS_WORKSPACE_CONFIG=:4096:8 or "
+      "CUBLAS_WORKSPACE_CONFIG=:16:8.");
 }
 
 }  // namespace pretend

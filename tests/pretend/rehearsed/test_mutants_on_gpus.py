@@ -52,7 +52,10 @@ def a_bucket_is_reused_before_its_exchange_has_ended():
     ("mutant", "why"),
     [
         (nobody_waits_for_the_copying_stream, "Target -1 is out of bounds"),
-        (batches_stay_on_the_cpu, "Input type .torch.FloatTensor. and weight type .torch.cuda.FloatTensor. should be the same"),
+        (
+            batches_stay_on_the_cpu,
+            "Input type .torch.FloatTensor. and weight type .torch.cuda.FloatTensor. should be the same",
+        ),
         (a_bucket_is_reused_before_its_exchange_has_ended, "tensors were written to while they were being sent"),
     ],
 )

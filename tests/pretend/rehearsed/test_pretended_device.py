@@ -84,12 +84,14 @@ def test_running_statistics_are_written_to():
 
 def test_an_operation_without_a_deterministic_form_raises_where_that_is_asked_for():
     def loss():
-        return F.cross_entropy(torch.ones(1, 3, 2, 2, device=DEVICE), torch.zeros(1, 2, 2, dtype=torch.long, device=DEVICE))
+        return F.cross_entropy(
+            torch.ones(1, 3, 2, 2, device=DEVICE), torch.zeros(1, 2, 2, dtype=torch.long, device=DEVICE)
+        )
 
     assert loss().isfinite()
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(RuntimeError, match="nll_loss2d_forward.*does not have a deterministic implementation"):
+        with pytest.raises(RuntimeError, match=r"nll_loss2d_forward.*does not have a deterministic implementation"):
             loss()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -102,7 +104,7 @@ def test_more_than_the_memory_is_an_error_and_the_peak_is_told():
     torch.empty(1 << 19, dtype=torch.uint8, device="cuda:1")
     assert torch.cuda.max_memory_allocated(1) - before == 1 << 19
     try:
-        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory. Tried to allocate 2 MiB. GPU 1 has"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate 2 MiB. GPU 1 has"):
             torch.empty(1 << 21, dtype=torch.uint8, device="cuda:1")
     finally:
         torch.ops.pretend.limit_memory(1, 1 << 62)
@@ -135,7 +137,7 @@ def on_one_device(path):
 
 
 def test_two_ranks_on_one_device_are_refused_as_by_nccl(tmp_path):
-    with pytest.raises(RankFailed, match="Duplicate GPU detected : rank . and rank . both on cuda:0"):
+    with pytest.raises(RankFailed, match=r"Duplicate GPU detected : rank . and rank . both on cuda:0"):
         run_ranks(on_one_device, Started(2), str(tmp_path / "store"))
 
 

@@ -21,7 +21,9 @@ class Stream(torch.Stream):
     """`torch.cuda.Stream`, which in a CPU build is empty."""
 
     def __new__(cls, device=None, priority=0, **how):
-        return torch.Stream.__new__(cls, **how) if how else torch.Stream.__new__(cls, _device(device), priority=priority)
+        return (
+            torch.Stream.__new__(cls, **how) if how else torch.Stream.__new__(cls, _device(device), priority=priority)
+        )
 
     @property
     def cuda_stream(self):
@@ -120,7 +122,7 @@ def put_into(torch):
         "getDeviceCount": lambda: COUNT,
         "init": _init,
         "setDevice": lambda index: device.exchange_device(index) and None,
-        "getDevice": lambda: device.device(),
+        "getDevice": device.device,
         "exchangeDevice": device.exchange_device,
         "maybeExchangeDevice": device.exchange_device,
         "getCurrentRawStream": device.stream,

@@ -1,6 +1,6 @@
 """What `torch.distributed` takes for NCCL."""
 
-import datetime
+import datetime as dt
 import importlib.util
 import os
 
@@ -35,4 +35,4 @@ def put_into(distributed_c10d):
     """Give torch a back end of the name "nccl"."""
     distributed_c10d.ProcessGroupNCCL = ProcessGroupNCCL
     distributed_c10d._NCCL_AVAILABLE = True
-    distributed_c10d.default_pg_nccl_timeout = datetime.timedelta(minutes=10)
+    distributed_c10d.default_pg_nccl_timeout = dt.timedelta(minutes=10)

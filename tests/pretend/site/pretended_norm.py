@@ -1,7 +1,5 @@
 """What SyncBatchNorm calls, which torch has for CUDA only; statistics are over all dimensions but the second."""
 
-import torch
-
 
 def _rows(values):
     return values.transpose(0, 1).flatten(1)

@@ -16,6 +16,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <vector>
 
 #include "ledger.hpp"
@@ -110,7 +111,7 @@ class Nccl final : public c10d::Backend {
   const std::string getBackendName() const override { return "nccl"; }
   bool supportsCoalescing() const override { return true; }
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return 0; }
+  uint64_t getSequenceNumberForGroup() override { return num_collectives_; }
   void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
 
   void startCoalescing() override {
@@ -215,6 +216,7 @@ class Nccl final : public c10d::Backend {
     return tensors[0];
   }
   void check_all(const std::vector<Tensor>& tensors) {
+    ++num_collectives_;
     check(tensors, getRank());
     for (int peer = 0; peer < getSize(); ++peer) check_place(peer, tensors[0].device());
   }
@@ -253,6 +255,7 @@ class Nccl final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> gloo_;
   c10::intrusive_ptr<Exchange> together_;
   bool is_together_ = false;
+  uint64_t num_collectives_ = 0;
   std::set<int> known_;
   std::map<int, int> num_sent_, num_received_;
 };
@@ -262,7 +265,17 @@ c10::intrusive_ptr<c10d::Backend> over(c10::intrusive_ptr<c10d::Store> store, in
   return c10::make_intrusive<Nccl>(std::move(store), rank, size, std::move(gloo));
 }
 
+class NoTimer final : public c10d::Timer {  // DDP wants one for the device
+ public:
+  explicit NoTimer(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event, Event) override { return std::nullopt; }
+};
+
 }  // namespace
 }  // namespace pretend
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::pretend::NoTimer)
+}  // namespace c10d
 
 PYBIND11_MODULE(pretended_nccl, module) { module.def("over", &pretend::over); }

@@ -90,10 +90,11 @@ def _memory_stats(device):
     return {"allocated_bytes": {"all": {"current": now, "peak": peak}}}
 
 
-def _clone(storage):
-    """Of `UntypedStorage`, whose constructor knows no devices in a CPU build."""
-    place = torch.empty(storage.nbytes(), dtype=torch.uint8, device=storage.device).untyped_storage()
-    return place.copy_(storage)
+def _new_storage(cls, *args, device=None, **named):
+    """`UntypedStorage(...)`, whose constructor knows no devices in a CPU build; `deepcopy` and `torch.load` call it."""
+    if device is None or torch.device(device).type != "cuda":
+        return torch._C.StorageBase.__new__(cls, *args, **({} if device is None else {"device": device}), **named)
+    return torch.empty(*args, dtype=torch.uint8, device=device).untyped_storage()
 
 
 def _synchronize():
@@ -150,10 +151,7 @@ def put_into(torch):
     for module in (cuda, cuda.random):
         module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
     cuda.nccl.version = lambda: (2, 28, 3)
-    torch.UntypedStorage.clone = _clone_where_needed(torch.UntypedStorage.clone)
+    torch.UntypedStorage.__new__ = _new_storage
     torch.version.cuda = "13.0"
     torch._pretended_norm = pretended_norm.put_into(torch)
 
-
-def _clone_where_needed(original):
-    return lambda storage: _clone(storage) if storage.device.type == "cuda" else original(storage)

@@ -1,7 +1,7 @@
 """pytest with pretended GPUs: ranks of the test kit compute on them, unless a test says otherwise.
 
-Under `lockstep run` nothing has to be said: it finds the GPUs, and takes them where there is one for each rank. A test
-in `tests.pretend.exceptions` is left out with its reason.
+Under `lockstep run` nothing has to be said: it finds the GPUs, and takes them where there is one for each rank. Exceptions
+are in `tests.pretend.exceptions`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lockstep.testing import ranks
-from tests.pretend.exceptions import reason_for
+from tests.pretend.exceptions import BUGS, IMPOSSIBLE, reason_in
 
 THROW_AWAY = {"large_layers", "hooks_that_fire_twice"}
 """Scenarios in which a bucket begins too early by design: what the others got is thrown away, and it begins again."""
@@ -42,7 +42,9 @@ def watched(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what the pretended device cannot do."""
+    """Skip what cannot be there, and expect what is known to fail."""
     for item in items:
-        if reason := reason_for(item.nodeid):
+        if reason := reason_in(IMPOSSIBLE, item.nodeid):
             item.add_marker(pytest.mark.skip(reason=reason))
+        if reason := reason_in(BUGS, item.nodeid):
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))

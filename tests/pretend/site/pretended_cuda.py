@@ -154,4 +154,3 @@ def put_into(torch):
     torch.UntypedStorage.__new__ = _new_storage
     torch.version.cuda = "13.0"
     torch._pretended_norm = pretended_norm.put_into(torch)
-

@@ -25,6 +25,8 @@ class LockstepError(Exception):
 
     finding: str = ""
     """The name of the finding that explains it, if there is one (docs/findings/)."""
+    known_to: int = 1
+    """How many nodes of a run know of it already; this one is one of them."""
 
     def __str__(self) -> str:
         return visible_lines(super().__str__())

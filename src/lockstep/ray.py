@@ -154,7 +154,7 @@ def _agent(node: int, words: Sequence[str], env: Mapping[str, str], key: Sequenc
     try:
         assert process.stdout is not None
         assert process.stderr is not None
-        _hand_over((process.stdout.fileno(), process.stderr.fileno()), texts)
+        _hand_over(process, (process.stdout.fileno(), process.stderr.fileno()), texts)
         code = process.wait()
     finally:  # the driver gives up: the agent ends as at Ctrl-C
         if process.poll() is None:
@@ -165,11 +165,18 @@ def _agent(node: int, words: Sequence[str], env: Mapping[str, str], key: Sequenc
     return code
 
 
-def _hand_over(pipes: Sequence[int], texts: Queue) -> None:
-    """Until both pipes have ended. Ray cancels a task between two lines of Python, so none may wait for long."""
+def _hand_over(process: subprocess.Popen[bytes], pipes: Sequence[int], texts: Queue) -> None:
+    """Until both pipes have ended, or the process, should another one hold them.
+
+    Ray cancels a task between two lines of Python, so none may wait for long.
+    """
     decoders = {pipe: getincrementaldecoder("utf-8")(errors="replace") for pipe in pipes}
     while decoders:
-        for pipe in select.select(list(decoders), [], [], 0.1)[0]:
+        is_over = process.poll() is not None
+        ready = select.select(list(decoders), [], [], 0.1)[0]
+        if is_over and not ready:
+            return
+        for pipe in ready:
             block = os.read(pipe, 1 << 16)
             texts.put((pipes.index(pipe), decoders[pipe].decode(block, final=not block)))
             if not block:

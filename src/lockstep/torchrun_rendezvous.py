@@ -76,7 +76,12 @@ class NodesRendezvous(RendezvousHandler):
         chosen, is_host = choose_here(NodePlace(number=None, endpoint=params.endpoint, local=params.local_addr or ""))
         listener = _listener(chosen) if is_host else None
         self._node = secrets.token_hex(8)
-        order = self._order(chosen, is_host=listener is not None)
+        try:
+            order = self._order(chosen, is_host=listener is not None)
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
         ours, theirs = socket.socketpair()
         _start_link(order, theirs, listener)
         self._cluster = Cluster(self._record(order), ours, chosen.own.name, self._patience_s, _say, _hear)

@@ -133,4 +133,5 @@ def test_over_two_hosts_it_needs_the_first_ones_name_and_has_the_bits_of_one_ran
     assert done.returncode == 0, done.stderr
     ranks = read(tmp_path)
     assert [rank["bits"] for rank in ranks] == [bits] * 4
+    assert [rank["nodes"] for rank in ranks] == [[2, 2]] * 4
     assert {address for rank in ranks for address in rank["listens"]} == {"10.77.0.1", "10.77.0.2"}

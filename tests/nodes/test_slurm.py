@@ -35,17 +35,43 @@ def slurm(one_cluster: Cluster) -> Iterator[Cluster]:
     one_cluster.reset()
 
 
-@pytest.mark.parametrize("tasks", [("-n", "4"), ("--ntasks-per-node=1",), ("-n", "3")], ids="+".join)
-def test_a_task_per_rank_has_the_bits_of_one_and_listens_on_one_address(
-    slurm: Cluster, tmp_path: Path, script: str, bits: str, tasks: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("tasks", "sizes"),
+    [(("--ntasks-per-node=2",), [2, 2]), (("--ntasks-per-node=1",), [1, 1]), (("-n", "3"), [2, 1])],
+    ids=["2+2", "1+1", "2+1"],
+)
+def test_a_task_per_rank_has_the_bits_of_one_shares_its_nodes_memory_and_listens_on_one_address(
+    slurm: Cluster, tmp_path: Path, script: str, bits: str, tasks: tuple[str, ...], sizes: list[int]
 ) -> None:
     done = slurm.run("srun", "-N", "2", *tasks, sys.executable, script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ranks = read(tmp_path)
     assert {rank["bits"] for rank in ranks} == {bits}
     assert {rank["world"] for rank in ranks} == {len(ranks)}
+    assert [rank["nodes"] for rank in ranks] == [sizes] * sum(sizes)
     assert ranks[0]["listens"] == ["10.77.0.1"]
     assert {address for rank in ranks for address in rank["listens"]} <= {"10.77.0.1", "10.77.0.2"}
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_killed_task_ends_all_and_leaves_nothing_behind(
+    slurm: Cluster, tmp_path: Path, script: str, rank: int
+) -> None:
+    command = ("srun", "-N", "2", "-n", "4", "env", f"DIES={rank}", sys.executable, script)
+    done = slurm.run(*command, cwd=tmp_path)
+    assert done.returncode != 0
+    assert not read(tmp_path)
+    for host in slurm.hosts:
+        assert not [process for process in host.processes() if script in text_of(process)]
+        assert host.run(["ls", "-A", "/dev/shm"]).stdout == ""
+
+
+def text_of(process: int) -> str:
+    """A process's command line; empty where it has just ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
 
 
 def test_ranks_dealt_out_in_turn_are_refused(slurm: Cluster, tmp_path: Path, script: str) -> None:

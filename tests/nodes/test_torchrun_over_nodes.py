@@ -41,10 +41,12 @@ WITH_INIT = """
             optimizer.step()
             optimizer.zero_grad()
             losses.append(step.loss)
+    from lockstep.run import start
+    nodes = start._present[0].machinery.transport.nodes
     numbers = [*model.state_dict().values(), torch.tensor(losses, dtype=torch.float64), torch.rand(4)]
     bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in numbers)).hexdigest()
     with open(f"bits-{os.environ.get('RANK', 0)}.json", "w") as file:
-        json.dump({"bits": bits, "world": int(os.environ.get("WORLD_SIZE", 1))}, file)
+        json.dump({"bits": bits, "world": int(os.environ.get("WORLD_SIZE", 1)), "nodes": nodes and nodes.sizes}, file)
     lockstep.finish()
 """
 
@@ -86,6 +88,7 @@ def test_a_script_with_init_has_the_bits_of_one_rank(hosts: list[Host], tmp_path
     four = [json.loads((together / f"bits-{rank}.json").read_text()) for rank in range(4)]
     assert [rank["world"] for rank in four] == [4] * 4
     assert {rank["bits"] for rank in four} == {one["bits"]}
+    assert [rank["nodes"] for rank in four] == [[2, 2]] * 4
 
 
 @pytest.mark.parametrize("trainer", [DDP, ACCELERATE], ids=["ddp", "accelerate"])

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.hosts import network, why_not
-from tests.support.launching import write_script
+from tests.support.launching import until, write_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
@@ -45,6 +45,34 @@ def test_a_name_that_is_127_0_1_1_on_node_0_is_refused_there_with_the_addresses(
         run = start_all(tmp_path, hosts[:1], "host0:29500", "--nnodes", "2")[0]
         assert "On this machine host0 is 127.0.1.1 (see /etc/hosts)" in refusals([run], tmp_path)[0]
         assert "10.77.0.1 (eth0)" in run.err
+
+
+@pytest.mark.thorough
+def test_that_is_said_on_the_node_to_which_the_name_means_another_address(tmp_path):
+    with network(2, own_name="127.0.1.1") as hosts:
+        folder = tmp_path / "one"
+        folder.mkdir()
+        options = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "host0:29500", "-n", "1", "--threads", "1"]
+        other = hosts[1].launch(folder, *options, write_script(folder, SCRIPT), env=KEY)
+        until(lambda: "Nobody listens at 10.77.0.1:29500" in other.err, "a node that waits")
+        first = start_all(tmp_path, hosts[:1], "host0:29500", "--nnodes", "2")[0]
+        said = refusals([first, other], tmp_path)
+        assert said[1] == said[0].replace("error: ", "error: Node 0 (host host0) cannot start: ")
+
+
+@pytest.mark.thorough
+def test_a_loopback_interface_for_nodes_elsewhere_is_refused_on_both(tmp_path):
+    with network(2) as hosts:
+        endpoint = f"{hosts[0].address}:29500"
+        first = start_all(tmp_path, hosts[:1], endpoint, "--nnodes", "2")[0]
+        until(lambda: endpoint in hosts[0].listening(), "node 0")
+        folder = tmp_path / "one"
+        folder.mkdir()
+        options = ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", endpoint, "--local-addr", "lo", "-n", "1"]
+        other = hosts[1].launch(folder, *options, "--threads", "1", write_script(folder, SCRIPT), env=KEY)
+        said = refusals([first, other], tmp_path)
+        assert said[1] == "error: Nodes on other machines cannot reach 127.0.0.1 (lo)."
+        assert said[0] == f"error: Node 1 (host host1) cannot start: {said[1][7:]}"
 
 
 @pytest.mark.thorough

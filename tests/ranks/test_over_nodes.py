@@ -11,19 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.utils.data import DataLoader
 
+import lockstep
 from lockstep.errors import PeerLost
 from lockstep.layout.mesh import Form
 from lockstep.layout.nodes import sized
 from lockstep.layout.placement import place
 from lockstep.machine.own_sockets import own_sockets
 from lockstep.node import native
+from lockstep.strategy.agreement import tensor_hash
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.over_nodes import OverNodesTransport
 from tests.scripts import corner_cases, scenarios
 from tests.scripts.registration import SCENARIOS
-from tests.scripts.staged_models import train
+from tests.scripts.staged_models import MODELS, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.skipif(not native.available(), reason=native.why_not())]
 __all__ = ["corner_cases"]  # they register
@@ -48,8 +52,11 @@ def test_the_bits_do_not_depend_on_the_nodes(scenario, nodes):
 
 
 STAGED = [
-    pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="replicas-on-nodes"),
-    pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="stages-on-nodes", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (2, 2), id="stages-over-nodes"),
+    pytest.param(Form(mesh="ddp=2,pipeline=2"), (2, 2), id="replicas-over-nodes"),
+    pytest.param(Form(mesh="model_parallel=2,ddp=2"), (2, 2), id="layers-over-nodes", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="ddp=2,model_parallel=2"), (2, 1, 1), id="replicas-over-three", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), (1, 2, 1), id="both-over-nodes", marks=pytest.mark.thorough),
     pytest.param(Form("model_parallel"), (2, 1), id="one-replica", marks=pytest.mark.thorough),
 ]
 
@@ -62,6 +69,68 @@ def test_stages_over_nodes_have_the_bits_of_one_rank(form, nodes, tmp_path):
         assert result["losses"] == alone["losses"]
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("alone", "staged")]
     assert files[0] == files[1]
+
+
+EVERYWHERE = [
+    pytest.param(form, nodes, id=f"{form.mesh or form.strategy} on {'+'.join(map(str, nodes))}")
+    for form, nodes in (
+        (Form("ddp"), (4, 2)),
+        (Form("zero1"), (4, 2)),
+        (Form("zero1"), (2, 1, 1)),
+        (Form(mesh="pipeline=2,ddp=3"), (4, 2)),
+        (Form(mesh="ddp=3,pipeline=2"), (4, 2)),
+        (Form(mesh="ddp=2,model_parallel=2"), (2, 1, 1)),
+        (Form("pipeline"), (2, 1, 1)),
+        (Form(mesh="ddp=4,pipeline=2"), (4, 4)),
+    )
+]
+
+
+def one_epoch(going_on, state):
+    """Train one epoch from a state, if any; evaluate; save. Returns all numbers, the same on every rank."""
+    run = lockstep.init(seed=3, lanes=8, threads=1)
+    build, data, loss_of = MODELS["tokens"]
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loader, rest = DataLoader(data(), batch_size=16, shuffle=True), DataLoader(data(), batch_size=5)
+    model, optimizer, loader, rest = run.prepare(model, optimizer, loader, rest)
+    if going_on:
+        run.load_state(going_on)
+    numbers = []
+    for _ in run.epochs(2 if going_on else 1):
+        model.train()
+        for step in run.steps(loader):
+            step.backward(lambda batch: loss_of(model, *batch))
+            numbers.append(run.clip_grad_norm_(model.parameters(), 0.5).hex())
+            optimizer.step()
+            optimizer.zero_grad()
+            numbers.append(step.loss.hex())
+        model.eval()
+        tally, rows = run.tally(), []
+        with torch.no_grad():
+            for tokens, labels in rest:
+                rows.append(model(tokens))
+                tally.add(loss=F.cross_entropy(rows[-1], labels))
+        numbers += [float(tally.mean()["loss"]).hex(), float(tally.sum()["loss"]).hex()]
+        numbers.append(tensor_hash(run.gather(torch.cat(rows) if rows else torch.zeros(0, 3))))
+    run.save_state(state)
+    return numbers
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("form", "nodes"), EVERYWHERE)
+def test_training_evaluation_and_states_on_uneven_and_on_three_nodes_have_the_bits_of_one_rank(form, nodes, tmp_path):
+    def on(started, going_on, state):
+        return run_ranks(one_epoch, started, going_on and str(tmp_path / going_on), str(tmp_path / state))
+
+    alone, started = Started(1), Started(sum(nodes), form=form, nodes=nodes)
+    [first], [second] = on(alone, "", "first"), on(alone, "first", "second")
+    assert on(started, "", "first-there") == [first] * sum(nodes)
+    assert on(started, "first", "second-there") == [second] * sum(nodes)
+    assert on(alone, "first-there", "second-back") == [second]
+    for one, other in (("first", "first-there"), ("second", "second-there"), ("second", "second-back")):
+        files = [(tmp_path / state / "model.safetensors").read_bytes() for state in (one, other)]
+        assert files[0] == files[1]
 
 
 def meet(folder, generation, nodes, rank):

@@ -7,6 +7,7 @@ TASK = """
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
     import lockstep
+    from lockstep.run import start
 
     def asked():
         # whether the launcher was sent a signal, and asks the run to save and end
@@ -32,11 +33,15 @@ TASK = """
                 Path("holding").touch()
                 while not asked():
                     time.sleep(0.01)
+            if step.number == 8 and os.environ.get("DIES") == str(run.rank):
+                os.kill(os.getpid(), 9)
     told = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True).stdout.splitlines()
+    nodes = start._present[0].machinery.transport.nodes
     bits = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.state_dict().values())).hexdigest()
     own = {
         "bits": bits,
         "world": run.world_size,
+        "nodes": None if nodes is None else nodes.sizes,
         "local rank": run.local_rank,
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),

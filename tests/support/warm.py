@@ -57,7 +57,8 @@ READ_AT_IMPORT = (
     "LOCKSTEP_",
 )
 """What variables begin with that a library, or Python, may have read when the server was started."""
-OURS = ("LOCKSTEP_TEST_",)
+OURS = ("LOCKSTEP_TEST_", "LOCKSTEP_KEY")
+"""But these, which are read when a run begins."""
 ROOM = 1 << 16
 """Bytes for another command line, and for another environment, where the kernel shows them."""
 MOST_BYTES = 1 << 18

@@ -72,12 +72,14 @@ def commands() -> None:
 
 def main() -> None:
     """The entry point of `lockstep` and `python -m lockstep`. A mistake is its problem, its fix, and exit code 2."""
+    environ = dict(os.environ)  # before a key is taken out of it
     try:
         code = _run()
         if sys.stdout is not None:
             sys.stdout.flush()
     except (click.ClickException, LockstepError, OSError) as error:
         code = _say(error)
+        _tell_others(error, environ)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     sys.exit(code)
@@ -103,6 +105,14 @@ def _say(error: click.ClickException | LockstepError | OSError) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     too_many_files = isinstance(error, OSError) and error.errno == errno.EMFILE
     return 2 if too_many_files or isinstance(error, (click.ClickException, UsageError)) else 1
+
+
+def _tell_others(error: Exception, environ: dict[str, str]) -> None:
+    """Let the other nodes of a run know why this one does not take part."""
+    if sys.argv[1:2] == ["run"] and not isinstance(error, BrokenPipeError):
+        command = commands.get_command(click.Context(commands), "run")
+        with suppress(KeyboardInterrupt):
+            importlib.import_module("lockstep.cli.to_other_nodes").tell_others(command, sys.argv[2:], environ, error)
 
 
 def _text(error: click.ClickException | LockstepError | OSError) -> str:

@@ -48,7 +48,11 @@ def accept_form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--strategy", default=None, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}."),
         click.option(
-            "--mesh", default=None, metavar="NAME=N,...", help="For example pipeline=2,ddp=2: 2 replicas of 2 stages."
+            "--mesh",
+            default=None,
+            metavar="NAME=N,...",
+            help="For example pipeline=2,ddp=2: 2 stages with 2 replicas each. The last name is the inner one: such ranks are "
+            "neighbours, on one node.",
         ),
         click.option("--schedule", default=None, metavar="|".join(SCHEDULES), help="Order of a pipeline's work."),
     )

@@ -10,7 +10,7 @@ import os
 import time
 from contextlib import suppress
 
-from lockstep.errors import UsageError
+from lockstep.errors import LockstepError, UsageError
 from lockstep.findings.crowded_cores import FINDING as CROWDED_CORES
 from lockstep.findings.early_leaver import FINDING as EARLY_LEAVER
 from lockstep.findings.starved_loader import FINDING as STARVED_LOADER
@@ -89,6 +89,10 @@ def _launch(
     try:
         cluster = join_nodes(request, nursery, saying)
         return _run(request, saying, nursery, start, cluster)
+    except LockstepError as error:
+        if cluster is not None:
+            error.known_to = cluster.knowing()
+        raise
     finally:
         if cluster is not None:
             cluster.close()

@@ -1,7 +1,14 @@
 """How the ranks are arranged: replicas of the model, each cut into stages.
 
-The stages of a replica are neighbouring ranks (rank = replica * stages + stage), because they exchange the most. Lanes
-are placed on replicas; the ranks of a replica carry the same lanes, each for its own layers.
+A mesh names its axes from the outside in, as torch's `init_device_mesh` does: those of the last one are neighbouring ranks,
+and so on one node.
+
+pipeline=2,ddp=2    rank = stage * replicas + replica: stages over nodes, the replicas of a stage inside. The default: what
+                    crosses nodes is what a layer hands to the next one, and gradients stay in a node's memory.
+ddp=2,pipeline=2    rank = replica * stages + stage: replicas over nodes, the stages of each inside. What crosses is each
+                    gradient once: less where layers hand over more than they have parameters.
+
+Lanes are placed on replicas; the ranks of a replica carry the same lanes, each for its own layers.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ class Form:
 
     strategy: str | None = None
     mesh: str | None = None
-    """Such as "pipeline=2,ddp=2"."""
+    """Such as "pipeline=2,ddp=2", from the outside in."""
     schedule: str | None = None
     """The pipeline's."""
 
@@ -64,6 +71,8 @@ class Mesh:
     replicas: int
     stages: int = 1
     schedule: str = "1f1b"
+    stages_inside: bool = False
+    """Whether the stages of a replica are neighbouring ranks; otherwise the replicas of a stage are."""
     copies: int = 0
     """Under `dp`: replicas inside the single rank; 0: one for each CUDA device, or one on the CPU."""
     is_named: bool = field(default=False, compare=False)
@@ -80,15 +89,27 @@ class Mesh:
 
     def replica(self, rank: int) -> int:
         """Which replica of the model `rank` belongs to; it carries that replica's lanes."""
-        return rank // self.stages
+        return rank // self.stages if self.stages_inside else rank % self.replicas
 
     def stage(self, rank: int) -> int:
         """Which stage of its replica `rank` holds."""
-        return rank % self.stages
+        return rank % self.stages if self.stages_inside else rank // self.replicas
+
+    def rank(self, replica: int, stage: int) -> int:
+        """The rank that holds a stage of a replica."""
+        return replica * self.stages + stage if self.stages_inside else stage * self.replicas + replica
 
     def peers(self, stage: int) -> tuple[int, ...]:
         """The ranks that hold `stage`, one per replica: they reduce its gradients."""
-        return tuple(replica * self.stages + stage for replica in range(self.replicas))
+        return tuple(self.rank(replica, stage) for replica in range(self.replicas))
+
+    def members(self, replica: int) -> tuple[int, ...]:
+        """The ranks of a replica, in the order of their stages."""
+        return tuple(self.rank(replica, stage) for stage in range(self.stages))
+
+    def part_of(self) -> tuple[int, ...]:
+        """For each rank, which part of the model it holds; those with the same part must hold the same bits."""
+        return tuple(map(self.stage, range(self.num_ranks)))
 
     def default_lanes(self) -> int:
         """The number of lanes by default: one for each replica; four micro-batches for each stage of a pipeline."""
@@ -125,9 +146,9 @@ class Mesh:
             return f"{self.strategy}, {self.copies} replica{'s' * (self.copies > 1)}"
         if self.stages == 1:
             return self.strategy
-        copies = f" x {self.replicas} replicas" if self.replicas > 1 else ""
+        axes = [f"{self.stages} stages"] + [f"{self.replicas} replicas"] * (self.replicas > 1)
         schedule = f", {self.schedule}" if self.strategy == "pipeline" else ""
-        return f"{self.strategy}, {self.stages} stages{copies}{schedule}"
+        return f"{self.strategy}, {' x '.join(reversed(axes) if self.stages_inside else axes)}{schedule}"
 
 
 def strategy_named(name: str) -> str:
@@ -280,11 +301,11 @@ def _staged(strategy: str, sizes: Mapping[str, int], world_size: int, schedule: 
             f"mesh ddp={replicas} leaves one stage on {world_size} ranks, so {strategy} has nothing to cut.",
             f"Write {strategy}=2,ddp={replicas} and start with -n {2 * replicas}, or use --strategy ddp.",
         )
-    return Mesh(strategy, replicas, stages, schedule)
+    return Mesh(strategy, replicas, stages, schedule, stages_inside=[*sizes] == ["ddp", strategy])
 
 
 def _parse(text: str) -> dict[str, int]:
-    """Parse "pipeline=2,ddp=2" into {"pipeline": 2, "ddp": 2}."""
+    """Parse "pipeline=2,ddp=2" into {"pipeline": 2, "ddp": 2}, in this order."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = part.partition("=")

@@ -66,5 +66,13 @@ def raise_open_file_limit() -> None:
 
 def open_file_limit() -> int:
     """The limit in force; -1 for none."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return -1 if limit == resource.RLIM_INFINITY else limit
+    return _limits_of_files()[0]
+
+
+def most_open_files() -> int:
+    """To what a process may raise it; -1 for any number."""
+    return _limits_of_files()[1]
+
+
+def _limits_of_files() -> list[int]:
+    return [-1 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)]

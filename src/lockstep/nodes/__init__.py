@@ -20,6 +20,8 @@
     loop_thread, pair    one thread, and two sockets whose bytes it hands on
     greeting, dial       how a connection begins, and what is said when it cannot
     door, callers        locks the store's port for all but the gate; whose process a connection comes from
+    withdrawal, farewell a node that cannot start tells the others why, and how
+    files                pure: how many the first node has open
     scale                pure: what all this costs with very many nodes
 
 No file imports torch before a link runs. The launcher holds a `cluster` only with several nodes.

@@ -95,7 +95,7 @@ def choose(endpoint: Endpoint, view: View, *, local: str | None, is_first: bool,
     """
     targets = _reachable(endpoint, view, is_first=is_first, are_elsewhere=are_elsewhere)
     own = _asked(local, view, targets) if local is not None else _usual(endpoint, view, targets, is_first=is_first)
-    if are_elsewhere and is_loopback(own.address):
+    if is_loopback(own.address) and (are_elsewhere or not is_loopback(targets[0])):
         raise UsageError(
             f"Nodes on other machines cannot reach {own}.", f"Name another address with --local-addr: {_listed(view)}."
         )
@@ -164,7 +164,7 @@ def _listed(view: View) -> str:
 
 
 def is_loopback(text: str) -> bool:
-    """Whether it is an address of the loopback."""
+    """Whether it is an address of the machine itself alone."""
     return is_address(text) and ipaddress.ip_address(text).is_loopback
 
 

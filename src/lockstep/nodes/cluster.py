@@ -10,7 +10,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +53,7 @@ class Cluster:
         say: prints a line: its label and its text.
         hear: prints what another node said.
         hosts: the names of all nodes in the order of their numbers, where a launcher says them.
-        check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
+        check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
     record: NodeRecord
@@ -64,7 +64,7 @@ class Cluster:
     hear: Callable[[dict[str, Any]], None]
     """Takes what another node says about its ranks."""
     hosts: tuple[str, ...] = ()
-    check_total: Callable[[int, int | None], None] = lambda _total, _lanes: None
+    check_total: Callable[[Sequence[int], int | None], None] = lambda _ranks, _lanes: None
     view: RunView = field(default_factory=RunView)
     lanes: int | None = None
     """Those of the rounds before, which the next one keeps; the first node says so."""
@@ -72,6 +72,8 @@ class Cluster:
     """Where the run's store answers on this node."""
     round_port: tuple[int, int] = (-1, 0)
     """A round, and where the store that it has for itself answers on this node."""
+    left_by: int = 0
+    """The signal because of which this node leaves although its ranks have ended already; 0 while there is none."""
     cut: str = ""
     """Why this node has lost the run's first one; empty as long as it has not."""
     _not_there: str = ""
@@ -100,6 +102,11 @@ class Cluster:
         """Whether there was a round with this node."""
         return self._member() is not None
 
+    def knowing(self) -> int:
+        """How many nodes know why this one ends: all, but where all that came were refused and others may still come."""
+        refused, most = len(self.view.refused), self.record.most
+        return refused + len(self.view.withdrawn) if self.is_host and refused and not self.has_begun else most
+
     # What happens
 
     def read(self) -> None:
@@ -127,6 +134,8 @@ class Cluster:
             case "unreachable":
                 self._not_there = told["why"]
                 self.say("nodes", told["why"])
+            case "stranger":
+                self.say("nodes", f"{told['address']} was not let in: it does not have the key of this run")
             case "round":
                 self.round_port = int(told["round"]), int(told["port"])
             case "silent" | "heard":
@@ -188,7 +197,7 @@ class Cluster:
 
     def _check(self) -> None:
         """Raise where this node cannot take part any more."""
-        if (refused := self.view.refused.get(self.record.node)) is not None:
+        if (refused := self.view.refusal_of(self.record.node)) is not None:
             raise UsageError(refused.problem, refused.fix)
         if self.cut:
             raise WorldError(f"This node lost the others: {self.cut}.")
@@ -253,8 +262,16 @@ class Cluster:
         self._told.add(("leaves", 0))
         self._tell({"kind": "leaves", "node": self.record.node})
 
+    def take_signal(self, number: int) -> None:
+        """A person's signal came here: leave if the others could go on, else let all end."""
+        if self.may_leave:
+            self.left_by = number
+            self.tell_leave()
+        else:
+            self.tell_signal(number)
+
     def tell_signal(self, number: int) -> None:
-        """A person's signal came here."""
+        """A person's signal came here, because of which all are to end."""
         self._tell({"kind": "signal", "node": self.record.node, "number": number})
 
     def signals(self) -> list[int]:
@@ -281,7 +298,8 @@ class Cluster:
 
         Args:
             is_there: asked after each reading.
-            signals: as for `meet`; the first one is told to the other nodes, which end then. None: they are left alone.
+            signals: as for `meet`. After the first one this node leaves, or where it may not, all end. None: they are left
+                alone.
 
         Raises:
             Interrupted: at a second signal.
@@ -295,7 +313,7 @@ class Cluster:
                 if has_told:
                     raise Interrupted(number)
                 has_told = True
-                self.tell_signal(number)
+                self.take_signal(number)
             if self.link in ready:
                 self.read()
 

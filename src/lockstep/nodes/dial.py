@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from lockstep.errors import LockstepError, UsageError, WorldError
-from lockstep.nodes.address import Place
+from lockstep.nodes.address import Place, is_loopback
 from lockstep.nodes.greeting import read_line, secured, send_line
 from lockstep.nodes.key import Key
 from lockstep.nodes.munge import ASKS_FOR_SEAL, LONGEST_SEAL, unseal
@@ -61,7 +61,7 @@ async def dial(place: Place, context: ssl.SSLContext, hello: dict[str, Any]) -> 
 
     Raises:
         NotYet: no process listens there, or it broke off.
-        UsageError: this node has another key; or what listens there is no gate.
+        UsageError: this node has another key; or what listens there is no gate; or node 0 itself does not take part.
         WorldError: anything else that kept it from opening.
     """
     plain = await connected(place)
@@ -76,6 +76,8 @@ async def dial(place: Place, context: ssl.SSLContext, hello: dict[str, Any]) -> 
                 raise
     if answer.get("ok") is not True:
         close_now(tls)
+        if "problem" in answer:
+            raise UsageError(str(answer["problem"]), str(answer["fix"]))
         raise UsageError(
             f"Node 0 at {place} does not let this node in: it was given up before, or has another version of lockstep.",
             "Start the same version on all nodes.",
@@ -120,6 +122,8 @@ async def _asked(place: Place) -> bytes:
             await loop.sock_sendall(plain, ASKS_FOR_SEAL)
             while len(sealed) < LONGEST_SEAL and (piece := await loop.sock_recv(plain, LONGEST_SEAL)):
                 sealed += piece
+    except TimeoutError as error:  # a gate that begins is asked again
+        raise why_not(error, place, is_connected=True) from None
     except OSError:
         sealed = b""
     finally:
@@ -151,6 +155,10 @@ def why_not(error: Exception, place: Place, *, is_connected: bool) -> LockstepEr
         return _why_not_let_in(error, place)
     number = getattr(error, "errno", None)
     if isinstance(error, ConnectionRefusedError):
+        if is_loopback(place.address):
+            return NotYet(
+                f"Nobody listens at {place}, which is this machine alone: start node 0 here, or name its address in --rdzv-endpoint."
+            )
         return NotYet(f"Nobody listens at {place}: start node 0 there, or correct --rdzv-endpoint.")
     if isinstance(error, TimeoutError):
         return Unreachable(

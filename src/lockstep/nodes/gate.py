@@ -16,14 +16,14 @@ import itertools
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.errors import WorldError
 from lockstep.nodes.accepting import accept_from
 from lockstep.nodes.door import Door
-from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, read_line, ready, secured
+from lockstep.nodes.greeting import KEPT_OUT, LET_IN, VERSION, Purpose, line, read_line, ready, secured
 from lockstep.nodes.identity import identity
 from lockstep.nodes.key import Key
 from lockstep.nodes.loop_thread import LoopThread
@@ -51,6 +51,23 @@ class NodeGone:
     node: str
 
 
+@dataclass(frozen=True)
+class NodeWithdrew:
+    """A node that could not start said why."""
+
+    hello: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StrangerCame:
+    """Somebody who speaks TLS has another key, or none."""
+
+    address: str
+
+
+GateEvent = NodeCame | NodeGone | NodeWithdrew | StrangerCame
+
+
 @dataclass
 class Presence:
     """What the gate knows of a node that is there."""
@@ -75,10 +92,11 @@ class Gate:
         listener: socket.socket,
         target_port: int,
         key: Key,
-        on_event: Callable[[NodeCame | NodeGone], None],
+        on_event: Callable[[GateEvent], None],
         *,
         seal: Callable[[], bytes] | None = None,
         door: Door | None = None,
+        refusal: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare.
 
@@ -89,9 +107,12 @@ class Gate:
             on_event: called from the gate's thread, in the order in which it happened; it must return at once.
             seal: makes what is given to whoever asks for the sealed key; nothing is given without it.
             door: the store's, if it is locked; the gate takes it over.
+            refusal: lets in nobody, and tells this to whoever has the key.
         """
         self._listener, self._targets, self._on_event = listener, {"": target_port}, on_event
         self._seal, self._door = seal, door
+        self._kept_out = KEPT_OUT if refusal is None else line({"ok": False, **refusal})
+        self._is_shut = refusal is not None
         self._context = identity(key).context(is_gate=True)
         self._thread = LoopThread("lockstep-gate")
         self._opening: dict[asyncio.Task[None], None] = {}
@@ -160,10 +181,20 @@ class Gate:
             with contextlib.suppress(OSError, ValueError, KeyError, WorldError, asyncio.CancelledError):
                 async with asyncio.timeout(OPENING_S):
                     if await self._speaks_tls(connection):
-                        tls = await secured(connection, self._context, is_gate=True)
+                        tls = await self._shake_hands(connection)
                         on_failure.callback(close_now, tls)
                         if await self._let_in(tls, await read_line(tls)):
                             on_failure.pop_all()
+
+    async def _shake_hands(self, connection: socket.socket) -> ssl.SSLSocket:
+        address = connection.getpeername()[0]
+        try:
+            return await secured(connection, self._context, is_gate=True)
+        except ssl.SSLEOFError:
+            raise
+        except ssl.SSLError:
+            self._on_event(StrangerCame(address))
+            raise
 
     def _refuse(self, connection: socket.socket) -> None:
         self.num_refused += 1
@@ -186,6 +217,10 @@ class Gate:
         node, purpose = str(hello["node"]), Purpose(hello["purpose"])
         if hello["lockstep"] != VERSION:
             tls.send(KEPT_OUT)
+            return False
+        if purpose is Purpose.WITHDRAWAL or self._is_shut:
+            self._on_event(NodeWithdrew(hello) if purpose is Purpose.WITHDRAWAL else NodeCame(node, hello))
+            tls.send(self._kept_out if self._is_shut else LET_IN)
             return False
         wants_store = purpose is Purpose.STORE and node not in self._barred
         store = await self._to_store(hello) if wants_store else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,13 @@ class Gathering:
         record: the first node's.
         view: what the log tells.
         tell: adds to the log.
-        check_total: raises UsageError when the run cannot have so many ranks, with the lanes that it has had so far.
+        check_total: raises UsageError when the run cannot have so many ranks on its nodes, with the lanes that it has had so far.
     """
 
     record: NodeRecord
     view: RunView
     tell: Callable[[dict[str, Any]], None]
-    check_total: Callable[[int, int | None], None]
+    check_total: Callable[[Sequence[int], int | None], None]
     enough_since: float = 0.0
     """Since when as many nodes ask as the run needs; 0.0 while there are fewer."""
     _told: set[tuple[str, int]] = field(default_factory=set)
@@ -51,10 +51,16 @@ class Gathering:
         """
         asking = self.asking()
         self.enough_since = (self.enough_since or now) if len(asking) >= self.record.least else 0.0
-        if (refused := disagreement(asking)) is not None:
+        if (refused := disagreement(asking) or self._lacking()) is not None:
             self._refuse(refused)
         elif not self._waits(asking, began, now):
             self._settle(asking[: self.record.most], lanes)
+
+    def _lacking(self) -> Refused | None:
+        """Why a run that needs all its nodes cannot begin: one of them could not start."""
+        if self.record.least < self.record.most or not self.view.withdrawn:
+            return None
+        return self.view.withdrawn[0].refused()
 
     def turn_away(self) -> None:
         """Refuse nodes for which a run with a fixed number of nodes has no room."""
@@ -111,7 +117,7 @@ class Gathering:
 
     def _too_many_ranks(self, members: list[Member], lanes: int | None) -> Refused | None:
         try:
-            self.check_total(sum(member.record.ranks for member in members), lanes)
+            self.check_total([member.record.ranks for member in members], lanes)
         except UsageError as error:
             return Refused(tuple(one.record.node for one in members), error.problem, error.fix)
         return None
@@ -120,6 +126,7 @@ class Gathering:
         """Before the first round nobody knows who is right, so all end; later only newcomers do."""
         old = self.view.numbers() if self.view.round >= 0 else {}
         nodes = tuple(node for node in refused.nodes if old and node not in old) or tuple(self.view.asking)
-        self.tell({"kind": "refused", "nodes": list(nodes), "problem": refused.problem, "fix": refused.fix})
+        told = {"nodes": list(nodes), "for_all": not old, "problem": refused.problem, "fix": refused.fix}
+        self.tell({"kind": "refused", **told})
         for node in nodes:  # not twice
             self.view.asking.pop(node, None)

@@ -1,7 +1,7 @@
 """How a connection between two nodes begins: TLS with the run's identity, then one line of JSON each way.
 
 tunnel:  {"lockstep": 1, "node": "...", "purpose": "store", ...}
-gate:    {"ok": true}
+gate:    {"ok": true}, or {"ok": false} and perhaps why
 
 Nothing is handed on before both lines were read, so a connection that breaks off earlier can be made again unnoticed.
 """
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lockstep.nodes.pair import close_now
 
-LONGEST_LINE = 4096
+LONGEST_LINE = 1 << 14
 VERSION = 1
 LET_IN, KEPT_OUT = b'{"ok": true}\n', b'{"ok": false}\n'
 """What the gate says."""
@@ -32,6 +32,8 @@ class Purpose(StrEnum):
     """Its bytes go to the store behind the gate."""
     PULSE = "pulse"
     """It says that its node is alive: the gate sends back what comes."""
+    WITHDRAWAL = "withdrawal"
+    """It says only why its node does not take part."""
 
 
 async def secured(plain: socket.socket, context: ssl.SSLContext, *, is_gate: bool) -> ssl.SSLSocket:
@@ -55,9 +57,14 @@ async def secured(plain: socket.socket, context: ssl.SSLContext, *, is_gate: boo
     return tls
 
 
+def line(told: dict[str, Any]) -> bytes:
+    """One line of JSON."""
+    return json.dumps(told).encode() + b"\n"
+
+
 async def send_line(tls: ssl.SSLSocket, told: dict[str, Any]) -> None:
     """Send one line; it fits the socket's memory at the beginning of a connection."""
-    await patiently(tls, lambda: tls.send(json.dumps(told).encode() + b"\n"))
+    await patiently(tls, lambda: tls.send(line(told)))
 
 
 async def read_line(tls: ssl.SSLSocket) -> dict[str, Any]:

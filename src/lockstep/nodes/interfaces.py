@@ -21,7 +21,7 @@ from lockstep.nodes.address import Choice, Endpoint, Interface, Place, View, cho
 from lockstep.nodes.endpoint import DEFAULT_PORT, is_address, is_name
 from lockstep.nodes.place import NodePlace
 
-RESOLVE_S = 4.0
+RESOLVE_S = 2.5
 _BACKLOG = 256
 _SIOCGIFCONF, _MOST_ADDRESSES, _IFREQ_BYTES = 0x8912, 1024, 40
 
@@ -84,7 +84,7 @@ def resolve(
     try:
         answer = answers.get(timeout=RESOLVE_S)
     except queue.Empty:
-        answer = OSError(0, f"no name server answered in {RESOLVE_S:.0f} s")
+        answer = OSError(0, f"no name server answered in {RESOLVE_S:g} s")
     if isinstance(answer, OSError):
         reason = answer.strerror or answer
         raise UsageError(

@@ -112,7 +112,7 @@ class KeySettings:
             return Source.VARIABLE
         if self.job and has_munge:
             return Source.MUNGE
-        give = f"Give every node the same file with --key-file, readable by you alone; `{MAKE_ONE}` makes one."
+        give = f"Give every node the same file with --key-file or LOCKSTEP_KEY_FILE, readable by you alone; `{MAKE_ONE}` makes one."
         if not is_first:
             raise UsageError("This node does not know the run's key.", f"Copy the line that node 0 printed. {give}")
         if not can_show:

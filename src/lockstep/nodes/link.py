@@ -20,19 +20,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lockstep.errors import LockstepError, UsageError
+from lockstep.errors import LockstepError, UsageError, WorldError
 from lockstep.machine.process_state import process_state
 from lockstep.machine.processes import die_with_parent, raise_open_file_limit
 from lockstep.nodes.address import Place
-from lockstep.nodes.dial import NotYet, Silent, Unreachable, key_of_job
+from lockstep.nodes.dial import ANSWER_S, NotYet, Silent, Unreachable, key_of_job
 from lockstep.nodes.door import Door
-from lockstep.nodes.gate import Gate, NodeCame, NodeGone, Presence
+from lockstep.nodes.gate import Gate, GateEvent, NodeGone, NodeWithdrew, Presence, StrangerCame
 from lockstep.nodes.key import Key
 from lockstep.nodes.link_order import LinkOrder
 from lockstep.nodes.log import RunLog
 from lockstep.nodes.munge import seal
 from lockstep.nodes.reach import Reach
 from lockstep.nodes.tunnel import GateLost, Tunnel
+from lockstep.nodes.withdrawal import Withdrawal
 
 FOREVER = dt.timedelta(days=7)
 LINGER_S = 3.0
@@ -44,6 +45,8 @@ STOPPED_S = 2.0
 LOOK_S = 0.25
 SLOW_S = 30.0
 """How long something that listens and says nothing may be node 0 that begins."""
+MOST_STRANGERS = 3
+"""Of so many addresses it is said that somebody there does not have the key."""
 STORE_OF = "round {}"
 
 
@@ -70,6 +73,8 @@ class Link:
         self._round_tunnel: Tunnel | None = None
         self._silent: set[str] = set()
         """Nodes of which was said that nothing is heard of them."""
+        self._strangers: set[str] = set()
+        """Addresses of those who were not let in, as far as that was said."""
         self._watched = {"launcher": order.launcher, "nursery": nursery}
         self._stopped: dict[str, float] = {}
         """Which of these are stopped, and since when."""
@@ -80,10 +85,11 @@ class Link:
     def run(self) -> None:
         """Serve."""
         try:
-            served = self._serve_store() if self._order.is_host else None
-            self._tunnel = self._dig()
-            self._writes = RunLog(self._client(), self._order.node)
-            self._reads = reads = RunLog(self._client())
+            with self._adding:  # what the gate hears meanwhile is added as soon as there is a log
+                served = self._serve_store() if self._order.is_host else None
+                self._tunnel = self._dig()
+                self._writes = RunLog(self._client(), self._order.node)
+                self._reads = reads = RunLog(self._client())
         except (LockstepError, RuntimeError, OSError) as error:
             self._fail(error)
             return
@@ -131,6 +137,8 @@ class Link:
         try:
             return self._tunnel_to(place, hello, 0.0)
         except NotYet as early:
+            if isinstance(early, Silent) and order.patience_s <= ANSWER_S:
+                raise
             self._tell({"kind": "unreachable", "why": str(early)})
             patience_s = min(order.patience_s, SLOW_S) if isinstance(early, Silent) else order.patience_s
             return self._tunnel_to(place, hello, patience_s)
@@ -165,9 +173,20 @@ class Link:
     def _client(self) -> Any:
         return self._store_class("127.0.0.1", self._tunnel.port, None, False, timeout=FOREVER)
 
-    def _on_gate(self, event: NodeCame | NodeGone) -> None:
-        if isinstance(event, NodeGone) and event.node != self._order.node:
-            threading.Thread(target=self._add, args=({"kind": "gone", "node": event.node},), daemon=True).start()
+    def _on_gate(self, event: GateEvent) -> None:
+        match event:
+            case NodeGone(node) if node != self._order.node:
+                entry = {"kind": "gone", "node": node}
+            case NodeWithdrew(hello):
+                entry = Withdrawal.of(hello).entry()
+            case StrangerCame(address) if len(self._strangers) < MOST_STRANGERS and address not in self._strangers:
+                self._strangers.add(address)
+                told = {"kind": "stranger", "address": address}
+                threading.Thread(target=self._tell, args=(told,), daemon=True).start()
+                return
+            case _:
+                return
+        threading.Thread(target=self._add, args=(entry,), daemon=True).start()
 
     def _on_tunnel(self, lost: GateLost) -> None:
         self._tell({"kind": "cut", "why": f"node 0 is gone ({lost.reason})"})
@@ -216,8 +235,10 @@ class Link:
                 entry = log.next(FOREVER)
                 self._tell(entry)
                 reach.take(entry)
-        except RuntimeError:
+        except RuntimeError:  # the connection to the store has ended
             self._tell({"kind": "cut", "why": ""})
+        except Exception as error:  # noqa: BLE001 - nothing else would tell the launcher that it hears no more
+            self._tell({"kind": "cut", "why": f"the run's log cannot be read ({type(error).__name__}: {error})"})
 
     def _take_orders(self) -> None:
         """Add what the launcher tells, and do what it asks for."""
@@ -244,8 +265,12 @@ class Link:
 
     def _add(self, entry: dict[str, Any]) -> None:
         with self._adding, suppress(RuntimeError):
-            if self._writes is not None:
+            if self._writes is None:
+                return
+            try:
                 self._writes.add(entry, self._reads.num_read if self._reads is not None else 0)
+            except ValueError as error:
+                self._fail(WorldError(f"The other nodes cannot be told: {error}."))
 
     def _show(self, told: dict[str, Any]) -> None:
         """Put this node's gauges over those before, and tell the launcher those of the nodes for which it asks."""

@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member
 from lockstep.nodes.view import RunView
+from lockstep.nodes.withdrawal import Withdrawal
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Sayings:
                 self.gauges[told["node"]] = told["gauges"]
             case "said" if is_heard and told["round"] == self.view.round:
                 self.hear(told)
+            case "withdrawal" if self.record.is_host and (self.view.round >= 0 or self.record.least < self.record.most):
+                self.say("nodes", Withdrawal.of(told).refused().problem)
             case "stopped" if is_heard:
                 self._say_stopped(told)
 

@@ -1,7 +1,7 @@
 """What a run on very many nodes costs, on paper: pure arithmetic over what the code does, for 2 to 10,000 nodes.
 
     read_by_each      every node reads every entry of the log, so the first node answers nodes x entries
-    taken_before      a node that adds an entry tries every number that others took since its last one
+    taken_before      of nodes that add an entry at once, each tries every number that another one was quicker to take
     met               each rank asks the store where every other rank is
 
 These three grow with the square of the nodes; everything else grows with the nodes, or not at all. docs/design/0028 has the
@@ -14,13 +14,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lockstep.nodes.files import for_another
 from lockstep.nodes.log import MOST_BYTES
+from lockstep.nodes.preflight import partners
 from lockstep.nodes.tunnel import BEAT_S
 
-LINK_CONNECTIONS = 2
-"""Of a node's link to the store: one to write the log, one that waits for its next entry."""
-FILES_PER_CONNECTION = 3
-"""Of the first node's link, for each connection of another node: behind TLS, to the store, and the store's own end."""
+NODE_BYTES, LISTENS_BYTES, REACHED_BYTES = 20, 200, 130
+"""Of a preflight: what its question has for each node, and what a node answers."""
+PREFLIGHT_S = 5.0
+"""How long it may take."""
 LOOKS_PER_RANK = 2
 """How often a rank asks the store about each rank of a Gloo group before all are connected: until it is there, and where."""
 
@@ -34,12 +36,14 @@ class Shape:
         ranks: of each node.
         record_bytes: what a node says about itself, as JSON.
         groups: of torch's over all ranks, a plain script's own one for example.
+        is_first: whether the round is the first one, or has new nodes: then a preflight comes before it.
     """
 
     nodes: int
     ranks: int = 8
     record_bytes: int = 550
     groups: int = 1
+    is_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Control:
     """Of all nodes."""
     taken_before: int
     """Requests of all nodes together to add them."""
+    preflight: int
+    """Of these requests, those of the preflight."""
     met: int
     """Requests of all ranks together to find each other."""
     roster_bytes: int
@@ -62,38 +68,46 @@ class Control:
     beats_per_s: float
     """That reach the first node while everything goes well."""
     files: int
-    """Open in the first node's link."""
+    """Open in the first node's link for the others."""
 
 
 def control(shape: Shape) -> Control:
     """What the log, the store and the gate have to do. Invariant: nothing becomes less with more nodes or ranks."""
     nodes, ranks, record = shape.nodes, shape.ranks, shape.record_bytes
+    checks = int(shape.is_first)
     entries = 2 * nodes + 2  # each asks, the roster, each ends, the decision
+    check = checks * (2 * nodes + 1)  # the first node asks, each listens, each reports
     roster = nodes * record
+    asked, reported = NODE_BYTES * nodes, (LISTENS_BYTES + REACHED_BYTES) * nodes
+    entries += check
     return Control(
         entries=entries,
         read_by_each=2 * entries,  # it waits for an entry, then takes it
         read_by_all=2 * entries * nodes,
-        taken_before=added(nodes),
+        taken_before=added(nodes) + checks * added(nodes, preflight=True),
+        preflight=2 * check * nodes + checks * added(nodes, preflight=True),
         met=LOOKS_PER_RANK * shape.groups * (nodes * ranks) ** 2,
         roster_bytes=roster,
-        sent_bytes=(nodes - 1) * (nodes * record + roster),
+        sent_bytes=(nodes - 1) * (nodes * record + roster + checks * (asked + reported)),
         beats_per_s=(nodes - 1) / BEAT_S,
-        files=(nodes - 1) * (FILES_PER_CONNECTION * (LINK_CONNECTIONS + ranks) + 1),
+        files=(nodes - 1) * for_another(ranks),
     )
 
 
-def added(nodes: int) -> int:
-    """Compare-and-sets of one round: the first node adds its question, the roster and the decision, the others two entries.
+def added(nodes: int, *, preflight: bool = False) -> int:
+    """Compare-and-sets of one round, or of the preflight before it.
 
-    One that writes its k-th entry tries all numbers that were taken since its last one. When all end in the order in which
-    they asked, each has to pass the others' questions, the roster, and the ends before its own: as many as there are nodes.
+    A node begins behind what it has read, so only entries that are added at once stand in each other's way: all ask, and all
+    end; in a preflight all listen, and all report. Of each such wave the k-th tries k numbers. The first node adds the roster and the
+    decision, or the question of the preflight, when it has read all before.
     """
-    asked = nodes * (nodes + 1) // 2
-    roster = nodes
-    ended = 1 + (nodes - 1) * (nodes + 1)
-    decision = nodes
-    return asked + roster + ended + decision
+    waves, alone = (2, 1) if preflight else (2, 2)
+    return waves * (nodes * (nodes + 1) // 2) + alone
+
+
+def tried(nodes: int) -> int:
+    """Connections between nodes that a preflight opens: all pairs both ways, and of many nodes a few for each."""
+    return nodes * len(partners(0, nodes))
 
 
 def sent_for_a_sum(nodes: int, size_bytes: float, subtrees: int = 1) -> float:
@@ -146,6 +160,7 @@ def breaks(limits: Limits, ranks: int = 8, record_bytes: int = 550, most: int = 
 def _failures(costs: Control, limits: Limits) -> Mapping[str, bool]:
     in_time = limits.requests_per_s * limits.patience_s
     return {
+        "the preflight takes longer than it may": costs.preflight > limits.requests_per_s * PREFLIGHT_S,
         "the ranks have not found each other in time": costs.met > in_time,
         "the log has not been written and read in time": costs.taken_before + costs.read_by_all > in_time,
         "the roster is longer than an entry may be": costs.roster_bytes > MOST_BYTES,

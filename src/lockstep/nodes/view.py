@@ -8,6 +8,7 @@ from typing import Any
 from lockstep.nodes.preflight import Check
 from lockstep.nodes.record import NodeRecord
 from lockstep.nodes.roster import Member, Refused
+from lockstep.nodes.withdrawal import Withdrawal
 
 
 @dataclass
@@ -41,6 +42,10 @@ class RunView:
     decision: dict[str, Any] | None = None
     """What follows this round, once that is decided."""
     refused: dict[str, Refused] = field(default_factory=dict)
+    hopeless: Refused | None = None
+    """Why no round will ever begin; of those who come later too."""
+    withdrawn: list[Withdrawal] = field(default_factory=list)
+    """Nodes that could not start, before the first round."""
     checks: list[Check] = field(default_factory=list)
     """Preflights, the newest last."""
     notes: list[str] = field(default_factory=list)
@@ -58,8 +63,8 @@ class RunView:
                 record = NodeRecord.decode(entry["record"])
                 self.asking[record.node] = record
                 self.gone.discard(record.node)
-            case "refused":
-                self._refuse(Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"]))
+            case "refused" | "withdrawal":
+                self._take_refusal(entry)
             case "roster" if entry["round"] == self.round + 1:
                 self._begin(entry)
             case "preflight" | "listens" | "reached":
@@ -76,7 +81,12 @@ class RunView:
             case _ if entry.get("round") == self.round:
                 self._take_of_round(node, entry)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _take_refusal(self, entry: dict[str, Any]) -> None:
+        if entry["kind"] == "withdrawal":
+            self.withdrawn += [Withdrawal.of(entry)] if self.round < 0 else []
+            return
+        refused = Refused(tuple(entry["nodes"]), entry["problem"], entry["fix"])
+        self.hopeless = refused if entry.get("for_all") else self.hopeless
         for node in refused.nodes:
             self.refused[node] = refused
             self.asking.pop(node, None)
@@ -109,6 +119,10 @@ class RunView:
             self.asking.pop(member.record.node, None)
         self.fallen, self.ended, self.decision, self.regroups, self.keeps = [], {}, None, False, True
         self.waits = {}
+
+    def refusal_of(self, node: str) -> Refused | None:
+        """Why a node may not take part, if it may not."""
+        return self.refused.get(node, self.hopeless)
 
     def numbers(self) -> dict[str, int]:
         """The number of each node of this round."""

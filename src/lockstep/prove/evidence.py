@@ -153,7 +153,7 @@ def read_evidence(folder: RunFolder, num_ranks: int) -> Evidence:
     """
     decided = json.loads(folder.decided.read_text()) if folder.decided.exists() else {}
     ranks = [_read(folder.evidence(rank), parse) for rank in range(num_ranks)]
-    whole = complete(with_samples_of_all(ranks), int(decided.get("stages", 1)))
+    whole = complete(with_samples_of_all(ranks), decided.get("replicas", ()))
     norms = [_read(folder.evidence(rank), parse_norms) for rank in reversed(range(num_ranks))]
     return Evidence(
         tuple(whole), _end(folder, num_ranks), {place: norm for one in norms for place, norm in one.items()}
@@ -196,18 +196,21 @@ def _natural(item: str) -> list[tuple[int, str]]:
     return [(int(word.strip(",")), "") if word.strip(",").isdigit() else (-1, word) for word in item.split()]
 
 
-def complete(ranks: Sequence[Recorded], stages: int) -> list[Recorded]:
+def complete(ranks: Sequence[Recorded], replicas: Sequence[Sequence[int]]) -> list[Recorded]:
     """Each rank's recording, completed with what only other stages of its replica have; its own values stay.
 
     Invariant: with one stage, and for empty recordings, nothing changes.
+
+    Args:
+        ranks: what each has recorded.
+        replicas: the ranks of each replica of the model.
     """
-    if stages == 1:
-        return list(ranks)
-    completed = []
-    for rank, own in enumerate(ranks):
-        first = rank // stages * stages
-        whole = {place: value for other in ranks[first : first + stages] for place, value in other.items()}
-        completed.append({**whole, **own} if own else own)
+    completed = list(ranks)
+    for members in replicas:
+        whole = {place: value for member in members for place, value in ranks[member].items()}
+        for member in members:
+            own = ranks[member]
+            completed[member] = {**whole, **own} if own and len(members) > 1 else own
     return completed
 
 

@@ -80,15 +80,16 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
             raise
         except WorldError as error:  # on every rank
             _say_slow(position, str(error))
-    elif exact and device.type == "cpu" and not native.why_not() and (spanning := _over_nodes(position)) is not None:
+    elif exact and device.type == "cpu" and not native.why_not() and (spanning := _over_nodes(environment)) is not None:
         return spanning
     return GroupTransport(device) if exact else BackendOrderTransport(device)
 
 
-def _over_nodes(position: Position) -> Transport | None:
+def _over_nodes(environment: RankEnvironment) -> Transport | None:
     """The transport of ranks on several nodes; None, on every rank, where they have to talk flatly over Gloo."""
+    position = environment.position
     store, rank = _own_keys(), position.rank
-    nodes = learn_nodes(store, rank, position.world_size, node_name())
+    nodes = learn_nodes(store, rank, position.world_size, node_name(environment.task))
     try:
         if nodes is None:
             _say_slow(position, "the ranks of a node are not neighbours, as `lockstep run` and torchrun number them")

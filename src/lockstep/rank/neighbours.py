@@ -8,15 +8,22 @@ from collections.abc import Mapping
 
 from torch.distributed.distributed_c10d import Store
 
+from lockstep.handover.tasks.task import Task
 from lockstep.journal.waiting_note import waits
 from lockstep.layout.nodes import Nodes, nodes_of
 from lockstep.node.process import RankProcess
 
 
-def node_name(variables: Mapping[str, str] = os.environ) -> str:
-    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only."""
+def node_name(task: Task | None, variables: Mapping[str, str] = os.environ) -> str:
+    """A name of this rank's node: what the launcher says, and the machine, because memory is shared on one machine only.
+
+    Args:
+        task: of srun or mpirun, which this rank is.
+        variables: its environment.
+    """
     here = RankProcess.here()
-    return json.dumps([variables.get("GROUP_RANK"), here.boot, here.process_names])
+    said = variables.get("GROUP_RANK") if task is None else task.rank - task.local_rank
+    return json.dumps([said, here.boot, here.process_names])
 
 
 def learn_nodes(store: Store, rank: int, world_size: int, name: str) -> Nodes | None:

@@ -91,8 +91,8 @@ def init(
         lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
             bits be computed on more ranks later.
         strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "single" or "ddp".
-        mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two replicas of two
-            stages. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
+        mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
+            replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
         threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which

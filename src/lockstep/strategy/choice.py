@@ -44,8 +44,7 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
 def on_several_ranks(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> CutModel:
     """Put one stage on each rank of a replica."""
     stages = RankStages(mesh, transport, device)
-    part_of = [mesh.stage(rank) for rank in range(mesh.num_ranks)]
-    replica = Replica(mesh.strategy, transport, placement, peers=stages.peers, part_of=part_of)
+    replica = Replica(mesh.strategy, transport, placement, peers=stages.peers, part_of=mesh.part_of())
     looks = mesh.stage(transport.rank) == 0
     cutting = CutAtFirstCall(replica, stages, transport, looks=looks, device=device)
     if mesh.strategy == "pipeline":

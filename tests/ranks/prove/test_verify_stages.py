@@ -37,20 +37,28 @@ def nursery():
         yield nursery
 
 
-def result_of(nursery, tmp_path, form, mistake=""):
+def result_of(nursery, tmp_path, form, mistake="", ranks=2):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(mistake=mistake))
     program = Program(script, None, (), threads=1, device="cpu", form=form)
     with Trials(program, lambda *_: None, nursery) as trials:
         try:
-            return verify(Proof(program, (1, 2), None, 3), trials)
+            return verify(Proof(program, (1, ranks), None, 3), trials)
         finally:
             trials.remove()
 
 
-@pytest.mark.parametrize("strategy", ["model_parallel", pytest.param("pipeline", marks=pytest.mark.thorough)])
-def test_stages_are_proved_as_one_model(nursery, tmp_path, strategy):
-    result = result_of(nursery, tmp_path, Form(strategy))
+FORMS = [
+    pytest.param(Form("model_parallel"), 2, id="model_parallel"),
+    pytest.param(Form("pipeline"), 2, id="pipeline", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="pipeline=2,ddp=2"), 4, id="replicas inside", marks=pytest.mark.thorough),
+    pytest.param(Form(mesh="ddp=2,pipeline=2"), 4, id="stages inside", marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize(("form", "ranks"), FORMS)
+def test_stages_are_proved_as_one_model(nursery, tmp_path, form, ranks):
+    result = result_of(nursery, tmp_path, form, ranks=ranks)
     assert result.failed is None, result.failed
     assert result.exit_code == 0
     for row in result.rows:

@@ -45,7 +45,7 @@ def test_of_two_ranks_one_is_wrong():
         ("table", 0, TABLE),
         ("table", 63, TABLE),
         ("first", 22, "exp_avg"),
-        ("second", 0, "exp_avg_sq"),
+        ("second", 12, "exp_avg_sq"),  # its lowest bit may be rounded away again before anybody looks
         ("count", 20, "step"),
     ],
 )
@@ -87,7 +87,8 @@ def test_strange_values_are_no_damage_under_any_strategy(strategy, optimizer):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("ranks", "mesh", "every"), [(2, "pipeline=2", 0), (4, "pipeline=2,ddp=2", 1), (4, "model_parallel=2,ddp=2", 1)]
+    ("ranks", "mesh", "every"),
+    [(2, "pipeline=2", 0), (4, "pipeline=2,ddp=2", 1), (4, "ddp=2,pipeline=2", 1), (4, "model_parallel=2,ddp=2", 1)],
 )
 def test_only_replicas_of_a_stage_are_compared(ranks, mesh, every):
     assert run_ranks(two_stages, Started(ranks, form=Form(None, mesh, None))) == [every] * ranks

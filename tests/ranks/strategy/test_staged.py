@@ -19,6 +19,7 @@ PIPELINES = [
     (2, Form("pipeline", schedule="gpipe")),
     (3, Form("pipeline")),
     (4, Form(mesh="pipeline=2,ddp=2")),
+    (4, Form(mesh="ddp=2,pipeline=2")),
 ]
 FORMS = [
     (2, Form("model_parallel")),

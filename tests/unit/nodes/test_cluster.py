@@ -344,6 +344,18 @@ def test_an_end_and_a_decision_reach_all(nodes: Nodes) -> None:
     assert not b.cut
 
 
+def test_a_signal_while_a_node_waits_for_what_follows_ends_all_only_if_it_must(nodes: Nodes) -> None:
+    a, b, c = (nodes.node(name, least=2, most=3) for name in "abc")
+    nodes.meet(a, b, c)
+    nodes.signals.come(15)
+    b.wait_for(lambda: bool(b.view.leaving), nodes.signals)
+    assert (b.left_by, b.view.signals) == (15, [])
+    hear(c, lambda: bool(c.view.leaving))
+    nodes.signals.come(15)
+    c.wait_for(lambda: bool(c.view.signals), nodes.signals)
+    assert (c.left_by, [number for _, number in c.view.signals]) == (0, [15]), "two are needed"
+
+
 def test_waiting_ends_when_the_first_node_is_lost(nodes: Nodes) -> None:
     b = nodes.node("b")
     nodes.hub.tell(nodes.hub.ends[0], {"kind": "cut", "why": ""})

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from lockstep.errors import UsageError
 from lockstep.nodes.address import Place
 from lockstep.nodes.dial import NotYet
-from lockstep.nodes.gate import Gate, NodeCame, NodeGone
+from lockstep.nodes.gate import Gate, NodeCame, NodeGone, StrangerCame
 from lockstep.nodes.key import Key
 from lockstep.nodes.tunnel import GateLost, Tunnel
 
@@ -109,7 +109,7 @@ def test_another_key_is_a_sentence_for_whoever_has_it(gate, dug):
     ):
         dug(key=Key.made())
     until(lambda: gate.num_refused == 1)
-    assert gate.events == []
+    assert gate.events == [StrangerCame("127.0.0.1")]
 
 
 def test_where_nobody_listens_is_a_sentence_after_the_patience_has_ended():

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from lockstep.errors import UsageError, WorldError
-from lockstep.nodes import munge
+from lockstep.nodes import dial, munge
 from lockstep.nodes.address import Place
-from lockstep.nodes.dial import key_of_job
+from lockstep.nodes.dial import Silent, key_of_job
 from lockstep.nodes.gate import Gate
 from lockstep.nodes.interfaces import listen
 from lockstep.nodes.key import Key
@@ -83,6 +83,12 @@ def test_a_gate_without_a_sealed_key_is_a_sentence():
     with pytest.raises(WorldError, match=f"^Node 0 at {place} gives no key sealed with munge"):
         key_of_job(place, "1", 0.0)
     gate.close()
+
+
+def test_a_gate_that_begins_slowly_may_be_asked_for_the_key_again(monkeypatch):
+    monkeypatch.setattr(dial, "ANSWER_S", 0.2)
+    with listen(Place("127.0.0.1", 0)) as listener, pytest.raises(Silent, match="does not answer: node 0 still begins"):
+        key_of_job(Place("127.0.0.1", listener.getsockname()[1]), "1", 0.0)
 
 
 def test_munge_that_is_missing_is_a_sentence(monkeypatch):

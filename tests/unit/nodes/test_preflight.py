@@ -22,7 +22,7 @@ PAIR = numbered([FIRST, SECOND], {})
 class Log:
     """What links and the first node's launcher add; every view takes it at once."""
 
-    def __init__(self, check_total=lambda _total, _lanes: None):
+    def __init__(self, check_total=lambda _ranks, _lanes: None):
         self.view, self.entries, self.lock = RunView(), [], threading.Lock()
         self.gathering = Gathering(FIRST, self.view, self.add, check_total)
         self.readers, self.now_s = [], 0.0
@@ -107,8 +107,8 @@ def test_a_newcomer_that_is_cut_off_is_refused_alone():
 
 
 def test_more_ranks_than_the_run_can_have_are_refused_before_the_first_connection():
-    def check_total(total, _lanes):
-        if total > 1:
+    def check_total(ranks, _lanes):
+        if sum(ranks) > 1:
             raise UsageError("too many", "fewer")
 
     log = Log(check_total)

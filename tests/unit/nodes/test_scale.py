@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,19 @@ from hypothesis import strategies as st
 
 from lockstep.nodes.log import RunLog
 from lockstep.nodes.record import NodeRecord
-from lockstep.nodes.scale import Limits, Shape, added, breaks, control, largest_world, sent_for_a_sum
+from lockstep.nodes.scale import (
+    LISTENS_BYTES,
+    NODE_BYTES,
+    REACHED_BYTES,
+    Limits,
+    Shape,
+    added,
+    breaks,
+    control,
+    largest_world,
+    sent_for_a_sum,
+    tried,
+)
 from lockstep.nodes.view import RunView
 
 SHAPES = st.builds(Shape, st.integers(2, 10_000), st.integers(1, 16), st.integers(100, 2_000))
@@ -42,21 +56,39 @@ class CountingStore:
 
 
 def record(number: int) -> NodeRecord:
-    return NodeRecord(f"{number:032x}", f"host{number}", number, number == 0, 2, 10_000, 8, 1, {"torch": "2.13.0"})
+    return NodeRecord(f"{number:016x}", f"host{number}", number, number == 0, 2, 10_000, 8, 1, {"torch": "2.13.0"})
 
 
 def one_round(nodes: int) -> tuple[CountingStore, int, list[RunView]]:
     """The real log and the real view of every node over one round; also the bytes of the roster."""
     store = CountingStore()
-    logs = [RunLog(store, str(number)) for number in range(nodes)]
-    for number, log in enumerate(logs):
-        log.add({"kind": "asks", "record": record(number).encode()})
+    logs, names = (
+        [RunLog(store, str(number)) for number in range(nodes)],
+        [record(number).node for number in range(nodes)],
+    )
+
+    def wave(what: Callable[[int], dict[str, Any]]) -> int:
+        """All nodes have read all, and add something at once; returns its bytes."""
+        behind, entries = len(store.keys), [what(number) for number in range(nodes)]
+        for log, entry in zip(logs, entries, strict=True):
+            log.add(entry, behind)
+        return max(len(json.dumps(entry)) for entry in entries)
+
+    def alone(entry: dict[str, Any]) -> int:
+        logs[0].add(entry, len(store.keys))
+        return len(json.dumps(entry))
+
+    wave(lambda number: {"kind": "asks", "record": record(number).encode()})
+    asked = alone({"kind": "preflight", "number": 0, "nodes": names})
+    own = {"address": "10.100.100.100", "port": 50_000, "token": 16 * "a", "why": ""}
+    listens = wave(lambda number: {"kind": "listens", "number": 0, "node": names[number], **own})
+    reached = wave(lambda number: {"kind": "reached", "number": 0, "node": names[number], "not": {}, "clock_s": 0.0001})
+    assert asked <= nodes * NODE_BYTES + 60 and listens <= LISTENS_BYTES and reached <= REACHED_BYTES
     members = [[number, record(number).encode()] for number in range(nodes)]
     roster = {"kind": "roster", "round": 0, "lanes": None, "threads": 1, "members": members}
-    logs[0].add(roster)
-    for number, log in enumerate(logs):
-        log.add({"kind": "ended", "round": 0, "node": record(number).node, "told": {"exit_code": 0}})
-    logs[0].add({"kind": "decision", "round": 0, "node": record(0).node, "decided": {"again": False}})
+    alone(roster)
+    wave(lambda number: {"kind": "ended", "round": 0, "node": names[number], "told": {"exit_code": 0}})
+    alone({"kind": "decision", "round": 0, "node": names[0], "decided": {"again": False}})
     views = []
     for _ in range(nodes):
         view, log = RunView(), RunLog(store)
@@ -72,7 +104,7 @@ def test_the_log_costs_what_the_arithmetic_says(nodes: int) -> None:
     each = len(json.dumps(record(0).encode()))
     on_paper = control(Shape(nodes, record_bytes=each))
     assert len(store.keys) == on_paper.entries
-    assert store.sets == on_paper.taken_before == added(nodes)
+    assert store.sets == on_paper.taken_before == added(nodes) + added(nodes, preflight=True)
     assert store.reads == nodes * on_paper.read_by_each == on_paper.read_by_all
     assert on_paper.roster_bytes == pytest.approx(roster_bytes, rel=0.3)
     assert all(view.is_over() and view.decision == {"again": False} for view in views), "every node has read all of it"
@@ -94,7 +126,7 @@ def test_ten_thousand_nodes_break_in_the_order_that_the_design_page_tells() -> N
     page = (Path(__file__).parents[3] / "docs/design/0028-scale-on-paper.md").read_text()
     limits = Limits(requests_per_s=11_500)
     found = breaks(limits)
-    assert [one.what.split(" ")[1] for one in found] == ["ranks", "log", "roster", "beats", "first"]
+    assert [one.what.split(" ")[1] for one in found] == ["ranks", "preflight", "log", "roster", "beats", "first"]
     (usual,) = (one for one in breaks(replace(limits, open_files=1024)) if "files" in one.what)
     told = [
         int(number.replace(",", ""))
@@ -107,6 +139,7 @@ def test_ten_thousand_nodes_break_in_the_order_that_the_design_page_tells() -> N
         (line,) = re.findall(rf"^\| {nodes:,} \| .*$", page, re.MULTILINE)
         assert f"{costs.files:,} | {sent_for_a_sum(nodes, 1.0):.2f} |" in line
         assert f" {costs.beats_per_s:,.0f} /s " in line
+        assert f"{tried(nodes):,} |" in line
         assert nodes > 128 or f"| {costs.taken_before:,} | {costs.read_by_all:,} |" in line
 
 

@@ -85,12 +85,32 @@ def test_a_schedule_prints_itself_and_a_wrong_one_is_found():
         type(made)("short", 3, (made.stages[0][:-1], made.stages[1])).check()
 
 
-@given(st.integers(1, 4), st.integers(1, 4))
-def test_each_rank_has_one_place_in_the_mesh(replicas, stages):
-    mesh = choose_mesh(Form(mesh=f"pipeline={stages},ddp={replicas}"), replicas * stages)
+@given(st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_each_rank_has_one_place_in_the_mesh(replicas, stages, stages_inside):
+    axes = [f"pipeline={stages}", f"ddp={replicas}"]
+    mesh = choose_mesh(Form(mesh=",".join(reversed(axes) if stages_inside else axes)), replicas * stages)
     places = {(mesh.replica(rank), mesh.stage(rank)) for rank in range(mesh.num_ranks)}
     assert len(places) == replicas * stages
+    assert all(mesh.rank(mesh.replica(rank), mesh.stage(rank)) == rank for rank in range(mesh.num_ranks))
     assert sorted(rank for stage in range(stages) for rank in mesh.peers(stage)) == list(range(mesh.num_ranks))
+    assert sorted(rank for replica in range(replicas) for rank in mesh.members(replica)) == list(range(mesh.num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("form", "replicas", "words"),
+    [
+        (Form(mesh="pipeline=3,ddp=2"), [(0, 2, 4), (1, 3, 5)], "pipeline, 3 stages x 2 replicas, 1f1b"),
+        (Form(mesh="ddp=2,pipeline=3"), [(0, 1, 2), (3, 4, 5)], "pipeline, 2 replicas x 3 stages, 1f1b"),
+        (Form(mesh="ddp=2,mp=3"), [(0, 1, 2), (3, 4, 5)], "model_parallel, 2 replicas x 3 stages"),
+        (Form("model_parallel", "ddp=2"), [(0, 2, 4), (1, 3, 5)], "model_parallel, 3 stages x 2 replicas"),
+        (Form("pipeline"), [(0, 1, 2, 3, 4, 5)], "pipeline, 6 stages, 1f1b"),
+    ],
+    ids=str,
+)
+def test_the_last_axis_of_a_mesh_is_the_inner_one(form, replicas, words):
+    mesh = choose_mesh(form, 6)
+    assert [mesh.members(replica) for replica in range(mesh.replicas)] == replicas
+    assert str(mesh) == words
 
 
 @pytest.mark.parametrize(

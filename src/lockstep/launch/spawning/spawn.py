@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
-from lockstep.handover.environment import OWN
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import check_backend
+from lockstep.launch.guards.nested_guard import check_spawn
 from lockstep.launch.launcher import launch
 from lockstep.launch.nursery.kept import KeptNursery
 from lockstep.launch.request import FunctionCall, LaunchRequest, Verbosity
@@ -238,12 +238,7 @@ def _check(fn: object, args: object, nprocs: object) -> None:
         pass  # a builtin without a signature
     if not isinstance(nprocs, int) or isinstance(nprocs, bool) or nprocs < 1:
         raise UsageError(f"`nprocs` must be a whole number of at least 1, but is {nprocs!r}.", "Pass nprocs=2.")
-    if OWN in os.environ:
-        raise UsageError(
-            f"lockstep.spawn was called in rank {os.environ.get('RANK', '?')} of a run, so each rank would start ranks "
-            "of its own.",
-            "Start this script with `python`, not with `lockstep run`; or call the function without spawn.",
-        )
+    check_spawn(os.environ)
 
 
 def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, parcel: Parcel) -> LaunchRequest:

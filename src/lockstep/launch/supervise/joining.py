@@ -27,9 +27,11 @@ from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
 from lockstep.machine.gpus import gpu_names
+from lockstep.machine.processes import most_open_files
 from lockstep.machine.processor import model_and_instructions
 from lockstep.nodes.address import Choice
 from lockstep.nodes.cluster import Cluster
+from lockstep.nodes.files import check_files
 from lockstep.nodes.interfaces import PortTaken, choose_here, listen
 from lockstep.nodes.key import Key, Source
 from lockstep.nodes.link_order import LinkOrder
@@ -37,7 +39,7 @@ from lockstep.nodes.munge import has_munge, seal
 from lockstep.nodes.place import JOIN_S, NodePlace
 from lockstep.nodes.record import NodeRecord
 
-SAME_NODE_S = 6.0
+SAME_NODE_S = 4.0
 """How long a second node 0 tries to tell the first one that there are two."""
 ALWAYS_SAID = frozenset({"stalled", "help"})
 """What other nodes say that is printed although this one is to be quiet."""
@@ -60,6 +62,8 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     listener, key, job = _begin(request, chosen, is_host=is_host, saying=saying)
     if listener is None and is_host:  # another node of this run on this machine, or another program
         is_host, reach_s = False, SAME_NODE_S if place.number == 0 else patience_s
+    if is_host:
+        check_files([request.ranks] * place.least, most_open_files())
     nursery.await_ready()
     node, host = secrets.token_hex(8), platform.node() or "unnamed"
     gate, log = chosen.gate, str(RunFolder(request.run_folder).link_log)
@@ -88,14 +92,16 @@ def join_nodes(request: LaunchRequest, nursery: NurseryHandle, saying: Saying) -
     return Cluster(record, ours, chosen.own.name, patience_s, say, hear, place.hosts, total)
 
 
-def check_total(request: LaunchRequest, total: int, lanes: int | None) -> None:
-    """Raise `UsageError` where the command line rules out so many ranks on all nodes together.
+def check_total(request: LaunchRequest, ranks: Sequence[int], lanes: int | None) -> None:
+    """Raise `UsageError` where the command line, or this node, rules out so many ranks on all nodes together.
 
     Args:
         request: the run.
-        total: the ranks.
+        ranks: of each node, this one's first.
         lanes: those that the run has had so far; None before its first round.
     """
+    check_files(ranks, most_open_files())
+    total = sum(ranks)
     lanes = lanes or request.lanes
     try:
         mesh = choose_mesh(request.form, total)

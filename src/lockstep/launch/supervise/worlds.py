@@ -170,8 +170,11 @@ class Worlds:
         if cluster.view.decision is None:
             raise WorldError(_lost_first_node(cluster.cut, world.newest_step))
         decision, told, whence = decode_decision(cluster.view.decision)
-        if isinstance(decision, Regroup) and world.ending.interrupted_by:  # this node leaves
-            return replace(world, block=""), Stop()
+        if (by := world.ending.interrupted_by or cluster.left_by) and not isinstance(
+            decision, Stop
+        ):  # this node leaves
+            ending = replace(world.ending, interrupted_by=by)
+            return replace(world, ending=ending, verdict=judge(ending.ends, by), block=""), Stop()
         first_node = "" if cluster.is_host else cluster.view.members[0].text
         verdict = verdict_everywhere(world.verdict, told)
         return replace(world, verdict=verdict, whence=whence, block=told.block, first_node=first_node), decision

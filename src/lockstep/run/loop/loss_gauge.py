@@ -31,7 +31,8 @@ def show_loss(run: RunState, step: int, loss: float | None, lanes: Sequence[int]
     if not was_finite or math.isfinite(loss) or run.machinery.transport.rank != 0:
         return
     setup = run.setup
-    ranks = sorted({setup.placement.rank_of(lane) * setup.mesh.stages + setup.mesh.stages - 1 for lane in lanes})
+    last_stage = setup.mesh.stages - 1
+    ranks = sorted({setup.mesh.rank(setup.placement.rank_of(lane), last_stage) for lane in lanes})
     said = f"the loss is {loss} in step {step}{_whence(lanes, ranks, setup.placement.num_lanes)}"
     say(f"{said}.")
     if setup.folder is not None:

@@ -35,7 +35,7 @@ class Damage:
         return f"and {len(others)} more (ranks {', '.join(others[:-1])} and {others[-1]}) "
 
 
-def first_damage(told: Sequence[Mapping[str, str]], stages: int = 1) -> Damage | None:
+def first_damage(told: Sequence[Mapping[str, str]], part_of: Sequence[int] = ()) -> Damage | None:
     """The first tensor whose hash differs between ranks; None when none does.
 
     The tensor is the first one in the order of the first rank that has it; the decision is the same for any order of the
@@ -43,10 +43,11 @@ def first_damage(told: Sequence[Mapping[str, str]], stages: int = 1) -> Damage |
 
     Args:
         told: for each rank, the hashes of its tensors by name.
-        stages: ranks that are a multiple of this apart hold the same.
+        part_of: for each rank, which part of the model it holds; by default all hold the same.
     """
-    for stage in range(min(stages, len(told))):
-        ranks = range(stage, len(told), stages)
+    part_of = part_of or [0] * len(told)
+    for part in sorted(set(part_of)):
+        ranks = [rank for rank, its in enumerate(part_of) if its == part]
         names = dict.fromkeys(name for rank in ranks for name in told[rank])
         for name in names:
             count = Counter(told[rank].get(name, "") for rank in ranks)

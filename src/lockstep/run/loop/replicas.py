@@ -105,14 +105,14 @@ def compared(run: RunState) -> set[int]:
 
 
 def _replicas(run: RunState) -> int:
-    return run.machinery.transport.world_size // run.setup.mesh.stages
+    return run.setup.mesh.replicas
 
 
 def _compare(run: RunState, told: list[Any], step: int, *, is_whole: bool) -> None:
-    stages, checks = run.setup.mesh.stages, run.progress.checks
+    mesh, checks = run.setup.mesh, run.progress.checks
     if run.machinery.witness is not None:
         return  # `lockstep verify` compares more, and names the step
-    if any(one != told[rank % stages] for rank, one in enumerate(told)):
+    if any(one != told[mesh.peers(part)[0]] for part, one in zip(mesh.part_of(), told, strict=True)):
         _blame(run)
     elif is_whole:
         checks.agreed = step
@@ -129,7 +129,7 @@ def _blame(run: RunState) -> None:
     told = run.machinery.transport.all_gather_object(
         [run.progress.checks.agreed, hashes], "name the difference", where()
     )
-    damage = first_damage([hashes for _, hashes in told], run.setup.mesh.stages)
+    damage = first_damage([hashes for _, hashes in told], run.setup.mesh.part_of())
     if damage is None:
         return
     agreed = max(step for step, _ in told)  # a rank that took a dead one's place has heard of none

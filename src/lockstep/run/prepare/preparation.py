@@ -220,7 +220,7 @@ def _write_decisions(run: RunState) -> None:
         "lane_sizes": [] if size is None else Cut(size, lanes).full_sizes(),
         "strategy": str(run.setup.mesh),
         "not_exact": _why_not_exact(run.setup),
-        "stages": run.setup.mesh.stages,
+        "replicas": [run.setup.mesh.members(replica) for replica in range(run.setup.mesh.replicas)],
         "ranks_are_fixed": run.setup.mesh.is_named or run.setup.mesh.strategy == "dp",
         "states": run.progress.automatic.place,
         "seed": run.setup.seed,

@@ -44,7 +44,7 @@ class RankStages(Stages):
     def __init__(self, mesh: Mesh, transport: Transport, device: torch.device) -> None:
         self.peers = transport.split([mesh.peers(stage) for stage in range(mesh.stages)])
         """The ranks that hold the same stage."""
-        replicas = [range(first, first + mesh.stages) for first in range(0, mesh.num_ranks, mesh.stages)]
+        replicas = [mesh.members(replica) for replica in range(mesh.replicas)]
         inside = [transport.split(replicas) for _ in range(3 if device.type == "cuda" else 1)]
         self._groups = [self.peers, *inside]
         self.links = Links((inside * 3)[:3], device)
@@ -155,8 +155,7 @@ class RankStages(Stages):
     def gradient_norm(self, parameters: Iterable[nn.Parameter], norm_type: float) -> float:
         here = [p.grad for p in parameters if p.grad is not None and not p.grad.is_meta]
         told = self._transport.all_gather_object(chunk_norms(here, norm_type), "norm of gradients")
-        first_replica = told[: self.num_stages]
-        return combine_norms([value for values in first_replica for value in values], norm_type)
+        return combine_norms([value for rank in self.mesh.members(0) for value in told[rank]], norm_type)
 
     def close(self) -> None:
         for guard in self._guards:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def made() -> Path:
     if problem := why_not(version[1] if version else "unknown", is_for_cpus, tested_version(), compiler):
         raise CannotPretend(problem)
     assert version is not None and compiler is not None
-    folder = BUILD / f"{version[1]}-{_digest()}"
+    folder = BUILD / f"{version[1]}-{_digest(torch)}"
     with _alone():
         if not all((folder / name).exists() for name in LIBRARIES.values()):
             _compile(compiler, torch, folder)
@@ -79,9 +80,10 @@ def _torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def _digest() -> str:
+def _digest(torch: Path) -> str:
+    """Of the sources and of where they are compiled for: libraries know the folder of their torch."""
     sources = b"".join(path.read_bytes() for path in sorted(NATIVE.iterdir()))
-    return hashlib.sha256(sources + " ".join(FLAGS).encode()).hexdigest()[:12]
+    return hashlib.sha256(sources + " ".join([*FLAGS, str(torch), sys.version]).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager

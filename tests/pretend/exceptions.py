@@ -21,6 +21,7 @@ IMPOSSIBLE = {
     f"{STAGES}[shared_and_odd_buffers": SPARSE,
     f"{STAGES}[sparse_embedding": SPARSE,
     "test_torchrun_scripts.py::test_a_torchrun_script_trains_one_job_over_all_ranks": ON_THE_CPU,
+    "test_torchrun_scripts.py::test_two_runs_at_once_do_not_meet": ON_THE_CPU,
     f"{STAGED}[averages_a_cut_model": HOST_TENSORS,
     f"{STAGED}[calls_other_layers_later": HOST_TENSORS,
     f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.machine.leftovers import SHARED_MEMORY
 from tests.support.agents import Agents, bits_alone, bits_of, training
 from tests.support.hosts import network, why_not
 from tests.support.launching import kill, until
@@ -25,20 +26,28 @@ def restarts(err: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "dies", "expected"),
+    ("ranks", "dies", "at_steps"),
     [
-        pytest.param("1", "0 22 0,1 31 1", [(21, 1), (30, 1)], id="no-survivor-on-one-node"),
-        pytest.param("2", "3 22 0,0 29 1,1 32 2", [(21, 1), (28, 1), (31, 1)], marks=pytest.mark.thorough, id="2+2"),
+        pytest.param("1", "0 22 0,1 31 1", [22, 31], id="no-survivor-on-one-node"),
+        pytest.param("2", "3 22 0,0 29 1,1 32 2", [22, 29, 32], marks=pytest.mark.thorough, id="2+2"),
     ],
 )
-def test_a_killed_rank_costs_its_step(ranks: str, dies: str, expected: list[tuple[int, int]], tmp_path: Path) -> None:
+def test_a_killed_rank_costs_its_step(ranks: str, dies: str, at_steps: list[int], tmp_path: Path) -> None:
     agents = Agents(tmp_path, "2", "-n", ranks, *RARELY, *training(tmp_path, STEPS))
+    agents.start_all(2, env={"DIES": dies, "HOLD_AT": str(STEPS)})
+    until(
+        lambda: all(len(restarts(run.err)) == len(at_steps) for run in agents.running.values()), "all restarts", 100.0
+    )
+    for run in agents.running.values():
+        kept = sorted(SHARED_MEMORY.glob(f"lockstep-kept-{run.process.pid}-*/run-1/step-*"))
+        assert len(kept) == 1, f"older ones stay: {kept}"
     agents.go()
-    agents.start_all(2, env={"DIES": dies})
     done = agents.finish()
     assert [one.code for one in done] == [0, 0], agents.told()
     for one in done:
-        assert restarts(one.err) == expected, agents.told()
+        assert [step + again for step, again in restarts(one.err)] == at_steps, agents.told()
+        # One that dies at once after an exchange has perhaps not handed on all that others lack of it.
+        assert {again for _, again in restarts(one.err)} <= {1, 2}, agents.told()
     assert {bits for _, _, bits in bits_of(agents.out)} == {bits_alone(tmp_path / "one", STEPS)}
 
 

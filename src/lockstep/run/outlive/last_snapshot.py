@@ -105,5 +105,6 @@ class LastSnapshot(NoRescue):
                     Domain.STEP, step + 1, 0
                 )  # of a lane until now; so all write the same
                 self._beginning.write(place)
+                self._snapshots.forget_older()
             return True
         return None

@@ -218,6 +218,10 @@ class Snapshots(NoSnapshots):
 
     # When another rank is lost
 
+    def forget_older(self) -> None:
+        """Keep the newest one of this node alone; nobody else prunes where rank 0 is not."""
+        self._ring.prune()
+
     def last_place(self, step: int) -> Path | None:
         """Where this rank may write one of the last finished step, on its own; None where it may not. Raises OSError."""
         if self._why_not or self.guard.never() or self.guard.not_inside():

@@ -28,7 +28,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 BYTECODE = $(BIN)/python -m compileall -q src tests
 
 .PHONY: help demo test test-thorough store fast coverage lint format docs native native-test native-asan native-tsan model bench soak faults \
-        test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
+        test-pretend test-torches test-torch test-peers test-nodes nodes wheels try-wheels release constraints clean
 
 # Every target with a text after two hashes.
 help:  ## these lines
@@ -56,6 +56,11 @@ fast: lint native  ## style, types, layers, and the tests that start no rank: be
 coverage: native  ## which lines of the rooms that decide (pyproject.toml) the unit tests reach
 	$(BIN)/coverage run -m pytest -m "not ranks" tests/unit
 	$(BIN)/coverage report
+
+# A `cuda` device in host memory, compiled against the installed torch (tests/pretend): what every test session tries a few
+# tests on (TESTS="tests/cuda" for some of them).
+test-pretend: native  ## the device's paths on pretended GPUs: bits, strategies, waits per step, mistakes
+	$(BIN)/python -m tests.pretend $(PARALLEL) $(TESTS)
 
 # The suite's core with every torch that lockstep claims to work with, each in an environment that is made for it and
 # removed (TORCHES="2.14.1 2.15.0" for some of them). A quarter of an hour and up to 6 GB for each.

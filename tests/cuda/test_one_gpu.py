@@ -36,7 +36,7 @@ def test_two_gpus_have_the_bits_of_one():
 
 def test_more_ranks_than_gpus_is_one_sentence():
     ranks = torch.cuda.device_count() + 1
-    with pytest.raises(AssertionError, match=f"{ranks} ranks need a GPU each"):
+    with pytest.raises(AssertionError, match=f"{ranks} ranks need one GPU each"):
         run_ranks(scenarios_on_gpu.train, Started(ranks, lanes=ranks, device="cuda"))
 
 

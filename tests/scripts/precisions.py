@@ -47,8 +47,8 @@ def train(precision, *, spoil=False, model=None):
                 assert logits.dtype == FLOATS.get(precision, torch.float32)
                 loss = F.cross_entropy(logits, labels)
                 run.backward(spoiled(loss, numbers) if spoil else loss)
-                assert torch.is_autocast_enabled("cpu") == (precision in FLOATS)
-            assert not torch.is_autocast_enabled("cpu")
+                assert torch.is_autocast_enabled(run.device.type) == (precision in FLOATS)
+            assert not torch.is_autocast_enabled(run.device.type)
             norm = run.clip_grad_norm_(model.parameters(), 1.0)
             before = digest_of(model, optimizer)
             optimizer.step()
@@ -64,7 +64,7 @@ def train(precision, *, spoil=False, model=None):
                 logits = model(images)
                 assert logits.dtype == FLOATS.get(precision, torch.float32)
                 tally.add(loss=F.cross_entropy(logits.float(), labels))
-        assert not torch.is_autocast_enabled("cpu")
+        assert not torch.is_autocast_enabled(run.device.type)
         model.train()
         seen.append(tally.mean()["loss"].hex())
     scaler = run._run.machinery.scaler
@@ -98,7 +98,7 @@ class HalfInside(nn.Module):
         self.first, self.second = nn.Linear(64, 32), nn.Linear(32, 10)
 
     def forward(self, images):
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(images.device.type, enabled=False):
             hidden = self.first(images.flatten(1))
         return self.second(hidden.relu())
 
@@ -108,10 +108,10 @@ def own_autocast():
     results = []
     for around in (False, True):
         run, model, optimizer, _, loader = prepared("32")
-        with torch.autocast("cpu", torch.bfloat16, enabled=around):
+        with torch.autocast(run.device.type, torch.bfloat16, enabled=around):
             for step in run.steps(loader):
                 for images, labels, _ in step:
-                    with torch.autocast("cpu", torch.bfloat16):
+                    with torch.autocast(run.device.type, torch.bfloat16):
                         loss = F.cross_entropy(model(images), labels)
                     run.backward(loss)
                 optimizer.step()
@@ -131,10 +131,10 @@ def own_scaler():
     digests = []
     for precision in ("32", "16-mixed"):
         run, model, optimizer, _, loader = prepared(precision)
-        scaler = torch.amp.GradScaler("cpu", enabled=precision == "32")
+        scaler = torch.amp.GradScaler(run.device.type, enabled=precision == "32")
         for step in run.steps(loader):
             for images, labels, numbers in step:
-                with torch.autocast("cpu", torch.float16):
+                with torch.autocast(run.device.type, torch.float16):
                     loss = F.cross_entropy(model(images), labels)
                 run.backward(scaler.scale(spoiled(loss, numbers)))
             if precision == "32":
@@ -181,16 +181,16 @@ def leaving_early():
         for images, _, _ in step:
             assert model(images).dtype == torch.bfloat16
             break
-        states.append(torch.is_autocast_enabled("cpu"))
+        states.append(torch.is_autocast_enabled(run.device.type))
         try:
             for _ in step:
                 raise KeyError
         except KeyError:
-            states.append(torch.is_autocast_enabled("cpu"))
+            states.append(torch.is_autocast_enabled(run.device.type))
         for images, _, _ in loader:
             assert model(images).dtype == torch.bfloat16
             break
-        states.append(torch.is_autocast_enabled("cpu"))
+        states.append(torch.is_autocast_enabled(run.device.type))
         break
     return states
 
@@ -203,11 +203,13 @@ def as_torch_does():
         torch.manual_seed(0)
         made.append(scenarios.mlp())
     plain, model = made
+    plain.to(run.device)
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, weight_decay=0.1) for m in made]
     data = DataLoader(Numbered(), batch_size=30)
-    scaler = torch.amp.GradScaler("cpu")
-    for images, labels, numbers in data:
-        with torch.autocast("cpu", torch.float16):
+    scaler = torch.amp.GradScaler(run.device.type)
+    for batch in data:
+        images, labels, numbers = (each.to(run.device) for each in batch)
+        with torch.autocast(run.device.type, torch.float16):
             loss = spoiled(F.cross_entropy(plain(images), labels), numbers)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizers[0])

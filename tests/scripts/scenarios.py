@@ -298,7 +298,7 @@ def gan():
     losses = []
     for step in run.steps(loader):
         for images, _ in step:
-            fake = maker(torch.randn(len(images), 8)).detach()
+            fake = maker(torch.randn(len(images), 8, device=run.device)).detach()
             real = judge(images.flatten(1))
             run.backward(
                 F.binary_cross_entropy_with_logits(real, torch.ones_like(real))
@@ -308,7 +308,7 @@ def gan():
         judge_optimizer.zero_grad()
         losses.append(step.loss.hex())
         for images, _ in step:
-            judged = judge(maker(torch.randn(len(images), 8)))
+            judged = judge(maker(torch.randn(len(images), 8, device=run.device)))
             run.backward(F.binary_cross_entropy_with_logits(judged, torch.ones_like(judged)))
         maker_optimizer.step()
         maker_optimizer.zero_grad()

@@ -293,7 +293,7 @@ def groups_come_later():
         early.step()
         late.step()
     before = digest_of(optimizer)
-    model.head = nn.Linear(8 * 36, 10)  # another layer of the same shape, and an optimizer that knows it
+    model.head = nn.Linear(8 * 36, 10).to(run.device)  # another layer of the same shape, and an optimizer that knows it
     optimizer.param_groups[0]["params"] = list(model.head.parameters())
     for step in run.steps(loader):
         one_step(step, model, optimizer)
@@ -321,7 +321,7 @@ def gradients_of_the_script():
     for step in run.steps(loader):
         step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
         if step.number == 2:
-            parameters[0].grad = torch.ones(64, 32).t()  # strides of its own
+            parameters[0].grad = torch.ones(64, 32, device=run.device).t()  # strides of its own
             parameters[1].grad = None
         else:
             parameters[0].grad.data = parameters[0].grad.data.clamp(-1e-3, 1e-3)  # the same object, elsewhere

@@ -5,6 +5,7 @@ The model moves to the rank's device in `prepare`, so this state moves too.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from lockstep.torch_private import pytree
 
 def follow_parameters(optimizer: Optimizer) -> None:
     """Move the state from the CPU to where the parameters are now; call it before a strategy takes the optimizer."""
+    if type(optimizer.state) not in (dict, defaultdict):  # spread by an earlier run: the strategy says so
+        return
     for group in optimizer.param_groups:
         counts_there = bool(group.get("fused") or group.get("capturable"))
         for parameter in group["params"]:

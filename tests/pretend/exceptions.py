@@ -1,0 +1,49 @@
+"""Tests that are left out with pretended GPUs, or fail there, and why."""
+
+from __future__ import annotations
+
+SPARSE = "a CPU build of torch has no sparse tensors on CUDA"
+ON_THE_CPU = (
+    "the script keeps its model on the CPU, which DDP refuses on a machine with GPUs, or reads weights as NumPy arrays"
+)
+HOST_TENSORS = "its script hands the model tensors that it made on the CPU"
+FOR_EVER = "a rank that waits inside NCCL for one that has failed hears nothing; `lockstep run` would end it"
+DRAWS = "a step that draws from a device's generator is not noticed"
+SAME_BITS = "test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks"
+STAGES = "test_scenarios_in_stages.py::test_a_scenario_in_stages_has_the_bits_of_one_rank_or_is_refused"
+STAGED = "test_staged.py::test_a_mistake_with_stages_is_one_sentence"
+ZERO1 = "test_zero1.py::test_a_script_has_the_bits_of_one_rank"
+
+IMPOSSIBLE = {
+    f"{SAME_BITS}[shared_and_odd_buffers": SPARSE,
+    f"{SAME_BITS}[sparse_embedding": SPARSE,
+    f"{STAGES}[shared_and_odd_buffers": SPARSE,
+    f"{STAGES}[sparse_embedding": SPARSE,
+    "test_torchrun_scripts.py::test_a_torchrun_script_trains_one_job_over_all_ranks": ON_THE_CPU,
+    "test_torchrun_scripts.py::test_two_runs_at_once_do_not_meet": ON_THE_CPU,
+    f"{STAGED}[averages_a_cut_model": HOST_TENSORS,
+    f"{STAGED}[calls_other_layers_later": HOST_TENSORS,
+    f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,
+    f"{STAGED}[noise_of_another_stage": HOST_TENSORS,
+    f"{STAGED}[other_ways_in_evaluation": HOST_TENSORS,
+    f"{STAGED}[decides_by_values": FOR_EVER,
+    f"{STAGED}[reads_what_forward_left": FOR_EVER,
+    f"{STAGED}[result_of_an_own_class": FOR_EVER,
+    f"{STAGED}[state_that_cannot_be_followed": FOR_EVER,
+}
+"""The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
+
+BUGS = {
+    "test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step": DRAWS,
+    f"{STAGED}[step_that_draws_random_numbers": DRAWS,
+    "test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce": (
+        "beside NCCL, exchanges of tensors of the CPU are not counted"
+    ),
+}
+"""What lockstep gets wrong on a GPU today; whoever mends one takes its line away."""
+
+
+def reason_in(exceptions: dict[str, str], test: str) -> str:
+    """Why the test with this id is an exception; empty if it is not."""
+    name = test.rpartition(".py::")[0].rpartition("/")[2] + ".py::" + test.rpartition(".py::")[2]
+    return next((reason for begin, reason in exceptions.items() if name.startswith(begin)), "")

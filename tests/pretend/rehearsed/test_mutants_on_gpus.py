@@ -1,0 +1,95 @@
+"""Mistakes that only a GPU punishes, put into lockstep on purpose: each is noticed on the pretended ones."""
+
+import pytest
+import torch
+from torch import nn
+
+import lockstep.transport.torch_group as torch_group
+from lockstep.feed.copy_stream import Copy, CopyStream
+from lockstep.rank.streams import Streams
+from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.transport.torch_group import GroupTransport
+from tests.scripts.scenarios import Cnn, train
+
+pytestmark = pytest.mark.ranks
+
+
+def wide():
+    """Its gradients go in slices, not whole."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+def nobody_waits_for_the_copying_stream():
+    CopyStream.hand_over = lambda _, copy: copy.batch
+    return train(Cnn)
+
+
+def batches_stay_on_the_cpu():
+    CopyStream.begin = lambda _, batch: Copy(None, batch, None)
+    return train(Cnn)
+
+
+def nobody_waits_for_sums():
+    wait = GroupTransport.wait
+    GroupTransport.wait = lambda self, works, what, moved: None if moved.is_cuda else wait(self, works, what, moved)
+    return train(wide)
+
+
+def a_bucket_is_reused_before_its_exchange_has_ended():
+    original = torch_group._SlicedSum.__init__
+
+    def begin(self, transport, partials, subtrees, out):
+        original(self, transport, partials, subtrees, out)
+        for partial in partials:
+            for peer in transport.peers:
+                partial[self._slices[peer]].zero_()  # the sum will be written there anyway
+
+    torch_group._SlicedSum.__init__ = begin
+    return train(wide)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "why"),
+    [
+        (nobody_waits_for_the_copying_stream, "Target -1 is out of bounds"),
+        (
+            batches_stay_on_the_cpu,
+            "Input type .torch.FloatTensor. and weight type .torch.cuda.FloatTensor. should be the same",
+        ),
+        (a_bucket_is_reused_before_its_exchange_has_ended, "tensors were written to while they were being sent"),
+    ],
+)
+def test_a_mistake_with_a_device_fails(mutant, why):
+    with pytest.raises(RankFailed, match=why):
+        run_ranks(mutant, Started(2))
+
+
+def right():
+    return train(wide)
+
+
+def test_sums_that_nobody_waited_for_are_not_those_of_one_rank():
+    [alone] = run_ranks(right, Started(1))
+    assert run_ranks(right, Started(2)) == [alone] * 2
+    try:
+        early = run_ranks(nobody_waits_for_sums, Started(2))
+    except RankFailed:
+        return
+    assert early != [alone] * 2
+
+
+def only_the_cpu_is_seeded():
+    enter = Streams.enter
+
+    def enter_on_the_cpu(self, *where):
+        device, self._device = self._device, torch.device("cpu")
+        enter(self, *where)
+        self._device = device
+
+    Streams.enter = enter_on_the_cpu
+    return train(Cnn)
+
+
+def test_without_seeds_for_devices_the_bits_depend_on_the_ranks():
+    [alone] = run_ranks(only_the_cpu_is_seeded, Started(1))
+    assert run_ranks(only_the_cpu_is_seeded, Started(2)) != [alone] * 2

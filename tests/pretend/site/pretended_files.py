@@ -1,0 +1,29 @@
+"""The device files and the driver's list of a machine with GPUs, in a folder: what the launcher counts."""
+
+import functools
+import os
+from pathlib import Path
+
+NAME = "Pretended H100"
+
+
+def put_into(gpus):
+    """Let `lockstep.machine.gpus` look into the folder."""
+    count = int(os.environ["PRETENDED_GPUS"])
+    place = Path(os.environ["PRETENDED_GPUS_BUILD"]) / f"machine-{count}"
+    where = {"devices": place / "dev", "driver_list": place / "gpus"}
+    _make(place, count)
+    gpus.count_gpus = functools.partial(gpus.count_gpus, **where)
+    gpus.gpu_names = functools.partial(gpus.gpu_names, **where)
+    gpus.torch_speaks_cuda = lambda: True
+
+
+def _make(place, count):
+    (place / "dev").mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        (place / "dev" / f"nvidia{number}").touch()
+        folder = place / "gpus" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = f"Model: \t {NAME}\nGPU UUID: \t GPU-pretended-{number}\nDevice Minor: \t {number}\n"
+        if not (folder / "information").exists():
+            (folder / "information").write_text(text)

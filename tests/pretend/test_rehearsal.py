@@ -1,0 +1,52 @@
+"""The device's paths, run by every test session on pretended GPUs, in a pytest of its own that believes in them.
+
+The library is loaded before torch, and this process has torch without it. `make test-pretend` runs all of them.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.pretend.build import CannotPretend, why_not
+from tests.pretend.surroundings import surroundings
+from tests.support.environment import ROOT
+
+FEW = [
+    "tests/pretend/rehearsed",
+    "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
+    "tests/cuda/test_one_gpu.py::test_a_run_on_a_gpu_goes_on_with_the_same_bits",
+    "tests/cuda/test_devices_of_ranks.py::test_cuda_without_an_index_is_the_ranks_own_device",
+    "tests/ranks/test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks[batch_norm_and_dropout-3]",
+]
+"""Of each kind one: half a minute."""
+
+
+@pytest.mark.ranks
+@pytest.mark.compiles
+def test_the_devices_paths_work_on_pretended_gpus():
+    try:
+        variables = surroundings()
+    except CannotPretend as problem:
+        pytest.skip(str(problem))
+    command = [sys.executable, "-m", "pytest", "-p", "tests.pretend.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    inner = {name: value for name, value in variables.items() if not name.startswith("PYTEST_")}
+    ended = subprocess.run(
+        [*command, "-m", "not thorough", *FEW], cwd=ROOT, env=inner, capture_output=True, text=True, timeout=500
+    )
+    assert ended.returncode == 0, ended.stdout[-20_000:] + ended.stderr[-2_000:]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_for_cpus", "compiler", "reason"),
+    [
+        ("2.13.0+cpu", True, "g++", ""),
+        ("2.13.0", True, "g++", ""),
+        ("2.13.0+cu130", False, "g++", "real GPUs"),
+        ("2.14.1+cpu", True, "g++", "fits the headers of torch 2.13.0, but 2.14.1"),
+        ("2.13.0+cpu", True, None, "no C++ compiler"),
+    ],
+)
+def test_the_device_is_made_only_where_it_fits(version, is_for_cpus, compiler, reason):
+    told = why_not(version, is_for_cpus, "2.13.0", compiler)
+    assert (reason in told) if reason else not told

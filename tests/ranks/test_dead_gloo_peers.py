@@ -12,6 +12,7 @@ from lockstep.layout.placement import place
 from lockstep.run import start
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.torch_group import GroupTransport
+from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks
 
@@ -44,8 +45,10 @@ def waits_for_the_dead(folder, exchange):
     pair, data = GroupTransport(CPU).split(pairs), torch.ones(SIZE)
     pair.barrier()
     if pair.rank == 1:
+        until((Path(folder) / f"met-{rank - 1}").exists, "the end of the other one's barrier")
         pair.send(data, 0, 0)
         os._exit(9)
+    (Path(folder) / f"met-{rank}").touch()
     with pytest.raises(PeerLost, match=f"of rank {rank} to rank {rank + 1} ended|to another rank ended") as lost:
         exchange(pair, data)
     with pytest.raises(PeerLost):  # from now on

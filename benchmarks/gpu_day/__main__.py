@@ -23,7 +23,7 @@ from benchmarks.gpu_day.carrying_out import carry_out, rows
 from benchmarks.gpu_day.hardware import Hardware, look
 from benchmarks.gpu_day.outcome import BAD, Outcome
 from benchmarks.gpu_day.record import file_for, record, write
-from benchmarks.gpu_day.table import Progress, Table, has_colours, summary
+from benchmarks.gpu_day.table import Progress, Table, columns_of, has_colours, summary
 from benchmarks.gpu_day.tasks import ROOT, Task
 
 
@@ -115,7 +115,8 @@ def main() -> int:
 def _try(options: argparse.Namespace, day: Day, todo: list[tuple[str, Task]], variables: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is written then too
     began, now = time.monotonic(), dt.datetime.now(dt.UTC)
-    table = Table([(block, task.name) for block, task in todo], colours=has_colours(sys.stdout, os.environ))
+    names, colours = [(block, task.name) for block, task in todo], has_colours(sys.stdout, os.environ)
+    table = Table(names, colours=colours, columns=columns_of(sys.stdout))
     progress = Progress(sys.stderr, len(todo))
     outcomes: list[Outcome] = []
     is_stopped = False

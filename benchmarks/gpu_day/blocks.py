@@ -17,7 +17,7 @@ DIGITS, GPT = str(EXAMPLES / "digits.py"), str(EXAMPLES / "gpt.py")
 TRAINING = str(ROOT / "benchmarks/gpu_day/programs/training.py")
 ALONE = (
     "fused", "capturable", "data_on_the_gpu", "matmul_before_init", "tf32_by_its_new_names", "fast_numerics",
-    "loss_on_pictures", "adaptive_pool", "clipped", "own_scaler", "averaged_and_saved", "channels_last",
+    "clipped", "own_scaler", "averaged_and_saved", "channels_last",
     "state_of_a_gpu_on_the_cpu", "memory_of_prepare",
 )  # fmt: skip
 """Probes that need nothing but one GPU."""
@@ -113,6 +113,7 @@ def probes(day: Day) -> list[Task]:
     """Mistakes that were predicted, one script each."""
     under = ("run", "-q", "--device", "cuda", "-m", f"{PROGRAMS}.probes")
     both = ("run", "-q", "--device", "cuda", "-n", "2", "-m", f"{PROGRAMS}.probes")
+    without_form = ends_with(1, "--numerics fast", "deterministic implementation")
     names = ALONE[:3] if day.is_quick else ALONE
     some = [_probe(name) for name in names]
     if day.is_quick:
@@ -122,6 +123,8 @@ def probes(day: Day) -> list[Task]:
         *some,
         *(replace(end, name=f"{end.name} {number}") for number in (1, 2, 3)),
         _probe("sparse_batch", needs=(REAL,)),
+        lockstep("loss on pictures", *under, "loss_on_pictures", judge=without_form),
+        lockstep("adaptive pool", *under, "adaptive_pool", judge=without_form),
         lockstep("default device, 2 ranks", *both, "default_device", judge=ends_with(0, "loss"), shares=True),
         lockstep("assert on the device", *under, "assert_on_the_device", judge=ends_with(1, "device-side assert", "probes.py"), needs=(REAL,)),
         lockstep("out of memory", *under, "out_of_memory", judge=ends_with(1, "out of memory", "probes.py"), needs=(REAL,)),

@@ -10,6 +10,7 @@ from typing import TextIO
 from benchmarks.gpu_day.outcome import Outcome, State
 from lockstep.visible import visible
 
+LEAST_ROOM = 20
 COLOURS = {State.OK: "32", State.MISSED: "33", State.FAILED: "31;1", State.CUT_OFF: "31;1", State.NOT_HERE: "2"}
 
 
@@ -18,20 +19,29 @@ def has_colours(stream: TextIO, variables: Mapping[str, str]) -> bool:
     return stream.isatty() and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
 
 
+def columns_of(stream: TextIO) -> int:
+    """How wide a terminal is; 0 for a file or a pipe."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
 class Table:
     """Lines for rows whose names are known before.
 
     Args:
         names: (block, task) of all rows.
         colours: whether to colour what came of them.
+        columns: of the terminal, beyond which nothing is said: the record has it all. 0: no terminal.
     """
 
-    def __init__(self, names: Sequence[tuple[str, str]], *, colours: bool) -> None:
+    def __init__(self, names: Sequence[tuple[str, str]], *, colours: bool, columns: int = 0) -> None:
         self._widths = [
             max([len(title), *(len(name[place]) for name in names)]) for place, title in enumerate(("block", "task"))
         ]
         self._state = max(map(len, State))
-        self._colours = colours
+        self._colours, self._columns = colours, columns
         self._last = ""
 
     def head(self) -> str:
@@ -49,6 +59,9 @@ class Table:
         shown = f"{state:{self._state}}"
         if self._colours and state:
             shown = f"\x1b[{COLOURS[State(state)]}m{shown}\x1b[0m"
+        if self._columns:
+            room = max(self._columns - sum(self._widths) - self._state - 7 - 4 * 2, LEAST_ROOM)
+            says = says if len(says) <= room else f"{says[: room - 3]}..."
         return f"{block:{self._widths[0]}}  {task:{self._widths[1]}}  {shown}  {seconds:>7}  {says}".rstrip()
 
 
@@ -69,6 +82,7 @@ class Progress:
 
     def __init__(self, stream: TextIO, number: int) -> None:
         self._stream, self._number, self.done = stream, number, 0
+        self._shown = ""
 
     def tell(self, block: str, task: str, seconds: float, limit_s: float) -> None:
         """Show it."""
@@ -79,10 +93,6 @@ class Progress:
         self._show("")
 
     def _show(self, text: str) -> None:
-        if not self._stream.isatty():
-            return
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
-        except OSError:
-            columns = 80
-        print(f"\r\033[K{text[: columns - 1]}", end="", file=self._stream, flush=True)
+        if text != self._shown and (columns := columns_of(self._stream)):
+            self._shown = text
+            print(f"\r\033[K{text[: columns - 1]}", end="", file=self._stream, flush=True)

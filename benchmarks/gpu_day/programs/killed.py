@@ -45,7 +45,8 @@ def main():
         faults.assert_fired(PLAN, folder)
     told = [line for line in done.stderr.splitlines() if "rank 1" in line]
     is_named = any("signal 9" in line or "SIGKILL" in line for line in told)
-    says = (told or [done.stderr.strip()[-150:]])[0].strip()
+    says = (told or [done.stderr.strip()[-150:]])[0]
+    says = says[max(says.find("rank 1"), 0) :].strip()
     if policy == "stop":
         ok = done.returncode != 0 and is_named
     else:

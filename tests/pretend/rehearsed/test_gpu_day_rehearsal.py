@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.support.environment import ROOT
+from tests.support.launching import killed_at_the_end
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are in no package that is installed
 
@@ -60,3 +62,24 @@ def test_the_tasks_are_named_without_running_any():
     done = gpu_day("--list")
     assert done.returncode == 0, done.stderr
     assert {line.split()[0] for line in done.stdout.splitlines()} == set(BLOCKS)
+
+
+@pytest.mark.thorough
+def test_an_interrupt_ends_what_runs_and_keeps_the_record(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_day",
+        "--blocks",
+        "start,bits",
+        "--out",
+        str(tmp_path / "day.json"),
+    ]
+    with killed_at_the_end(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        while "doctor" not in running.stdout.readline():
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        assert running.wait(100) == 130
+    told = json.loads((tmp_path / "day.json").read_text())
+    assert told["outcomes"][0]["task"] == "doctor"
+    assert len(told["outcomes"]) < 6

@@ -161,6 +161,9 @@ def test_the_columns_of_the_table_line_up_and_colours_are_asked_for():
     assert [line.split()[0] for line in lines[1:]] == ["start", "a", "bits"], "a block is named once"
     assert "\x1b" not in "".join(lines)
     assert "\x1b[32mok" in Table(names, colours=True).row(outcomes[0])
+    narrow = Table(names, colours=False, columns=80).row(Outcome("bits", "gpt.py", State.OK, "long " * 40, 1.0))
+    assert len(narrow) == 80
+    assert narrow.endswith("...")
     assert summary([*outcomes, Outcome("b", "t", State.FAILED, "", 0.0)], 61) == "3 ok, 1 FAILED in 61 s"
 
 

@@ -79,6 +79,13 @@ def test_more_ranks_than_may_share_are_refused_with_the_way_out():
         run_ranks(too_many, Started(3))
 
 
+def test_ranks_of_several_nodes_do_not_share():
+    with pytest.raises(
+        RankFailed, match=r"Ranks can share a GPU on one node only, but 2 of 4 are on this one, which has 1\."
+    ):
+        run_ranks(ordinary, Started(4, nodes=(2, 2)))
+
+
 def test_the_launcher_refuses_and_names_the_variable_with_which_ranks_share(tmp_path):
     script = "import lockstep; run = lockstep.init(); print(run.device, run.world_size)"
     alone = {"CUDA_VISIBLE_DEVICES": "0"}

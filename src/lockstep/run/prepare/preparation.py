@@ -235,7 +235,7 @@ def _write_decisions(run: RunState) -> None:
 
 
 def _why_not_exact(setup: Setup) -> str:
-    return why_not_exact(setup.mesh.strategy, setup.arithmetic.numerics)
+    return why_not_exact(setup.mesh.strategy, setup.arithmetic.numerics, setup.arithmetic.allow)
 
 
 def _arithmetic(setup: Setup) -> dict[str, Any]:
@@ -243,6 +243,7 @@ def _arithmetic(setup: Setup) -> dict[str, Any]:
     return {
         "precision": setup.arithmetic.precision,
         "numerics": setup.arithmetic.numerics,
+        "allow": list(setup.arithmetic.allow),
         "seed": setup.seed,
         "device": setup.device.type,
         "flags": flags(),

@@ -27,6 +27,7 @@ from lockstep.run.loop.evaluation import evaluate
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
+from lockstep.run.prepare.captured_graphs import refuse_captured
 from lockstep.run.prepare.early_state import follow_parameters
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
@@ -98,6 +99,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
     if objection and has_synchronised_norm(models):
         raise objection
     for model in models:
+        refuse_captured(model)
         if not spans_devices(model):
             _move(model, run.setup.device)
         if run.machinery.witness is not None and run.machinery.witness.plain:

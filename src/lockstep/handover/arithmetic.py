@@ -52,8 +52,8 @@ class Arithmetic:
 
     def over(self, weaker: Arithmetic) -> Arithmetic:
         """This one, completed by a weaker one: the command line over the script."""
-        numerics = self.numerics or weaker.numerics
-        return Arithmetic(self.precision or weaker.precision, numerics, self.allow or weaker.allow)
+        allow = self.allow or (weaker.allow if self.numerics != "fast" else ())
+        return Arithmetic(self.precision or weaker.precision, self.numerics or weaker.numerics, allow)
 
     def decided(self) -> Arithmetic:
         """The canonical names, with defaults filled in.

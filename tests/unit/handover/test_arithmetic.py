@@ -44,6 +44,7 @@ def test_allowed_operators_are_names_and_belong_to_exact_numerics():
             allowed_named(wrong)
     with pytest.raises(UsageError, match=r'`allow` \(cumsum\) belongs to numerics="exact"'):
         Arithmetic(None, "fast", ("cumsum",)).decided()
+    assert Arithmetic(None, "fast").over(Arithmetic(allow=("put",))).decided().allow == (), "for this once"
     assert Arithmetic(allow=("put",)).over(Arithmetic(allow=("cumsum",))).allow == ("put",)
 
 

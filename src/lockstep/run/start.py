@@ -32,6 +32,7 @@ from lockstep.notices import say
 from lockstep.rank.allowed import allow as allow_operators
 from lockstep.rank.device import pin_device
 from lockstep.rank.join import join
+from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
@@ -271,14 +272,8 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
     placement = place(decided.num_lanes, mesh.replicas, nodes)
     arithmetic = decided.arithmetic
-    agreed = [
-        seed,
-        placement.num_lanes,
-        threads,
-        arithmetic.precision,
-        arithmetic.numerics,
-        ", ".join(arithmetic.allow),
-    ]
+    computed = arithmetic.precision, arithmetic.numerics, ", ".join(arithmetic.allow)
+    agreed = [seed, placement.num_lanes, threads, *computed]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
@@ -287,6 +282,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         transport=transport,
         strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
+        numerics=KeptNumerics(threads, exact=exact),
         ledger=ledger,
         metrics=_metrics(environment, folder, ledger),
         strangers=Strangers(progress.position, progress.models),

@@ -131,6 +131,53 @@ def test_verify_says_that_fast_numerics_promise_no_bits(tmp_path):
     assert any("numerics is fast" in missing for missing in findings.not_proved())
 
 
+UNDOES = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import lockstep
+
+run = lockstep.init(seed=7, lanes=4, threads=1)
+torch.backends.cudnn.benchmark = True
+torch.backends.cudnn.deterministic = False
+torch.use_deterministic_algorithms(True, warn_only=True)
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(44, 6), torch.arange(44) % 3), batch_size=11)
+model, optimizer, loader = run.prepare(model, optimizer, loader)
+
+def seen():
+    cudnn = torch.backends.cudnn
+    return torch.get_num_threads(), cudnn.benchmark, cudnn.deterministic, torch.get_deterministic_debug_mode()
+
+for step in run.steps(loader):
+    for x, y in step:
+        assert seen() == {seen}, seen()
+        run.backward(F.cross_entropy(model(x), y))
+    torch.set_num_threads(4)
+    optimizer.step()
+    optimizer.zero_grad()
+for x, y in loader:
+    assert seen() == {seen}, seen()
+print("rank ends")
+"""
+
+
+@pytest.mark.parametrize(
+    ("numerics", "seen", "kept"),
+    [("exact", "(1, False, True, 2)", True), ("fast", "(4 if step.number > 1 else 1, True, False, 1)", False)],
+)
+def test_lines_of_a_script_that_undo_exact_numerics_are_taken_back_and_said_once(tmp_path, numerics, seen, kept):
+    run = run_script(tmp_path, UNDOES.format(seen=seen), "-n", "2", "--numerics", numerics)
+    assert run.code == 0, run.err
+    for words in (
+        *("torch.set_num_threads(4) in the script is taken back", "--threads 4"),
+        *("cudnn.benchmark = True in the", "cudnn.deterministic = False in the"),
+        "torch.set_deterministic_debug_mode(1), or what does the same, in the script is taken back",
+    ):
+        assert run.err.count(words) == kept, run.err
+
+
 ALLOWS = """
 import lockstep, torch
 from torch import nn

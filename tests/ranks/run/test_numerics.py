@@ -176,6 +176,8 @@ def test_lines_of_a_script_that_undo_exact_numerics_are_taken_back_and_said_once
         "torch.set_deterministic_debug_mode(1), or what does the same, in the script is taken back",
     ):
         assert run.err.count(words) == kept, run.err
+    flags = json.loads((run.folder / "decided.json").read_text())["arithmetic"]["flags"]
+    assert flags["cudnn.benchmark"] is not kept
 
 
 ALLOWS = """

@@ -53,6 +53,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         )
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
+    run.machinery.numerics.keep()
     for thing in things:
         _refuse(run.progress, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):

@@ -123,6 +123,7 @@ def probes(day: Day) -> list[Task]:
         *some,
         *(replace(end, name=f"{end.name} {number}") for number in (1, 2, 3)),
         _probe("sparse_batch", needs=(REAL,)),
+        _probe("loss_on_pictures_allowed", needs=(REAL,)),
         lockstep("loss on pictures", *under, "loss_on_pictures", judge=without_form),
         lockstep("adaptive pool", *under, "adaptive_pool", judge=without_form),
         lockstep("default device, 2 ranks", *both, "default_device", judge=ends_with(0, "loss"), shares=True),

@@ -31,9 +31,15 @@ def told(ended: Ended) -> dict[str, Any]:
     return {}
 
 
+def reason(text: str) -> str:
+    """The last line, but for what lockstep puts under an error: help, and where the log is."""
+    kept = [line for line in text.splitlines() if not line.strip().startswith(("help:", "log:"))]
+    return last_line("\n".join(kept))
+
+
 def failed(ended: Ended) -> Verdict:
     """The last thing that it said."""
-    why = last_line(ended.err) or last_line(ended.out) or "nothing was said"
+    why = reason(ended.err) or last_line(ended.out) or "nothing was said"
     return Verdict(State.FAILED, f"exit code {ended.code}: {why}"[:300])
 
 
@@ -101,7 +107,7 @@ def ends_with(code: int, *words: str) -> Judge:
         wrong_code = ended.code == 0 if code < 0 else ended.code != code
         if wrong_code or missing:
             wanted = f"; {', '.join(map(repr, missing))} was not said" if missing else ""
-            return Verdict(State.FAILED, f"exit code {ended.code}{wanted}: {last_line(ended.err)}"[:300])
+            return Verdict(State.FAILED, f"exit code {ended.code}{wanted}: {reason(ended.err)}"[:300])
         line = next((line for line in text.splitlines() if words and words[0] in line), last_line(ended.out))
         return Verdict(State.OK, line.strip()[:300])
 

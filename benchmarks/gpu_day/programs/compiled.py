@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
+from benchmarks.gpu_day.judging import reason
 
 LANES, BATCH = 4, 64
 
@@ -42,34 +43,21 @@ def train(mode):
     run.print(f"loss {step.loss.hex()}")
 
 
+def trained(mode, ranks):
+    """The last loss of a run, to the bit; or why there is none."""
+    where = ("--device", "cuda", "-n", str(ranks))
+    words = [sys.executable, "-m", "lockstep", "run", "-q", *where, __file__, mode, "--train"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("loss ")]
+    return lines[-1] if lines and not done.returncode else f"failed: {reason(done.stderr)[:200]}"
+
+
 def main():
     mode = sys.argv[1]
     if "--train" in sys.argv:
         train(mode)
         return
-    found = []
-    for ranks in ("1", "1", "2"):
-        words = [
-            sys.executable,
-            "-m",
-            "lockstep",
-            "run",
-            "-q",
-            "--device",
-            "cuda",
-            "-n",
-            ranks,
-            __file__,
-            mode,
-            "--train",
-        ]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        lines = [line for line in done.stdout.splitlines() if line.startswith("loss ")]
-        found.append(
-            lines[-1]
-            if lines and not done.returncode
-            else f"failed: {(done.stderr.strip().splitlines() or [''])[-1][:150]}"
-        )
+    found = [trained(mode, ranks) for ranks in (1, 1, 2)]
     same = len(set(found)) == 1 and found[0].startswith("loss ")
     print(json.dumps({"ok": same, "says": f"same bits twice and on 2 ranks: {found[0]}" if same else "; ".join(found)}))
 

@@ -94,6 +94,12 @@ def loss_on_pictures():
     return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
 
 
+def loss_on_pictures_allowed():
+    run, model = lockstep.init(lanes=2, threads=1, allow=["nll_loss2d"]), nn.Conv2d(1, 4, 3)
+    data = TensorDataset(torch.randn(16, 1, 6, 6), torch.randint(0, 4, (16, 4, 4)))
+    return trained(run, model, torch.optim.SGD(model.parameters(), 0.1), data)
+
+
 def adaptive_pool():
     """The same in the backward pass."""
     run = lockstep.init(lanes=2, threads=1)

@@ -34,6 +34,7 @@ NOON = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
     [
         (ends_well, Ended(0, "a\nloss 1\n", ""), State.OK, "loss 1"),
         (ends_well, Ended(1, "a", "trace\nValueError: b\n"), State.FAILED, "exit code 1: ValueError: b"),
+        (ends_well, Ended(1, "", "FAILED rank 0\n  KeyError: 'x'\n\n  help: y\n  log: z\n"), State.FAILED, "exit code 1: KeyError: 'x'"),
         (by_its_word, Ended(0, 'x\n{"says": "2 ms", "ratio": 2}', ""), State.OK, "2 ms"),
         (by_its_word, Ended(0, '{"says": "2 ms", "missed": true}', ""), State.MISSED, "2 ms"),
         (by_its_word, Ended(0, '{"says": "differs", "ok": false}', ""), State.FAILED, "differs"),

@@ -8,3 +8,10 @@ what is there                                         hardware (asked in a proce
 
 What is tried is in `programs/`. All of it runs on the pretended GPUs of the tests too, where times mean nothing.
 """
+
+import importlib.util
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("lockstep") is None:  # a checkout alone will do
+    sys.path.insert(0, str(Path(__file__).parents[2] / "src"))

@@ -1,6 +1,6 @@
 """The first hour on a machine with GPUs: `make gpu-day`, or `python -m benchmarks.gpu_day` in a checkout.
 
-Needs torch for the GPU and what lockstep needs; PYTHONPATH=src does where it is not installed. A block has ten minutes,
+Needs torch for the GPU and what lockstep needs; lockstep itself need not be installed or compiled. A block has ten minutes,
 and whatever comes of it, the next one begins. Exit code: 0; 1 when a task failed or was cut off; 2 for wrong input, or
 without a GPU; 130 for Ctrl-C, with the record of what was done.
 """

@@ -68,5 +68,5 @@ def read(out: str, err: str) -> Hardware | str:
         found = Hardware(**{field.name: told[field.name] for field in fields(Hardware)})
     except (ValueError, LookupError, TypeError):
         why = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        return f"torch could not be asked which GPUs are here: {why}."
+        return f"What is here could not be asked: {why.rstrip('.')}. lockstep and what it needs must be importable (pip install .)."
     return found if found.gpus else NO_GPU

@@ -134,8 +134,8 @@ def test_what_a_machine_lacks_is_not_run():
     ("out", "err", "expected"),
     [
         ('{"gpus": [], "memory_bytes": 0, "torch": "2", "cuda": "", "driver": "", "python": "3", "no_compiled": "", "tools": [], "is_pretended": false}', "", NO_GPU),
-        ("", "ModuleNotFoundError: No module named 'torch'\n", "torch could not be asked which GPUs are here: ModuleNotFoundError: No module named 'torch'."),
-        ("[1]", "", "torch could not be asked which GPUs are here: it printed nothing."),
+        ("", "ModuleNotFoundError: No module named 'torch'\n", "What is here could not be asked: ModuleNotFoundError: No module named 'torch'. lockstep and what it needs must be importable (pip install .)."),
+        ("[1]", "", "What is here could not be asked: it printed nothing. lockstep and what it needs must be importable (pip install .)."),
     ],
 )  # fmt: skip
 def test_a_machine_without_a_gpu_is_one_sentence(out, err, expected):

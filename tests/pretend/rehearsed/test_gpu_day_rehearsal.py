@@ -16,7 +16,6 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are in no package that is instal
 from benchmarks.gpu_day.blocks import BLOCKS
 
 pytestmark = pytest.mark.ranks
-FAST = {"attention"}
 OPEN = {("probes", "data on the gpu"), ("several", "on two gpus")}
 """What lockstep gets wrong on a GPU today; whoever mends one takes it away."""
 
@@ -27,9 +26,8 @@ def gpu_day(*words, **variables):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
 
 
-@pytest.mark.parametrize(
-    "block", [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in BLOCKS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("block", list(BLOCKS))
 def test_a_block_runs_to_its_end(block, tmp_path):
     gpus = {} if BLOCKS[block].least_gpus > 1 else {"CUDA_VISIBLE_DEVICES": "0"}
     done = gpu_day("--blocks", block, "--json", "--out", str(tmp_path / "day.json"), **gpus)
@@ -48,12 +46,13 @@ def test_a_block_runs_to_its_end(block, tmp_path):
 
 def test_the_table_has_a_row_for_each_task_and_pretended_gpus_leave_no_record():
     before = {*(ROOT / "benchmarks").rglob("*.json")}
-    done = gpu_day("--blocks", "sanitizer", CUDA_VISIBLE_DEVICES="0")
-    assert done.returncode == 0, done.stderr
-    hardware, _, head, row, _, last = done.stdout.splitlines()
+    done = gpu_day("--blocks", "attention,sanitizer", CUDA_VISIBLE_DEVICES="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    hardware, _, head, ran, lacking, _, last = done.stdout.splitlines()
     assert hardware.startswith("1 x Pretended H100, 80 GiB; torch ")
-    assert head.index("what it says") == row.index("compute-sanitizer is not installed")
-    assert last.startswith("1 not here in ")
+    assert ran.split()[:5] == ["attention", "gradients,", "five", "times", "ok"]
+    assert head.index("what it says") == lacking.index("compute-sanitizer is not installed")
+    assert last.startswith("1 ok, 1 not here in ")
     assert {*(ROOT / "benchmarks").rglob("*.json")} == before
 
 

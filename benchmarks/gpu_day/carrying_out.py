@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_day.blocks import BLOCKS, Day
@@ -39,18 +41,20 @@ def carry_out(
         tell: is told again and again which task of which block has been running for how many seconds.
     """
     spent: dict[str, float] = {}
-    for block, task in todo:
-        left_s = BLOCK_S - spent.get(block, 0.0)
-        if missing := task.missing(day.hardware):
-            yield Outcome(block, task.name, State.NOT_HERE, missing, 0.0)
-        elif left_s < 1.0:
-            yield Outcome(block, task.name, State.CUT_OFF, "the block's ten minutes were over", 0.0)
-        else:
-            began = time.monotonic()
-            ended = run(task, min(task.limit_s, left_s), variables, lambda s, b=block, t=task: tell(b, t, s))  # type: ignore[misc]
-            took_s = time.monotonic() - began
-            spent[block] = spent.get(block, 0.0) + took_s
-            yield outcome_of(block, task, ended, took_s, day.hardware)
+    with tempfile.TemporaryDirectory(prefix="gpu-day-") as folder:
+        for number, (block, task) in enumerate(todo):
+            left_s = BLOCK_S - spent.get(block, 0.0)
+            if missing := task.missing(day.hardware):
+                yield Outcome(block, task.name, State.NOT_HERE, missing, 0.0)
+            elif left_s < 1.0:
+                yield Outcome(block, task.name, State.CUT_OFF, "the block's ten minutes were over", 0.0)
+            else:
+                began = time.monotonic()
+                place = Path(folder) / str(number)
+                ended = run(task, min(task.limit_s, left_s), variables, place, partial(tell, block, task))
+                took_s = time.monotonic() - began
+                spent[block] = spent.get(block, 0.0) + took_s
+                yield outcome_of(block, task, ended, took_s, day.hardware)
 
 
 def outcome_of(block: str, task: Task, ended: Ended, took_s: float, hardware: Hardware) -> Outcome:
@@ -70,21 +74,22 @@ def _judged(task: Task, ended: Ended) -> Verdict:
         return Verdict(State.FAILED, f"what it printed could not be judged: {type(error).__name__}: {error}"[:300])
 
 
-def run(task: Task, limit_s: float, variables: Mapping[str, str], tell: Callable[[float], None]) -> Ended:
-    """Run a task's process to its end, or to its limit; nothing that it started outlives it."""
-    with tempfile.TemporaryDirectory(prefix="gpu-day-") as folder:
-        out, err = Path(folder) / "out.txt", Path(folder) / "err.txt"
-        place = task.place or Path(folder)
+def run(task: Task, limit_s: float, variables: Mapping[str, str], folder: Path, tell: Callable[[float], None]) -> Ended:
+    """Run a task's process to its end, or to its limit; nothing that it started or wrote into `folder` outlives it."""
+    folder.mkdir()
+    out, err = folder / "out.txt", folder / "err.txt"
+    try:
         with out.open("wb") as to_out, err.open("wb") as to_err:
-            try:
-                process = subprocess.Popen(
-                    list(task.words), cwd=place, env={**variables, **task.variables, "LOCKSTEP_RUNS": f"{folder}/runs"},
-                    stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, start_new_session=True,
-                )  # fmt: skip
-            except OSError as error:
-                return Ended(127, "", f"{task.words[0]} cannot be started: {error.strerror}")
+            process = subprocess.Popen(
+                list(task.words), cwd=task.place or folder, env={**variables, **task.variables, "LOCKSTEP_RUNS": f"{folder}/runs"},
+                stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, start_new_session=True,
+            )  # fmt: skip
         is_cut_off = not _ends(process, limit_s, tell)
         return Ended(process.returncode, _text(out), _text(err), is_cut_off)
+    except OSError as error:
+        return Ended(127, "", f"{task.words[0]} cannot be started: {error.strerror}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ends(process: subprocess.Popen[bytes], limit_s: float, tell: Callable[[float], None]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from lockstep.errors import UsageError
+from lockstep.rank.idle_gpu import no_device
 
 
 def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torch.device:
@@ -21,6 +24,8 @@ def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torc
     num_devices = torch.cuda.device_count() if kind != "cpu" and torch.cuda.is_available() else 0
     if kind not in (None, "cpu", "cuda"):
         raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.', "Leave it out to let lockstep choose.")
+    if kind == "cuda" and not num_devices:
+        raise UsageError(*no_device(os.environ)[:2])
     if kind == "cuda" and local_world_size > num_devices:
         raise UsageError(
             f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}.",

@@ -30,6 +30,7 @@ from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.device import pin_device
+from lockstep.rank.idle_gpu import why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
@@ -244,8 +245,11 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     if settings is not None and (settings.threads_given or wanted.threads is None):
         threads = settings.threads
     threads = threads or _default_threads(environment)
-    _say_late_settings(position.rank)
-    pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
+    device = settings.device if settings else wanted.device
+    pinned = pin_device(device, position.local_rank, position.local_world_size)
+    if device is None and pinned.type == "cpu" and position.local_rank == 0 and (why := why_cpu(os.environ, position)):
+        say(why)
+    _say_late_settings(position.rank, pinned)
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
@@ -342,8 +346,8 @@ def _meter(
     return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
 
 
-def _say_late_settings(rank: int) -> None:
-    late = came_too_late(os.environ)
+def _say_late_settings(rank: int, device: torch.device) -> None:
+    late = came_too_late(os.environ, on_gpu=device.type == "cuda")
     if late and rank == 0:
         say(
             f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "

@@ -15,7 +15,7 @@ def put_into(gpus):
     _make(place, count)
     gpus.count_gpus = functools.partial(gpus.count_gpus, **where)
     gpus.gpu_names = functools.partial(gpus.gpu_names, **where)
-    gpus.torch_speaks_cuda = lambda: True
+    gpus.torch_is_for = lambda: {"cuda": "13.0"}
 
 
 def _make(place, count):

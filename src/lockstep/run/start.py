@@ -24,6 +24,7 @@ from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.handover.tasks.innermost import innermost
+from lockstep.journal import device_words
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
@@ -36,9 +37,11 @@ from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
 from lockstep.rank.task_cores import threads_of, undo_binding
+from lockstep.run.device_memory import watch_device
 from lockstep.run.ending import end
 from lockstep.run.loop.replicas import nothing_to_check
 from lockstep.run.outlive.arrangement import finished, outlive, outliving
+from lockstep.run.plain_help import help_with_errors
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
@@ -114,6 +117,8 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = _environment()
+    if environment.settings is None:
+        help_with_errors()
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
@@ -123,6 +128,7 @@ def init(
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
+    watch_device(run)
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
@@ -408,6 +414,7 @@ def finish() -> None:
     run = _present.pop()
     run.progress.ended = True
     let_go()
+    device_words.present.clear()
     atexit.unregister(_finish_at_exit)
     if end(run):
         finished(run, dict(os.environ), at_exit=_is_at_exit)

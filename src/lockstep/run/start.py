@@ -6,7 +6,7 @@ import atexit
 import operator
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -34,7 +34,7 @@ from lockstep.rank.device import pin_device
 from lockstep.rank.idle_gpu import why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
-from lockstep.rank.numerics import set_numerics
+from lockstep.rank.numerics import device_name, set_numerics, unlike_devices
 from lockstep.rank.streams import Streams
 from lockstep.rank.task_cores import threads_of, undo_binding
 from lockstep.run.device_memory import watch_device
@@ -279,7 +279,10 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
     placement = place(decided.num_lanes, mesh.replicas, nodes)
     agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
-    _agree(transport.all_gather_object(agreed, "init"))
+    *told, names = zip(*transport.all_gather_object([*agreed, device_name(device)], "init"), strict=True)
+    _agree(told)
+    if transport.rank == 0 and exact and (note := unlike_devices(names)):
+        say(note)
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
     progress = Progress()
@@ -390,9 +393,9 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
             )
 
 
-def _agree(told: list[list[Any]]) -> None:
+def _agree(told: Sequence[Sequence[Any]]) -> None:
     names = ("seed", "lanes", "threads", "precision", "numerics")
-    for name, values in zip(names, zip(*told, strict=True), strict=True):
+    for name, values in zip(names, told, strict=True):
         if len(set(values)) > 1:
             raise UsageError(
                 f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",

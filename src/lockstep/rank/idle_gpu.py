@@ -12,6 +12,17 @@ import torch
 
 from lockstep.handover.environment import Position
 from lockstep.machine.no_gpu import NoGpu, ask_why, first_sentence, why_none
+from lockstep.notices import say
+
+_said: list[str] = []
+"""What this process has said."""
+
+
+def tell_why_cpu(variables: Mapping[str, str], position: Position) -> None:
+    """Say it once in a process, and on each node once."""
+    if position.local_rank == 0 and (why := why_cpu(variables, position)) and why not in _said:
+        _said.append(why)
+        say(why)
 
 
 def why_cpu(variables: Mapping[str, str], position: Position) -> str:

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from contextlib import suppress
+
 import torch
 from torch.distributed.distributed_c10d import Store
 
 from lockstep.errors import UsageError
 from lockstep.handover.environment import Position
+
+HEARING = dt.timedelta(seconds=5)
 
 
 def check_same_kind(store: Store, position: Position, device: torch.device) -> None:
@@ -23,7 +28,11 @@ def check_same_kind(store: Store, position: Position, device: torch.device) -> N
         store.set("lockstep devices", "")
     store.wait(["lockstep devices"])
     on_gpus = store.add("lockstep ranks on GPUs", 0)
+    if store.add("lockstep ranks that know", 1) == position.world_size:
+        store.set("lockstep all know", "")
     if 0 < on_gpus < position.world_size:
+        with suppress(RuntimeError):  # the store may end with rank 0
+            store.wait(["lockstep all know"], HEARING)
         mine = "a GPU" if device.type == "cuda" else "the CPU"
         raise UsageError(
             f"Rank {position.rank} would compute on {mine}, but {on_gpus} of {position.world_size} ranks have a GPU.",

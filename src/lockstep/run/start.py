@@ -31,7 +31,7 @@ from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.device import pin_device
-from lockstep.rank.idle_gpu import why_cpu
+from lockstep.rank.idle_gpu import tell_why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import device_name, set_numerics, unlike_devices
@@ -253,8 +253,8 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     threads = threads or _default_threads(environment)
     device = settings.device if settings else wanted.device
     pinned = pin_device(device, position.local_rank, position.local_world_size)
-    if device is None and pinned.type == "cpu" and position.local_rank == 0 and (why := why_cpu(os.environ, position)):
-        say(why)
+    if device is None and pinned.type == "cpu":
+        tell_why_cpu(os.environ, position)
     _say_late_settings(position.rank, pinned)
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)

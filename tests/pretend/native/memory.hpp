@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <new>
 #include <vector>
 
 #include "ledger.hpp"
@@ -35,7 +36,9 @@ inline std::map<c10::DeviceIndex, Usage> usage;
 inline std::map<void*, std::pair<c10::DeviceIndex, size_t>> blocks;
 
 inline void* aligned(size_t size) {
-  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+  void* block = std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+  if (!block) throw std::bad_alloc();
+  return block;
 }
 
 // What another program has taken of every device, in bytes.

@@ -36,5 +36,5 @@ def check_same_kind(store: Store, position: Position, device: torch.device) -> N
         mine = "a GPU" if device.type == "cuda" else "the CPU"
         raise UsageError(
             f"Rank {position.rank} would compute on {mine}, but {on_gpus} of {position.world_size} ranks have a GPU.",
-            'Ask `lockstep doctor` on each node, or say device="cpu".',
+            'Try `lockstep doctor` on each node, or say device="cpu".',
         )

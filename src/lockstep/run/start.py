@@ -120,8 +120,6 @@ def init(
         WorldError: when the ranks cannot meet.
     """
     environment = _environment()
-    if environment.settings is None:
-        help_with_errors()
     seed, checks = _whole_number(seed), _checks(environment, check_every)
     _check_numbers(lanes, threads)
     _check_words(strategy=strategy, mesh=mesh, schedule=schedule)
@@ -131,7 +129,6 @@ def init(
     arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
-    watch_device(run)
     _save_by_itself(run, saving, said)
     return _present_run(run, checks)
 
@@ -139,6 +136,8 @@ def init(
 def _environment() -> RankEnvironment:
     with _in_a_sentence():
         environment = decode(os.environ)
+    if environment.settings is None:
+        help_with_errors()
     if environment.task is not None:
         undo_binding(os.environ)
     return environment
@@ -205,6 +204,7 @@ def _who_asks(run: RunState) -> NobodyAsks:
 
 def _present_run(run: RunState, checks: int | None) -> Run:
     run.progress.checks.asked = checks
+    watch_device(run)
     _keep_snapshots(run)
     outlive(run, dict(os.environ))
     _present.append(run)

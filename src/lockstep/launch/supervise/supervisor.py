@@ -9,7 +9,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,7 +19,6 @@ from lockstep.handover.run_folder import RunFolder
 from lockstep.journal.asking import Asking
 from lockstep.journal.failure import Failure
 from lockstep.journal.news import Event, read_news
-from lockstep.launch import stopping
 from lockstep.launch.nursery.channel import ChannelClosed
 from lockstep.launch.nursery.handle import NurseryHandle
 from lockstep.launch.nursery.messages import Broken, Exited, Ready, Signalled, Spawned, Sweep, Swept
@@ -27,7 +26,7 @@ from lockstep.launch.recovery import Loss
 from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.losses import Losses
 from lockstep.launch.screen.rank_streams import RankStreams
-from lockstep.launch.screen.report import held_line, plain_line
+from lockstep.launch.screen.report import plain_line
 from lockstep.launch.screen.saying import Saying
 from lockstep.launch.signals import CaughtSignals
 from lockstep.launch.supervise.ending_ranks import EndingRanks
@@ -113,7 +112,7 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
+        self._orders, self._ranks = Orders(self.nursery, self.saying), Ranks(self.folder)
         self._interruption = Interruption(self.request, self.folder, self.saying)
         regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
@@ -176,14 +175,11 @@ class Supervisor:
                     self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))
-            held, held_at = self._orders.held(now, self._ranks.running)
-            self._say_held(held)
+            give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
             moments = [
                 look_at,
                 deadline,
                 give_up_at,
-                held_at,
                 *self._ending.moments,
                 *([next_line] if next_line else []),
             ]
@@ -192,10 +188,6 @@ class Supervisor:
             self._ending.heed_others()
             if self.nodes is not None:
                 self.nodes.hear()
-
-    def _say_held(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            self.saying.line(held_line(rank, self._ranks.pids[rank], stopping.UNKILLABLE_S))
 
     def _all_ended(self) -> bool:
         return self._ranks.have_ended or bool(self._interruption.by and not self._ranks)
@@ -210,7 +202,6 @@ class Supervisor:
     def _start_replacement(self, number: int, generation: Generation) -> None:
         self.folder.failure(number).unlink(missing_ok=True)  # the dead one's; the new one has not failed
         self._ranks.add(number)
-        self._orders.forget(number)
         said = self._streams.said(number)
         self._start.rank(number, self._streams.new_pipes(number), self._news_end, generation, said)
 

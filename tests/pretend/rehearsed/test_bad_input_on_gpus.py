@@ -44,6 +44,7 @@ def test_who_leaves_the_choice_to_lockstep_is_told_of_gpus_that_stay_idle(tmp_pa
     ).replace("\n          ", " ")
 
 
+@pytest.mark.thorough
 def test_a_plain_script_whose_torch_cannot_use_the_gpus_says_so_once(tmp_path):
     hidden = "import torch; torch.cuda.is_available = lambda: False\n"
     ended = start_python(tmp_path, write_script(tmp_path, hidden + WHERE + "; lockstep.init()"), env=CPU_BUILD).finish()

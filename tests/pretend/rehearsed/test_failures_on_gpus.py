@@ -92,18 +92,12 @@ def test_memory_that_is_used_up_is_told_with_what_lies_there(tmp_path):
     assert "2 other ranks stopped because of this" in ended.err
 
 
+@pytest.mark.thorough
 def test_a_plain_script_has_the_same_help_behind_its_traceback(tmp_path):
     script = write_script(tmp_path, SCRIPT)
     ended = start_python(tmp_path, script, env={"FAULT": "no form"}).finish()
     assert ended.code == 1
     assert ended.err.splitlines()[-1].startswith("help: To keep exact numerics, give F.cross_entropy rows:")
-
-
-def test_the_end_of_a_rank_that_others_wait_for_inside_nccl_ends_them(tmp_path):
-    ended = failed(tmp_path, "killed", "--on-failure", "stop", STRATEGY="zero1")
-    assert ended.code == 128 + 9
-    assert "rank 2, step 3" in headline(ended)
-    assert headline(ended).endswith("killed by signal 9 (SIGKILL)")
 
 
 @pytest.mark.thorough

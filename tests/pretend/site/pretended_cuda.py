@@ -145,6 +145,7 @@ def put_into(torch):
     cuda.get_device_properties = lambda device=None: Properties
     cuda.get_device_name = lambda device=None: Properties.name
     cuda.get_device_capability = lambda device=None: (Properties.major, Properties.minor)
+    cuda.mem_get_info = lambda device=None: torch.ops.pretend.memory_left(_index(device))
     cuda.is_bf16_supported = lambda including_emulation=True: True
     cuda.Stream, cuda.Event = Stream, Event
     cuda.stream, cuda.current_stream, cuda.default_stream = stream, current_stream, default_stream

@@ -8,11 +8,9 @@ ON_THE_CPU = (
 )
 HOST_TENSORS = "its script hands the model tensors that it made on the CPU"
 FOR_EVER = "a rank that waits inside NCCL for one that has failed hears nothing; `lockstep run` would end it"
-DRAWS = "a step that draws from a device's generator is not noticed"
 SAME_BITS = "test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks"
 STAGES = "test_scenarios_in_stages.py::test_a_scenario_in_stages_has_the_bits_of_one_rank_or_is_refused"
 STAGED = "test_staged.py::test_a_mistake_with_stages_is_one_sentence"
-ZERO1 = "test_zero1.py::test_a_script_has_the_bits_of_one_rank"
 
 IMPOSSIBLE = {
     f"{SAME_BITS}[shared_and_odd_buffers": SPARSE,
@@ -33,13 +31,7 @@ IMPOSSIBLE = {
 }
 """The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
 
-BUGS = {
-    "test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step": DRAWS,
-    f"{STAGED}[step_that_draws_random_numbers": DRAWS,
-    "test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce": (
-        "beside NCCL, exchanges of tensors of the CPU are not counted"
-    ),
-}
+BUGS: dict[str, str] = {}
 """What lockstep gets wrong on a GPU today; whoever mends one takes its line away."""
 
 

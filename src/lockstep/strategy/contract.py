@@ -178,7 +178,8 @@ class Strategy(ABC):
 
         Args:
             only_moving: only of buffers that are settled over the lanes after each pass, as statistics of BatchNorm are, with
-                the values that the last pass began with: a difference between ranks does not outlive the pass.
+                the values that the last pass began with: a difference between ranks does not outlive the pass. None where
+                GPUs compare them themselves (`PassLoss.apart`).
         """
 
     @abstractmethod

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
 from lockstep.layout.tree import tree_sum
 from lockstep.strategy.late import Late
+
+
+@dataclass(frozen=True)
+class LateTold:
+    """What the lanes of a pass told each other on GPUs."""
+
+    values: Late
+    """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
+    refuse_unseen: Callable[[Sequence[float]], None]
+    """Is given the second part, and raises if there is something in it."""
+    sums_of_ranks: Callable[[], list[Mapping[str, str]]]
+    """For each rank that had lanes, sums over the bits of its statistics as they were when the pass began, by name."""
 
 
 class PassLoss:
@@ -23,7 +36,7 @@ class PassLoss:
     def __init__(
         self,
         weights: Sequence[float],
-        told: Mapping[int, float] | Late,
+        told: Mapping[int, float] | LateTold,
         lanes: Collection[int],
         *,
         names_lanes: bool = True,
@@ -38,15 +51,28 @@ class PassLoss:
 
     def is_there(self) -> bool:
         """Whether nothing here need wait."""
-        return not isinstance(self._told, Late) or self._told.is_there()
+        return not isinstance(self._told, LateTold) or self._told.values.is_there()
 
     @cached_property
     def lanes(self) -> Mapping[int, float]:
         """The loss of each lane that called backward."""
-        if not isinstance(self._told, Late):
-            return self._told
-        values = self._told.read()
-        return {lane: values[lane] for lane in self._present}
+        return self._told if isinstance(self._told, Mapping) else {lane: self._values[lane] for lane in self._present}
+
+    @cached_property
+    def _values(self) -> list[float]:
+        assert isinstance(self._told, LateTold)
+        values, size = self._told.values.read(), len(self._weights)
+        self._told.refuse_unseen(values[size : 2 * size])
+        return values
+
+    def apart(self) -> list[Mapping[str, str]]:
+        """For each rank, sums over the bits of its statistics when the pass began, if ranks hold different ones.
+
+        Only where GPUs tell; a rank without lanes in the pass has none.
+        """
+        if isinstance(self._told, LateTold) and any(self._values[2 * len(self._weights) :]):
+            return self._told.sums_of_ranks()
+        return []
 
     @property
     def is_none(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lockstep.handover.case import Case
 from lockstep.notices import say
+from lockstep.run.loop.replicas import refuse_apart
 from lockstep.run.run_state import RunState
 from lockstep.strategy.pass_loss import PassLoss
 
@@ -45,6 +46,7 @@ def settle_losses(run: RunState) -> None:
 def _show(run: RunState, step: int, losses: PassLoss) -> None:
     """Give the loss of a pass to the gauges; say so on rank 0 where it stops being finite."""
     loss = losses.mean
+    refuse_apart(run, losses.apart())
     if loss is None:
         return
     ledger = run.machinery.ledger

@@ -59,6 +59,14 @@ class BufferPass:
         elif (changes := bank.after_lane(only_others=self._statistics is not None)).entries:
             self._changed[lane] = changes
 
+    def apart(self) -> Tensor | None:
+        """Whether ranks began with different statistics, on their device; None where frames tell it. After `finish`."""
+        return self._statistics.apart() if self._statistics is not None else None
+
+    def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
+        """For each rank, sums over the bits of the statistics that it began with, by name, where `apart` is not None."""
+        return self._statistics.sums_of_ranks(placement) if self._statistics is not None else []
+
     def header(self) -> Header:
         """Return what the other ranks must know."""
         return {str(lane): self._told(changes) for lane, changes in self._changed.items()}

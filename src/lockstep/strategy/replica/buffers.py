@@ -131,7 +131,8 @@ class BufferBank:
         places = [
             Places([entry.segment for entry in some], flat) for some, (flat, _) in zip(members, flats, strict=True)
         ]
-        return [Moving(*both, place) for both, place in zip(flats, places, strict=True)]
+        names = [[entry.name for entry in some] for some in members]
+        return [Moving(*both, place, name) for both, place, name in zip(flats, places, names, strict=True)]
 
     def _find(
         self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]

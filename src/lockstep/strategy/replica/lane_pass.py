@@ -13,9 +13,8 @@ from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
-from lockstep.strategy.late import Late
 from lockstep.strategy.losses import check_loss, numbers, stacked
-from lockstep.strategy.pass_loss import PassLoss
+from lockstep.strategy.pass_loss import LateTold, PassLoss
 from lockstep.strategy.precision import Precision
 from lockstep.strategy.profiled import Range
 from lockstep.strategy.replica.buffer_pass import BufferPass
@@ -225,11 +224,16 @@ class LanePass(Pass):
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
-        told: Mapping[int, float] | Late = all_ranks.losses
-        if self._late is not None and (told or not self.setting.has_one_lane):
-            told = self._late.finish(self.setting.laid.bank.refuse_unseen)
-        loss = PassLoss(all_ranks.weights, told, list(all_ranks.losses))
+        loss = PassLoss(all_ranks.weights, self._told(all_ranks), list(all_ranks.losses))
         return PassResult(loss, all_ranks.notes, all_ranks.apart)
+
+    def _told(self, all_ranks: Conclusions) -> Mapping[int, float] | LateTold:
+        setting, buffers = self.setting, self._buffers
+        if self._late is None or (setting.has_one_lane and not all_ranks.losses):
+            return all_ranks.losses
+        apart = buffers.apart() if setting.peers.world_size > 1 else None
+        values = self._late.finish([apart] if apart is not None else [])
+        return LateTold(values, setting.laid.bank.refuse_unseen, lambda: buffers.sums_of_ranks(setting.placement))
 
     def _restore(self) -> None:
         """Restore what the pass began with; the exchange is made again from what the lanes left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class LateLosses:
         """Tell the other ranks. Collective: call it on every rank.
 
         Args:
-            flags: by lane, what `finish` gives to its `check`; missing ones are 0.
+            flags: by lane, what `finish` returns too; missing ones are 0.
             transport: the ranks.
             placement: lanes on ranks.
         """
@@ -44,10 +44,10 @@ class LateLosses:
                 rows[lane, column].copy_(value.reshape(()))
         self._table = LaneTable(rows.view(torch.int64), transport, placement)
 
-    def finish(self, check: Callable[[Sequence[float]], None]) -> Late:
-        """Return the losses by lane; `check` gets all flags before somebody reads one."""
+    def finish(self, more: Sequence[Tensor]) -> Late:
+        """Return the losses by lane, then the flags, then `more` scalars of the same device."""
         if self._table is None:  # one lane, one rank
             (loss,) = self._losses.values()
             return Late(loss.double().reshape(1))
         columns = self._table.finish().view(torch.float64).t().reshape(-1)
-        return Late(columns, self._num_lanes, check)
+        return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

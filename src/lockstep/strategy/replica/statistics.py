@@ -38,6 +38,7 @@ class Places:
         self.starts, self._last = (torch.from_numpy(one).to(flat.device) for one in (starts, starts + sizes - 1))
         self._owner = torch.from_numpy(owner).to(flat.device)
         """For each element, its entry; of what is between two, the first one."""
+        self._odd = 2 * torch.arange(flat.numel(), device=flat.device) + 1
 
     def changed(self, left: Tensor, right: Tensor) -> Tensor:
         """For each entry, whether any bit differs: 1 or 0, int64."""
@@ -45,6 +46,12 @@ class Places:
         differs = (left.view(integers) != right.view(integers)).to(torch.int32)
         so_far = differs.cumsum(0, dtype=torch.int32)
         return (so_far[self._last] != so_far[self.starts] - differs[self.starts]).to(torch.int64)
+
+    def sums(self, flat: Tensor) -> Tensor:
+        """For each entry, one number from its bits, in which each has a place: int64, which wraps around."""
+        bits = flat.view(INTEGERS[flat.element_size()]).to(torch.int64) * self._odd
+        so_far = bits.cumsum(0)
+        return so_far[self._last] - so_far[self.starts] + bits[self.starts]
 
     def spread(self, values: Tensor) -> Tensor:
         """For each element, the value of its entry."""
@@ -59,6 +66,8 @@ class Moving:
     start: Tensor
     """As it was when the pass began."""
     places: Places
+    names: Sequence[str]
+    """Of its entries."""
 
     @property
     def is_mean(self) -> bool:
@@ -79,9 +88,11 @@ class Statistics:
         self._left: dict[int, list[Tensor]] = {}
         """By lane, what it made of each flat."""
         self._rows: dict[int, Tensor] = {}
-        """By lane, which entries it changed, flat by flat; then the values of those that end as a maximum."""
+        """By lane, `_held`; then which entries it changed, flat by flat; then the values of those that end as a maximum."""
         self._table: LaneTable | None = None
         self._sums: list[tuple[Moving, Pending, Tensor]] = []
+        self._held: Tensor | None = None
+        """Of each entry, flat by flat, a sum over its bits when the pass began; on this rank."""
 
     def after_lane(self, lane: int) -> None:
         """Note what the lane made of the flats, and give the module the old values back."""
@@ -89,19 +100,21 @@ class Statistics:
         self._left[lane] = left = [one.flat.clone() for one in self._moving]
         pairs = zip(self._moving, left, strict=True)
         largest = [value[one.places.starts].to(torch.int64) for one, value in pairs if not one.is_mean]
-        self._rows[lane] = torch.cat([*changed, *largest])
+        if self._held is None:
+            self._held = torch.cat([one.places.sums(one.start) for one in self._moving])
+        self._rows[lane] = torch.cat([self._held, *changed, *largest])
         for one in self._moving:
             one.flat.copy_(one.start)
 
     def begin(self, transport: Transport, placement: Placement) -> None:
         """Begin to settle with the other ranks. Collective: call it on every rank."""
-        width = sum(one.places.starts.numel() * (1 if one.is_mean else 2) for one in self._moving)
+        width = sum(one.places.starts.numel() * (2 if one.is_mean else 3) for one in self._moving)
         rows = self._moving[0].flat.new_zeros((placement.num_lanes, width), dtype=torch.int64)
         for lane, row in self._rows.items():
             rows[lane].copy_(row)
         self._table = LaneTable(rows, transport, placement)
         self._sums = []
-        first = 0
+        first = self._num_entries
         for number, one in enumerate(self._moving):
             if one.is_mean:
                 values = {lane: self._term(number, first, lane) for lane in placement.lanes(transport.rank)}
@@ -115,7 +128,7 @@ class Statistics:
         assert self._table is not None
         table = self._table.finish()
         totals = {id(one): (pending, total) for one, pending, total in self._sums}
-        changed_at, largest_at = 0, sum(one.places.starts.numel() for one in self._moving)
+        changed_at, largest_at = self._num_entries, 2 * self._num_entries
         for one in self._moving:
             size = one.places.starts.numel()
             changed = table[:, changed_at : changed_at + size]
@@ -132,6 +145,27 @@ class Statistics:
                 value = one.places.spread(found.masked_fill(changed == 0, smallest).amax(0))
             touched = one.places.spread(changed.amax(0)) != 0
             one.flat.copy_(torch.where(touched, value.to(one.flat.dtype), one.start))
+
+    @property
+    def _num_entries(self) -> int:
+        return sum(one.places.starts.numel() for one in self._moving)
+
+    def apart(self) -> Tensor:
+        """Whether ranks began the pass with different values, on the device. After `finish`."""
+        rows = self._rows_of_sums()
+        return torch.stack([(row != rows[0]).any() for row in rows[1:]]).any() if rows[1:] else rows[0].new_zeros(())
+
+    def _rows_of_sums(self) -> list[Tensor]:
+        assert self._table is not None
+        table = self._table.finish()
+        return [table[lane, : self._num_entries] for lane, samples in enumerate(self._cut.samples) if samples]
+
+    def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
+        """For each rank, the sums that it told, by name; none of a rank without lanes. Waits for the device."""
+        names = [name for one in self._moving for name in one.names]
+        rows = [row.tolist() for row in self._rows_of_sums()]
+        first = [next(iter(placement.lanes(rank)), len(rows)) for rank in range(placement.num_ranks)]
+        return [dict(zip(names, map(str, rows[lane]), strict=True)) if lane < len(rows) else {} for lane in first]
 
     def _term(self, number: int, first: int, lane: int) -> Tensor:
         """What the lane adds to the sum of a flat; zeros where it changed nothing."""

@@ -114,25 +114,13 @@ class BufferBank:
         ]
         self._start = [flat.clone() for flat in self._flats]
         devices = {flat.device for flat in self._flats}
-        self._is_elsewhere = bool(devices) and torch.device("cpu") not in devices
-        """Whether to read a bit is to wait for a GPU."""
-        self.on_device = self._on_device() if self._is_elsewhere and len(devices) == 1 else []
+        self._is_elsewhere = len(devices) == 1 and torch.device("cpu") not in devices
+        """Whether all are on one GPU: to read a bit is to wait for it."""
+        self.on_device = _moving(self.entries, self._flats, self._start) if self._is_elsewhere else []
         """The flats of moving buffers, if they can be settled where they are."""
         self._num_moved = sum(entry.rule in MOVING for entry in self.entries)
         others = [entry.view for entry in self.entries[self._num_moved :]]
         self._writes = WriteCounters(others if self._is_elsewhere else ())
-
-    def _on_device(self) -> list[Moving]:
-        members = [[self.entries[index] for index in self._members[number]] for number in range(self._num_moving)]
-        rules = [{entry.rule for entry in some} for some in members]
-        flats = [*zip(self._flats, self._start, strict=True)][: self._num_moving]
-        if rules != [{Rule.MEAN if flat.is_floating_point() else Rule.MAXIMUM} for flat, _ in flats]:
-            return []
-        places = [
-            Places([entry.segment for entry in some], flat) for some, (flat, _) in zip(members, flats, strict=True)
-        ]
-        names = [[entry.name for entry in some] for some in members]
-        return [Moving(*both, place, name) for both, place, name in zip(flats, places, names, strict=True)]
 
     def _find(
         self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]
@@ -241,7 +229,7 @@ class BufferBank:
             found.append(differs(flat, start).any())
             flat.copy_(start)
         self._writes.note()
-        return torch.stack([one.to(found[0].device) for one in found]).any() if found else None
+        return torch.stack(found).any() if found else None
 
     def refuse_unseen(self, flags: Sequence[float]) -> None:
         """Raise `UsageError` if one of `flags`, which `restore_unseen` returned, is not 0."""
@@ -288,7 +276,7 @@ class BufferBank:
             flat.copy_(self._start[number])
 
     def _after_lane_elsewhere(self, first: int) -> Changes:
-        """The same from flat `first` on, with one look at each device."""
+        """The same from flat `first` on, with one look at the device."""
         numbers = range(first, len(self._flats))
         changes = Changes([], {})
         counted = self._writes.counted()
@@ -355,6 +343,20 @@ def _lay_out(
     others, more = lay_out(present[num_moving:], allocate, stay)
     moved = [Segment(segment.flat + len(flats), segment.offset, segment.size) for segment in others]
     return [*segments, *moved], [*flats, *more], len(flats)
+
+
+def _moving(entries: Sequence[Entry], flats: Sequence[Tensor], starts: Sequence[Tensor]) -> list[Moving]:
+    """The flats of moving buffers; none if one cannot be settled on the device, because its dtype does not fit its rule."""
+    found: list[Moving] = []
+    for number, (flat, start) in enumerate(zip(flats, starts, strict=True)):
+        members = [entry for entry in entries if entry.segment.flat == number and entry.rule in MOVING]
+        fitting = Rule.MEAN if flat.is_floating_point() else Rule.MAXIMUM
+        if any(entry.rule is not fitting for entry in members):
+            return []
+        if members:
+            segments, names = [entry.segment for entry in members], [entry.name for entry in members]
+            found.append(Moving(flat, start, Places(segments, flat), names))
+    return found
 
 
 def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment, stay: Container[int]) -> Tensor:

@@ -145,6 +145,7 @@ class Statistics:
                 value = one.places.spread(found.masked_fill(changed == 0, smallest).amax(0))
             touched = one.places.spread(changed.amax(0)) != 0
             one.flat.copy_(torch.where(touched, value.to(one.flat.dtype), one.start))
+        self._left.clear()  # who still reads the pass's loss need not keep them
 
     @property
     def _num_entries(self) -> int:

@@ -24,6 +24,7 @@ IMPOSSIBLE = {
     f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,
     f"{STAGED}[noise_of_another_stage": HOST_TENSORS,
     f"{STAGED}[other_ways_in_evaluation": HOST_TENSORS,
+    f"{STAGED}[uses_a_layer_elsewhere": HOST_TENSORS,
     f"{STAGED}[decides_by_values": FOR_EVER,
     f"{STAGED}[reads_what_forward_left": FOR_EVER,
     f"{STAGED}[result_of_an_own_class": FOR_EVER,

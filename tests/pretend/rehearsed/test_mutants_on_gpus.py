@@ -105,7 +105,7 @@ def nobody_waits_for_losses():
 def test_losses_that_nobody_waited_for_are_no_numbers():
     for ranks in (1, 2):
         assert all(0 < loss < 100 for found in run_ranks(losses, Started(ranks)) for loss in found)
-        with pytest.raises(RankFailed, match="A buffer .* was changed"):  # told beside the losses, in the same copy
+        with pytest.raises(RankFailed, match=r"A buffer .* was changed"):  # told beside the losses, in the same copy
             run_ranks(nobody_waits_for_losses, Started(ranks))
 
 

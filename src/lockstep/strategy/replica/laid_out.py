@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -159,6 +160,11 @@ class LaidOut:
     def addresses(self) -> set[int]:
         """Where parameters and buffers were put."""
         return {*self.arena.addresses, *self.bank.addresses}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are; the first ones, of a model on several devices."""
+        return self.arena.flats[0].device if self.arena.flats else torch.device("cpu")
 
     def _watch(self) -> None:
         """Lay out and watch the gradients of the parameters that are trainable now."""

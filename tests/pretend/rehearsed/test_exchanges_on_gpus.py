@@ -18,6 +18,7 @@ from lockstep.layout.tree import fold
 from lockstep.run import start
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.gpu_ranks import GpuTransport
+from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from tests.pretend.ledger import counted, counts_so_far
 
@@ -142,28 +143,38 @@ def test_buckets_that_begin_early_take_two_calls_each_and_have_the_bits_of_one_r
         assert calls == {"all_to_all": buckets, "all_gather_into_tensor": buckets}
 
 
+def test_ranks_on_two_nodes_have_the_bits_of_one_rank():
+    [[alone, _, _]] = run_ranks(trains, Started(1, lanes=3), False)
+    for bits, _, _ in run_ranks(trains, Started(3, lanes=3, nodes=(2, 1)), False):
+        assert bits == alone
+
+
 def test_no_bucket_is_under_way_while_a_synchronised_norm_exchanges():
     for _, calls, buckets in run_ranks(trains, Started(2, lanes=2), True):
         assert calls["all_to_all"] == buckets
         assert "two communicators under way" not in calls
 
 
-def waits_for_the_dead(folder):
+def waits_for_the_dead(folder, control):
     transport, device = joined()
+    assert type(transport.control).__name__ == control
     data = torch.ones(90_000, device=device)
     placement = place(transport.world_size, transport.world_size)
     transport.all_reduce([data], placement, data)
     if transport.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(PeerLost, match="Rank 1 ended") as lost:
-        transport.all_reduce([data], placement, data)
-    with pytest.raises(PeerLost, match="Rank 1 ended"):  # from now on
-        transport.broadcast(data, 0)
+    for again in range(2):
+        with pytest.raises(PeerLost, match=r"[Rr]ank \d (ended|is gone)") as lost:
+            transport.all_reduce([data], placement, data)
+        assert lost.value.is_dead, again
     transport.close()
-    (Path(folder) / f"told-{transport.rank}").write_text(str(lost.value.is_dead))
+    (Path(folder) / f"told-{transport.rank}").touch()
 
 
-def test_who_waits_in_nccl_for_a_rank_that_is_killed_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("nodes", "control"), [((), SharedMemoryTransport), ((1, 2), OverNodesTransport)], ids=["one-node", "two-nodes"]
+)
+def test_who_waits_in_nccl_for_a_rank_that_is_killed_is_told(nodes, control, tmp_path):
     with pytest.raises(RankFailed, match="failed"):
-        run_ranks(waits_for_the_dead, Started(3), str(tmp_path))
-    assert [(tmp_path / f"told-{rank}").read_text() for rank in (0, 2)] == ["True", "True"]
+        run_ranks(waits_for_the_dead, Started(3, nodes=nodes), str(tmp_path), control.__name__)
+    assert all((tmp_path / f"told-{rank}").exists() for rank in (0, 2))

@@ -36,9 +36,9 @@ class CallByName:
 
     def change(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], changes: Mapping[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with other values: what was given in its place stays there."""
-        placed = [changes.get(name, value) for name, value in zip(self._order, args, strict=False)]
+        placed = tuple(changes.get(name, value) for name, value in zip(self._order, args, strict=False))
         return placed, {
             **kwargs,
             **{name: value for name, value in changes.items() if name not in self._order[: len(args)]},

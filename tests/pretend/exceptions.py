@@ -25,6 +25,7 @@ IMPOSSIBLE = {
     f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,
     f"{STAGED}[noise_of_another_stage": HOST_TENSORS,
     f"{STAGED}[other_ways_in_evaluation": HOST_TENSORS,
+    f"{STAGED}[uses_a_layer_elsewhere": HOST_TENSORS,
 }
 """The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
 

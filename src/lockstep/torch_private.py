@@ -171,6 +171,7 @@ ATTRIBUTES = (
     Attributes(
         "torch._C._distributed_c10d.Backend", "_get_sequence_number_for_group", "noticing a script's own collectives"
     ),
+    Attributes("torch.distributed.ProcessGroupNCCL", "_allgather_base _timeout", "ranks with a GPU each"),
     Attributes(
         "torch.utils._python_dispatch",
         "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode",

@@ -50,7 +50,7 @@ def over_gloo(check, ranks, *args):
 
 def in_gloo(check, args):
     start.init()
-    return check(GroupTransport(torch.device("cpu")), *args)
+    return check(GroupTransport(), *args)
 
 
 def over_fake(check, ranks, *args):

@@ -16,7 +16,6 @@ from tests.support.launching import until
 
 pytestmark = pytest.mark.ranks
 
-CPU = torch.device("cpu")
 SIZE = 3_000_000
 """More than a connection takes at once."""
 
@@ -43,7 +42,7 @@ def waits_for_the_dead(folder, exchange):
     rank = int(os.environ["RANK"])
     start.init()
     pairs = [[first, first + 1] for first in range(0, int(os.environ["WORLD_SIZE"]), 2)]
-    pair, data = GroupTransport(CPU).split(pairs), torch.ones(SIZE)
+    pair, data = GroupTransport().split(pairs), torch.ones(SIZE)
     pair.barrier()
     if pair.rank == 1:
         until((Path(folder) / f"met-{rank - 1}").exists, "the end of the other one's barrier")
@@ -72,7 +71,7 @@ def test_who_waits_over_gloo_for_a_rank_that_dies_is_told(exchange, tmp_path):
 def leaves_early(folder):
     rank = int(os.environ["RANK"])
     start.init()
-    transport = GroupTransport(CPU)
+    transport = GroupTransport()
     transport.barrier()
     if rank == 0:
         transport.close()

@@ -35,6 +35,7 @@ from lockstep.transport.across import PATIENCE
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
+from lockstep.transport.gpu_ranks import GpuTransport
 from lockstep.transport.host_memory import HostMemoryTransport
 from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
@@ -57,8 +58,8 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
     they inherit, and no port is open (without the compiled part, in a file in the run folder, and Gloo listens on
     loopback only); as a task of srun or mpirun, through a store of rank 0's on one address; under another launcher,
     through the store that it names. A default group that the script has made
-    is used. Without `exact` the backend adds in its own order. Ranks that share a GPU meet as those of the CPU do, and
-    exchange through host memory.
+    is used. Ranks with GPUs meet as those of the CPU do, and over NCCL beside; those that share a GPU exchange through host
+    memory instead. Without `exact` the backend adds in its own order.
 
     Raises:
         UsageError: when the script's own default group does not have the size that the launcher said.
@@ -87,16 +88,24 @@ def _join(environment: RankEnvironment, device: torch.device, *, exact: bool) ->
         _initialise(environment, device, exact=exact)
     if position.world_size == 1:
         return AloneTransport()
-    if _may_share_memory(position, device, exact=exact):
+    if device.type == "cuda":
+        return GpuTransport(_between_cpus(environment, exact=True), PrefixStore("gpus", _own_keys()), exact=exact)
+    return _between_cpus(environment, exact=exact)
+
+
+def _between_cpus(environment: RankEnvironment, *, exact: bool) -> Transport:
+    """The transport for tensors of the CPU."""
+    position = environment.position
+    if _may_share_memory(position, exact=exact):
         try:
             return SharedMemoryTransport(_own_keys(), position.rank, position.world_size)
         except PeerLost:  # over Gloo the others would wait for it
             raise
         except WorldError as error:  # on every rank
             _say_slow(position, str(error))
-    elif exact and device.type == "cpu" and not native.why_not() and (spanning := _over_nodes(environment)) is not None:
+    elif exact and not native.why_not() and (spanning := _over_nodes(environment)) is not None:
         return spanning
-    return GroupTransport(device) if exact else BackendOrderTransport(device)
+    return GroupTransport() if exact else BackendOrderTransport()
 
 
 def _over_nodes(environment: RankEnvironment) -> Transport | None:
@@ -118,8 +127,8 @@ def _over_nodes(environment: RankEnvironment) -> Transport | None:
     return None
 
 
-def _may_share_memory(position: Position, device: torch.device, *, exact: bool) -> bool:
-    if not exact or device.type != "cpu" or position.local_world_size != position.world_size:
+def _may_share_memory(position: Position, *, exact: bool) -> bool:
+    if not exact or position.local_world_size != position.world_size:
         return False
     if reason := native.why_not():
         _say_slow(position, reason)
@@ -133,7 +142,7 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
         if environment.task is None:
             check_address(os.environ)
         _check_same_kind(environment, device)
-    if _may_share_memory(position, device, exact=exact) and _make_own_group(environment):
+    if device.type == "cpu" and _may_share_memory(position, exact=exact) and _make_own_group(environment):
         return
     try:
         _make_default_group(environment, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")

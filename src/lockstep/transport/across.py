@@ -207,6 +207,7 @@ class Across:
             time.sleep(0.001)
         _alive.discard(self)
         self._last_words.clear()
+        self._tickets = ()
         del self._all, self._speakers  # Gloo ends its threads and sockets
 
 

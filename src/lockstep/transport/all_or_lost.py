@@ -22,13 +22,13 @@ def all_or_lost(
     def guarded(self: Any, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
         transport = self.transport
         try:
-            transport.check()
+            transport.loss.check()
             return method(self, *args, **named)
         except PeerLost as lost:
             raise transport.lose(lost) from None
         except RuntimeError as error:
             if is_of_a_peer(error):
-                raise transport.lose(transport.across.lost(None)) from None
+                raise transport.lose(transport.explain(error)) from None
             raise
 
     return guarded

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from lockstep.errors import PromiseBroken
+from lockstep.errors import PeerLost, PromiseBroken
 from lockstep.layout.nodes import Nodes
 from lockstep.layout.placement import Placement
 from lockstep.transport.frame import FRAME_BYTES, INLINE_BYTES, Frame, disagreement
@@ -154,6 +154,13 @@ class Transport(ABC):
     @abstractmethod
     def receive(self, out: Tensor, source: int, tag: int) -> None:
         """Overwrite `out` (1-D, contiguous, of the sent length and dtype) with the next message from `source`."""
+
+    def look(self) -> None:  # noqa: B027 - one rank alone loses nobody
+        """Raise what has gone wrong, also on other ranks: one that has ended, an error. Any thread may call it."""
+
+    def give_up(self, lost: PeerLost) -> PeerLost:
+        """Raise `lost` on every rank that waits here, or will; return what to raise here. Any thread may call it."""
+        return lost
 
     @abstractmethod
     def close(self) -> None:

@@ -175,7 +175,7 @@ class NodeSum(Pending):
         self.transport.settle()
         if self._group is not None:
             self._sent.wait()  # the sender notes for whom
-            self.transport.check()
+            self.transport.loss.check()
         self._wait()
 
     @property

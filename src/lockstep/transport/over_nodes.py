@@ -12,7 +12,6 @@ groups, so every rank on every node raises `PeerLost`, wherever it waits.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.contract import Pending, Sent, Transport
 from lockstep.transport.errands import Errands
+from lockstep.transport.loss import Loss
 from lockstep.transport.node_rows import NodeRows
 from lockstep.transport.node_sum import LostSum, NodeSum, SumPlan, Sums
 from lockstep.transport.scratch import Scratch
@@ -75,12 +75,11 @@ class OverNodesTransport(Transport):
         firsts = [nodes.ranks(node)[0] for node in range(nodes.num_nodes)]
         self.across = Across(PrefixStore("across", store), rank, self._names, firsts)
         self._rows = NodeRows(nodes, rank, self.across, self._frames)
-        self._lost: PeerLost | None = None
+        self.loss = Loss(self._end)
         self.on_loss: Callable[[], None] | None = None
         """Called once, when `whole` has lost another rank and undone what it did, before it raises."""
         self.is_told: Callable[[], bool] = lambda: False
         """Asked 20 times a second, in a thread: whether the launcher knows of a node that is lost."""
-        self._losing = threading.Lock()
         self._frame_tag = self._sum_tag = self._splits = 0
         self.sender = Errands("lockstep sender")
         self._children: weakref.WeakSet[OverNodesTransport | SharedMemoryTransport] = weakref.WeakSet()
@@ -101,22 +100,22 @@ class OverNodesTransport(Transport):
     def _is_told(self) -> bool:
         return self.is_told()
 
-    def check(self) -> None:
-        """Raise `PeerLost` if the transport was given up."""
-        if self._lost is not None:
-            raise self._lost
+    def look(self) -> None:
+        self.loss.check()
 
     def give_up(self, lost: PeerLost) -> PeerLost:
-        """Let every rank's exchanges fail, now and from now on; return what to raise. Any thread may call it."""
-        with self._losing:
-            if self._lost is None:
-                self._lost = lost
-                for group in self._groups:
-                    group.give_up(lost)
-                self.across.cut()
-                for child in [*self._children]:
-                    child.give_up(lost)
-            return PeerLost(str(self._lost), is_dead=self._lost.is_dead)
+        return self.loss.give_up(lost)
+
+    def _end(self, lost: PeerLost) -> None:
+        for group in self._groups:
+            group.give_up(lost)
+        self.across.cut()
+        for child in [*self._children]:
+            child.give_up(lost)
+
+    def explain(self, error: RuntimeError) -> PeerLost:  # noqa: ARG002 - Gloo's words name an address, not a rank
+        """What an error of Gloo's means that tells of another rank's end."""
+        return self.across.lost(None)
 
     def lose(self, lost: PeerLost) -> PeerLost:
         """`give_up`, and end this rank's threads; not for those themselves."""
@@ -294,8 +293,7 @@ class OverNodesTransport(Transport):
         self._end_threads()
         for group in (self._frames, self._sums):
             group.close()
-        if self._lost is None:
-            self._lost = PeerLost("This rank has left the others.")
+        if self.loss.leave():
             self.across.close()
 
 

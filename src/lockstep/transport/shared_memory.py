@@ -265,12 +265,11 @@ class SharedMemoryTransport(Transport):
 
     @_guarded
     def look(self) -> None:
-        """Raise what has gone wrong, also on other ranks: one that has ended, an error. Any thread may call it."""
         self._group.look()
 
-    def give_up(self, lost: PeerLost) -> None:
-        """Raise `lost` on every rank that waits here, or will. Any thread may call it."""
+    def give_up(self, lost: PeerLost) -> PeerLost:
         self._group.abort(str(lost), LOST if lost.is_dead else ABORTED)
+        return lost
 
     def close(self) -> None:
         self._group.leave()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from lockstep.errors import LockstepError, PeerLost
 from lockstep.transport.across import Across
-from lockstep.transport.shared_memory import SharedMemoryTransport
+from lockstep.transport.contract import Transport
 
 LOOK_MS = 50
 """Between two looks."""
@@ -27,16 +27,16 @@ class Watch:
     """Looks until it is stopped, or something is wrong.
 
     Args:
-        across: the connections.
-        local: the groups of this rank's node.
+        across: the connections, if there are any.
+        local: what can be looked at: the groups of this rank's node.
         give_up: called once, with what is wrong, in the thread.
         is_told: whether somebody knows of a loss that connections do not show.
     """
 
     def __init__(
         self,
-        across: Across,
-        local: Sequence[SharedMemoryTransport],
+        across: Across | None,
+        local: Sequence[Transport],
         give_up: Callable[[PeerLost], object],
         is_told: Callable[[], bool],
     ) -> None:
@@ -57,13 +57,13 @@ class Watch:
 
 
 def _look(
-    across: Across,
-    local: Sequence[SharedMemoryTransport],
+    across: Across | None,
+    local: Sequence[Transport],
     give_up: Callable[[PeerLost], object],
     is_told: Callable[[], bool],
     stop: int,
 ) -> None:
-    watched = {os.dup(one.descriptor): peer for one, peer in across.connections()}
+    watched = {os.dup(one.descriptor): peer for one, peer in across.connections()} if across is not None else {}
     lost = None
     try:
         lost = _first_loss(across, local, watched, is_told, stop)
@@ -75,8 +75,8 @@ def _look(
 
 
 def _first_loss(
-    across: Across,
-    local: Sequence[SharedMemoryTransport],
+    across: Across | None,
+    local: Sequence[Transport],
     watched: dict[int, int],
     is_told: Callable[[], bool],
     stop: int,
@@ -91,6 +91,7 @@ def _first_loss(
             return None
         for descriptor in closed:
             peer = watched[descriptor]
+            assert across is not None
             is_over = across.is_over(descriptor, peer)
             if is_over:
                 return across.lost(peer)
@@ -104,7 +105,7 @@ def _first_loss(
             return lost
 
 
-def _loss_in_node(local: Sequence[SharedMemoryTransport]) -> PeerLost | None:
+def _loss_in_node(local: Sequence[Transport]) -> PeerLost | None:
     try:
         for group in local:
             group.look()

@@ -1,5 +1,5 @@
-// A planted fault: the kernel of an operation fails, and as on a real device this is told at the next wait or launch; with
-// CUDA_LAUNCH_BLOCKING=1 at once.
+// A planted fault: the kernel of an operation fails, and as on a real device this is told at the next wait or launch;
+// with CUDA_LAUNCH_BLOCKING=1 at once.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -18,12 +18,13 @@ inline bool has_failed = false;  // and stays so for this process, as a CUDA con
 
 inline void tell_failure() {
   if (has_failed && !depth)
-    throw c10::AcceleratorError(
-        {__func__, __FILE__, __LINE__}, 710,
-        "CUDA error: " + fault_words +
-            "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
-            "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable "
-            "device-side assertions.\n");
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 710,
+                                "CUDA error: " + fault_words +
+                                    "\nCUDA kernel errors might be asynchronously reported at some other API call, so "
+                                    "the stacktrace below might be "
+                                    "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with "
+                                    "`TORCH_USE_CUDA_DSA` to enable "
+                                    "device-side assertions.\n");
 }
 
 inline bool waits_for_each_kernel() {

@@ -7,7 +7,6 @@ import pytest
 from tests.support.launching import run_script, start_python, write_script
 
 pytestmark = pytest.mark.ranks
-DEAF = {"PRETENDED_NCCL_IS_DEAF": "1"}
 """As between GPUs: the others hear nothing of a rank that has ended, and wait."""
 
 SCRIPT = """
@@ -58,7 +57,7 @@ KERNEL = "CUDA error: device-side assert triggered"
 
 
 def failed(tmp_path, fault, *options, **env):
-    return run_script(tmp_path, SCRIPT, "-n", "3", *options, env={**DEAF, "FAULT": fault, **env})
+    return run_script(tmp_path, SCRIPT, "-n", "3", *options, env={"FAULT": fault, **env})
 
 
 def headline(ended):
@@ -161,7 +160,7 @@ def test_after_a_killed_rank_all_start_again_with_the_same_bits(strategy, tmp_pa
 def test_under_torchrun_the_rank_that_failed_says_what_to_do_and_torchrun_ends_the_others(fault, words, tmp_path):
     script = write_script(tmp_path, SCRIPT)
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=3")
-    ended = start_python(tmp_path, *launcher, script, env={**DEAF, "FAULT": fault}).finish()
+    ended = start_python(tmp_path, *launcher, script, env={"FAULT": fault}).finish()
     assert ended.code == 1
     assert re.search(words, ended.err)
     assert "end 3" not in ended.out

@@ -6,12 +6,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
-import lockstep.transport.torch_group as torch_group
 from lockstep.feed.copy_stream import Copy, CopyStream
 from lockstep.rank.streams import Streams
 from lockstep.strategy.late import Late
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
-from lockstep.transport.torch_group import GroupTransport
+from lockstep.transport.gpu_ranks import GpuTransport
+from lockstep.transport.sliced_on_devices import SlicedOnDevices
 from tests.scripts.scenarios import Cnn, train
 
 pytestmark = pytest.mark.ranks
@@ -33,21 +33,19 @@ def batches_stay_on_the_cpu():
 
 
 def nobody_waits_for_sums():
-    wait = GroupTransport.wait
-    GroupTransport.wait = lambda self, works, what, moved: None if moved.is_cuda else wait(self, works, what, moved)
+    GpuTransport.wait = lambda *_: None
     return train(wide)
 
 
 def a_bucket_is_reused_before_its_exchange_has_ended():
-    original = torch_group._SlicedSum.__init__
+    original = SlicedOnDevices.__init__
 
     def begin(self, transport, partials, subtrees, out):
         original(self, transport, partials, subtrees, out)
         for partial in partials:
-            for peer in transport.peers:
-                partial[self._slices[peer]].zero_()  # the sum will be written there anyway
+            partial.zero_()  # the sum will be written there anyway
 
-    torch_group._SlicedSum.__init__ = begin
+    SlicedOnDevices.__init__ = begin
     return train(wide)
 
 

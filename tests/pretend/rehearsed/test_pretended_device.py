@@ -1,7 +1,10 @@
 """The pretended device refuses and hides what a GPU would; else what is tested on it would show nothing."""
 
 import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,3 +176,30 @@ def exchanges(path):
 
 def test_what_nccl_brings_is_seen_after_wait_and_what_it_refuses_is_refused(tmp_path):
     run_ranks(exchanges, Started(2), str(tmp_path / "store"))
+
+
+def left_alone(path):
+    rank = join(path)
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    ones, group = torch.ones(2, device=device), dist.group.WORLD
+    dist.all_reduce(ones)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    work = dist.all_reduce(ones, async_op=True)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(work.wait)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        group.abort()
+        with pytest.raises(RuntimeError, match="NCCL communicator was aborted on rank 0"):
+            waiting.result(60)
+    with pytest.raises(RuntimeError, match="NCCL communicator was aborted on rank 0"):
+        dist.all_reduce(ones)
+    Path(path).with_name("told").touch()
+
+
+def test_who_waits_in_nccl_for_a_rank_that_is_gone_hears_only_of_an_abort_of_its_own(tmp_path):
+    with pytest.raises(RankFailed, match="rank 1 failed"):
+        run_ranks(left_alone, Started(2), str(tmp_path / "store"))
+    assert (tmp_path / "told").exists()

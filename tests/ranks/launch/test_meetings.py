@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -172,3 +173,35 @@ def test_a_script_that_calls_torch_spawn_itself_runs_as_under_python(tmp_path: P
     assert ended.code == 0, ended.err
     assert ended.out == "total 2\n" * 2
     assert "starts its own processes" not in ended.err
+
+
+LIBRARY = """
+    import torch.distributed as dist
+
+    def wrapped(original):
+        def init_process_group(*args, **kwargs):
+            return original(*args, **kwargs)
+        return init_process_group
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = wrapped(dist.init_process_group)
+"""
+
+
+@pytest.mark.thorough
+def test_scripts_meet_where_a_library_was_there_before_and_takes_any_arguments(tmp_path):
+    (tmp_path / "site").mkdir()
+    write_script(tmp_path / "site", LIBRARY, "sitecustomize.py")
+    script = write_script(
+        tmp_path,
+        """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo", "tcp://10.1.1.20:23456", rank=int(os.environ["RANK"]), world_size=2)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print(int(total))
+        """,
+    )
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    ended = start(tmp_path, "-n", "2", script, env={"PYTHONPATH": path}, is_cold=True).finish()
+    assert ended.code == 0, ended.err
+    assert "2" in ended.out

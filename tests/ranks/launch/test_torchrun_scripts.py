@@ -92,6 +92,7 @@ def test_torchruns_environment_is_complete(tmp_path: Path) -> None:
     assert (first["MASTER_ADDR"], first["TORCHELASTIC_USE_AGENT_STORE"]) == ("127.0.0.1", "False")
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
     assert (first["OMP_NUM_THREADS"], first["PYTHONHASHSEED"], first["GLOO_SOCKET_IFNAME"]) == ("3", "0", "lo")
+    assert first["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0", "or a thread of C++ would call our store while Python ends"
     assert {name: first[name] for name in own} == own, "what a person set is kept"
 
 

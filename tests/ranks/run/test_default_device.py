@@ -23,7 +23,7 @@ LONG = "x" * 2000
 def over_gloo():
     lockstep.init()
     torch.set_default_device("meta")
-    transport = GroupTransport(torch.device("cpu"))
+    transport = GroupTransport()
     told = transport.all_gather_object(transport.rank, "here")
     channel = Channel(transport, 1, torch.device("cpu"))
     channel.send(1 - transport.rank, LONG, [torch.full((3, 5), 7.0 + transport.rank, device="cpu")])

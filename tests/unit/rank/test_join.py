@@ -26,7 +26,7 @@ def test_ranks_talk_over_gloo_when_memory_cannot_be_shared_but_not_without_one_t
     monkeypatch.setattr(joining.native, "why_not", lambda: "")
     monkeypatch.setattr(joining, "_own_keys", lambda: None)
     monkeypatch.setattr(joining, "SharedMemoryTransport", raises)
-    monkeypatch.setattr(joining, "GroupTransport", lambda _: "over Gloo")
+    monkeypatch.setattr(joining, "GroupTransport", lambda: "over Gloo")
     if transport is None:
         with pytest.raises(PeerLost):
             joining.join(ENVIRONMENT, torch.device("cpu"))

@@ -6,7 +6,8 @@ from torch import nn
 
 from lockstep.layout.cut import Cut
 from lockstep.layout.mesh import Form, choose_mesh
-from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes, objection_to_steps
+from lockstep.run.loop.synchronised_norm import objection_to_lanes, objection_to_steps
+from lockstep.strategy.norm_exchange import has_synchronised_norm
 
 
 @pytest.mark.parametrize(

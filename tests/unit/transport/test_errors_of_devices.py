@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from lockstep.errors import PeerLost
-from lockstep.transport.backend_order import BackendOrderTransport
-from lockstep.transport.torch_group import GroupTransport
-
-ELSEWHERE = torch.empty(1, device="meta")
-"""As for NCCL: what was begun is waited for itself."""
+from lockstep.layout.placement import place
+from lockstep.transport import gpu_ranks
+from lockstep.transport.alone import AloneTransport
+from lockstep.transport.gpu_ranks import GpuTransport
 
 
 class Failing:
-    """Work that has begun, and surfaces an error."""
+    """A communicator whose work surfaces an error."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    def __init__(self) -> None:
+        self.error: Exception = RuntimeError("nothing")
+        self.was_aborted = False
+
+    def begin(self, *_: object) -> Failing:
+        return self
+
+    all_gather = add_up = broadcast = begin
 
     def wait(self) -> None:
-        raise self._error
+        raise self.error
+
+    def abort(self) -> None:
+        self.was_aborted = True
 
 
-@pytest.fixture(params=[GroupTransport, BackendOrderTransport])
-def transport(request: pytest.FixtureRequest) -> Iterator[GroupTransport]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    made = request.param(torch.device("cpu"))
+def gathers(transport: GpuTransport, data: Tensor) -> None:
+    transport.all_gather(data)
+
+
+def broadcasts(transport: GpuTransport, data: Tensor) -> None:
+    transport.broadcast(data, 0)
+
+
+def sums(transport: GpuTransport, data: Tensor) -> None:
+    transport.all_reduce([data], place(1, 1), data)
+
+
+Exchange = Callable[[GpuTransport, Tensor], None]
+EXCHANGES = pytest.mark.parametrize("exchange", [gathers, broadcasts, sums])
+
+
+@pytest.fixture
+def communicator() -> Failing:
+    return Failing()
+
+
+@pytest.fixture(params=[True, False])
+def transport(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, communicator: Failing
+) -> Iterator[GpuTransport]:
+    monkeypatch.setattr(gpu_ranks, "Nccl", lambda *_: communicator)
+    made = GpuTransport(AloneTransport(), dist.HashStore(), exact=request.param)
     yield made
-    made.close()
-    dist.destroy_process_group()
+    made.lose(PeerLost("the end of the test"))
 
 
+@EXCHANGES
 @pytest.mark.parametrize(
     "error",
     [
@@ -43,13 +75,21 @@ def transport(request: pytest.FixtureRequest) -> Iterator[GroupTransport]:
         dist.DistBackendError("NCCL error in: x.cpp:1, invalid usage\nLast error:\nDuplicate GPU detected"),
     ],
 )
-def test_an_error_of_this_ranks_device_is_raised_as_it_is(transport: GroupTransport, error: Exception) -> None:
+def test_an_error_of_this_ranks_device_is_raised_as_it_is(
+    transport: GpuTransport, communicator: Failing, exchange: Exchange, error: Exception
+) -> None:
+    communicator.error = error
     with pytest.raises(type(error), match=str(error)[:20]) as told:
-        transport.wait([(Failing(error), None)], "a sum", ELSEWHERE)
+        exchange(transport, torch.empty(1, device="meta"))
     assert told.value is error
+    assert not communicator.was_aborted
 
 
-def test_the_end_of_another_rank_is_told_with_the_words_of_nccl(transport: GroupTransport) -> None:
-    error = dist.DistBackendError("NCCL error in: x.cpp:1, remote process exited\nncclRemoteError")
+@EXCHANGES
+def test_the_end_of_another_rank_is_told_with_the_words_of_nccl(
+    transport: GpuTransport, communicator: Failing, exchange: Exchange
+) -> None:
+    communicator.error = dist.DistBackendError("NCCL error in: x.cpp:1, remote process exited\nncclRemoteError")
     with pytest.raises(PeerLost, match=r"left in the middle of an exchange \(NCCL error in: x.cpp:1, remote process"):
-        transport.wait([(Failing(error), None)], "a sum", ELSEWHERE)
+        exchange(transport, torch.empty(1, device="meta"))
+    assert communicator.was_aborted, "its device may still wait for others"

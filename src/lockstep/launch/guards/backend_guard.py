@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from lockstep.launch.guards.after_import import put_in_place, when_imported
 from lockstep.launch.guards.backend_rules import backend_for, is_ours
+from lockstep.launch.guards.call_by_name import INIT, NEW_GROUP, CallByName
 
 OUR_BACKEND = "lockstep.torch_backend"
 """By name, because that module belongs inside a rank."""
@@ -29,25 +29,26 @@ def guard_backends(wanted: str, device: str) -> None:
 
     def install(c10d: ModuleType) -> None:
         for name in ("init_process_group", "new_group"):
-            put_in_place(c10d, name, _guarded(getattr(c10d, name), wanted, device))
+            put_in_place(c10d, name, _guarded(name, getattr(c10d, name), wanted, device))
 
     when_imported("torch.distributed.distributed_c10d", install)
 
 
-def _guarded(original: Callable[..., Any], wanted: str, device: str) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+def _guarded(name: str, original: Callable[..., Any], wanted: str, device: str) -> Callable[..., Any]:
+    is_first = name == "init_process_group"
+    call = CallByName(original, INIT if is_first else NEW_GROUP)
 
     @functools.wraps(original)
     def with_backend(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs)
+            asked = call.look(args, kwargs).get("backend")
         except TypeError:
             return original(*args, **kwargs)  # torch says what is wrong
-        asked = given.arguments.get("backend")
-        if asked is not None or original.__name__ == "init_process_group":  # a new group has that of the first one
-            given.arguments["backend"] = backend_for(asked, wanted, device)
-        if is_ours(given.arguments.get("backend")):
+        if asked is not None or is_first:  # a new group has that of the first one
+            asked = backend_for(asked, wanted, device)
+            args, kwargs = call.change(args, kwargs, {"backend": asked})
+        if is_ours(asked):
             importlib.import_module(OUR_BACKEND)
-        return original(*given.args, **given.kwargs)
+        return original(*args, **kwargs)
 
     return with_backend

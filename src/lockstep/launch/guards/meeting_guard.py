@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-import inspect
 import os
 import socket
 import sys
@@ -24,6 +23,7 @@ from urllib.parse import parse_qsl, urlparse
 from lockstep.handover.environment import decode
 from lockstep.handover.meeting_place import InheritedFile
 from lockstep.launch.guards.after_import import put_in_place, when_imported
+from lockstep.launch.guards.call_by_name import INIT, CallByName
 from lockstep.launch.guards.meeting_rules import (
     Asked,
     Launched,
@@ -89,12 +89,12 @@ class _Guard:
         self._guard_store(sys.modules["torch.distributed"].TCPStore)
 
     def _guarded(self, original: Callable[..., Any], c10d: ModuleType) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+        call = CallByName(original, INIT)
 
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             try:
-                given = signature.bind(*args, **kwargs).arguments
+                given = call.look(args, kwargs)
                 asked = _asked(given)
             except (TypeError, ValueError):
                 return original(*args, **kwargs)  # torch says what is wrong
@@ -108,7 +108,8 @@ class _Guard:
                 self._meetings[key] += 1
             if way is Way.TORCH:
                 return original(*args, **kwargs)
-            original(**{**given, **self._through_the_run(c10d, given, asked, key)})
+            args, kwargs = call.change(args, kwargs, self._through_the_run(c10d, given, asked, key))
+            original(*args, **kwargs)
             self._launcher.met()
             return None
 

@@ -27,6 +27,10 @@ OUTER_LAUNCHERS = tuple(
 )
 """An mpirun around the launcher counts launchers, not ranks; Accelerate would believe it before WORLD_SIZE."""
 
+NCCL_DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+"""Off unless the user sets it: a C++ thread of torch's would ask the run's store once a second whether another rank wants a
+dump, also while the interpreter ends; that store is written in Python (ProcessGroupNCCL.cpp, HeartbeatMonitor::runLoop)."""
+
 
 def nursery_variables(threads: int, marker: str, present: Mapping[str, str]) -> dict[str, str]:
     """What the nursery's environment has in addition to the launcher's.
@@ -122,6 +126,7 @@ def _defaults(request: LaunchRequest) -> dict[str, str]:
     return {
         **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
         cublas_workspace.NAME: cublas_workspace.VALUE,
+        NCCL_DUMPS: "0",
         "LT_DEVICES": str(request.ranks),
         "LT_ACCELERATOR": request.device,
         **({"ACCELERATE_USE_CPU": "true"} if request.device == "cpu" else {}),

@@ -5,17 +5,10 @@ A pure decision; ordinary BatchNorm needs none (each lane normalises its own sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from torch import nn
+from collections.abc import Sequence
 
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
-
-
-def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
-    """Whether some layer exchanges its statistics over ranks."""
-    return any(isinstance(module, nn.SyncBatchNorm) for model in models for module in model.modules())
 
 
 def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str, *, shares: bool = False) -> UsageError | None:

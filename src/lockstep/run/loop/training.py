@@ -23,12 +23,13 @@ from lockstep.run.loop.evaluation import say_shares
 from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.run.loop.step import Step
-from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
+from lockstep.run.loop.synchronised_norm import objection_to_steps
 from lockstep.run.loop.testimony import is_over, settle, testify_before, testify_begin, testify_left, testify_step
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import Machinery, Progress, RunState
 from lockstep.run.watch.counted import counter_of
+from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.right_form import RIGHT_FORM
 
 SETTLED_STEP = 2

@@ -19,6 +19,7 @@ from lockstep.run.outlive.rescue import Rescue, history_in
 from lockstep.run.run_state import RunState
 from lockstep.run.saving.snapshots import Snapshots
 from lockstep.transport.contract import Transport
+from lockstep.transport.gpu_ranks import GpuTransport
 from lockstep.transport.history import History
 from lockstep.transport.outliving import OutlivingTransport
 from lockstep.transport.over_nodes import OverNodesTransport
@@ -46,6 +47,8 @@ def outlive(run: RunState, variables: dict[str, str]) -> None:
     transport, environment = run.machinery.transport, run.setup.environment
     if isinstance(transport, OverNodesTransport):
         _keep_last(run, transport, variables)
+    elif isinstance(transport, GpuTransport):
+        _hear_of_lost_nodes(transport.control, environment)
     if not isinstance(transport, OutlivingTransport) or environment.settings is None:
         return
     generation = environment.settings.generation
@@ -81,7 +84,14 @@ def _keep_last(run: RunState, transport: OverNodesTransport, variables: dict[str
 
     last = LastSnapshot(run, snapshots, settings.restart.number, tell)
     run.progress.rescue, transport.on_loss = last, last.take
-    transport.is_told = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told
+    _hear_of_lost_nodes(transport, run.setup.environment)
+
+
+def _hear_of_lost_nodes(transport: Transport, environment: RankEnvironment) -> None:
+    """Let the transport ask the launcher for losses that no connection shows."""
+    settings = environment.settings
+    if isinstance(transport, OverNodesTransport) and settings is not None:
+        transport.is_told = LostNode(RunFolder(settings.run_folder).journal(transport.rank)).is_told
 
 
 def finished(run: RunState, variables: dict[str, str], *, at_exit: bool) -> None:

@@ -25,7 +25,7 @@ from lockstep.rank.device import is_shared
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.loop.evaluation import evaluate
-from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes
+from lockstep.run.loop.synchronised_norm import objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.captured_graphs import refuse_captured
@@ -35,6 +35,7 @@ from lockstep.run.prepare.overflow import Overflow
 from lockstep.run.run_state import Progress, RunState, Setup
 from lockstep.run.witness.calm import calm_module
 from lockstep.strategy.agreement import spans_devices
+from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.right_form import RIGHT_FORM
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
+from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import agree_who_stays
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.buffers import BufferBank
@@ -72,6 +73,8 @@ class LaidOut:
         self._hooks: list[Any] = []
         self.here: set[int] = set()
         """Identities of the parameters."""
+        self.exchanges_by_itself = False
+        """Whether layers exchange over torch's default group during forward and backward."""
         self._ever: dict[int, tuple[str, nn.Parameter]] = {}
         """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
 
@@ -124,6 +127,7 @@ class LaidOut:
         """
         self._pools.close()
         self._generation = self._peers.generation
+        self.exchanges_by_itself = has_synchronised_norm(model for _, model in self.models)
         memory, previous = self.memory, None if compact else self.arena
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)

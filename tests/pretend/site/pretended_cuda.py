@@ -8,13 +8,14 @@ import torch
 
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 PRESENT = int(os.environ["PRETENDED_GPUS"])
+CARD_BYTES = int(os.environ.get("PRETENDED_GPU_BYTES", 80 << 30))
 COUNT = PRESENT if VISIBLE is None else min(PRESENT, len([one for one in VISIBLE.split(",") if one.strip().isdigit()]))
 
 
 class Properties:
     """Of every device."""
 
-    name, major, minor, total_memory, multi_processor_count = "Pretended H100", 9, 0, 80 << 30, 132
+    name, major, minor, total_memory, multi_processor_count = "Pretended H100", 9, 0, CARD_BYTES, 132
 
 
 class Stream(torch.Stream):
@@ -90,6 +91,11 @@ def _memory_stats(device):
     return {"allocated_bytes": {"all": {"current": now, "peak": peak}}}
 
 
+def mem_get_info(device=None):
+    now, _ = torch.ops.pretend.memory(_index(device))
+    return CARD_BYTES - now, CARD_BYTES
+
+
 def _new_storage(cls, *args, device=None, **named):
     """`UntypedStorage(...)`, whose constructor knows no devices in a CPU build; `deepcopy` and `torch.load` call it."""
     if device is None or torch.device(device).type != "cuda":
@@ -119,6 +125,8 @@ def put_into(torch):
     torch.ops.load_library(os.environ["PRETENDED_GPUS_BUILD"] + "/libdevice.so")
     device = torch.ops.pretend
     device.set_device_count(COUNT)
+    for index in range(COUNT):
+        device.limit_memory(index, CARD_BYTES)
     missing = {
         "getDeviceCount": lambda: COUNT,
         "init": _init,
@@ -148,6 +156,7 @@ def put_into(torch):
     cuda.is_bf16_supported = lambda including_emulation=True: True
     cuda.Stream, cuda.Event = Stream, Event
     cuda.stream, cuda.current_stream, cuda.default_stream = stream, current_stream, default_stream
+    cuda.mem_get_info = cuda.memory.mem_get_info = mem_get_info
     for module in (cuda, cuda.random):
         module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
     cuda.nccl.version = lambda: (2, 28, 3)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,6 +18,7 @@ from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.other_users import agree_who_stays
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.buffers import BufferBank
+from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -51,6 +53,8 @@ class LaidOut:
         self.stay: frozenset[int] = frozenset()
         """Identities of parameters and buffers that keep their memory; see `other_users`."""
         self.arena = ParameterArena(())
+        self._landings: list[Landing] = []
+        """Of models that were brought here and are not laid out yet."""
         self.bank = BufferBank((), {})
         self.trainable: list[nn.Parameter] = []
         self.bucket_of: list[int] = []
@@ -73,6 +77,13 @@ class LaidOut:
         """Identities of the parameters."""
         self._ever: dict[int, tuple[str, nn.Parameter]] = {}
         """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        """See `Strategy.bring`."""
+        landing = Landing(model, device)
+        with landing:
+            model.to(device)
+        self._landings.append(landing)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         """See `Strategy.adopt`."""
@@ -123,7 +134,8 @@ class LaidOut:
         """
         self._pools.close()
         self._generation = self._peers.generation
-        memory, previous = self.memory, None if compact else self.arena
+        memory, previous = self.memory, [] if compact else [self.arena, *self._landings]
+        self._landings = []
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)
         self.arena = ParameterArena(self.models, self.absent, memory.allocate, memory.master, self.stay, previous)

@@ -140,6 +140,16 @@ def tensor_hash(tensor: Tensor) -> str:
     return hashlib.blake2b(alias.numpy().data, digest_size=16).hexdigest()
 
 
+def refuse_spread(models: Sequence[nn.Module], strategy: str) -> None:
+    """Raise `UsageError` for a model that its author has put on several devices: `strategy` says where layers go."""
+    for model in models:
+        if spans_devices(model):
+            raise UsageError(
+                f"{type(model).__name__} is on several devices already, but {strategy} chooses the device of each layer.",
+                "Leave the model on one device, without .to(...) in forward, or use --strategy single or ddp.",
+            )
+
+
 def spans_devices(model: nn.Module) -> bool:
     """Whether the model's author has already put it on several devices; then it is left as it is."""
     return len({tensor.device for tensor in model.parameters()}) > 1

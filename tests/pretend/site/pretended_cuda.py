@@ -103,6 +103,13 @@ def _new_storage(cls, *args, device=None, **named):
     return torch.empty(*args, dtype=torch.uint8, device=device).untyped_storage()
 
 
+def _resize(storage, size, original=torch.UntypedStorage.resize_):
+    if storage.device.type != "cuda":
+        return original(storage, size)
+    torch.ops.pretend.resize_storage(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage), size)
+    return storage
+
+
 def _synchronize():
     torch.ops.pretend.synchronize()
 
@@ -160,6 +167,6 @@ def put_into(torch):
     for module in (cuda, cuda.random):
         module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
     cuda.nccl.version = lambda: (2, 28, 3)
-    torch.UntypedStorage.__new__ = _new_storage
+    torch.UntypedStorage.__new__, torch.UntypedStorage.resize_ = _new_storage, _resize
     torch.version.cuda = "13.0"
     torch._pretended_norm = pretended_norm.put_into(torch)

@@ -37,6 +37,9 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     return view
 
 
+Place = Callable[[Tensor], torch.device]
+"""Says where a parameter goes."""
+
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
 """Makes a 1-D tensor of zeros from its number of elements, dtype and device."""
 
@@ -54,9 +57,9 @@ def lay_out(
     tensors: Sequence[Tensor],
     allocate: Allocate = private_zeros,
     stay: Container[int] = (),
-    device: torch.device | None = None,
+    place: Place = attrgetter("device"),
 ) -> tuple[list[Segment], list[Tensor]]:
-    """Make a segment for each tensor, and the flat buffers; on `device`, or where the tensors are.
+    """Make a segment for each tensor, and the flat buffers; `place` says on which device.
 
     There is a zeroed one for each (dtype, device), in order of first appearance, then one over the memory of each dense
     tensor whose identity is in `stay`.
@@ -64,11 +67,11 @@ def lay_out(
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
         if id(tensor) not in stay:
-            kinds.setdefault((tensor.dtype, device or tensor.device), []).append(number)
+            kinds.setdefault((tensor.dtype, place(tensor)), []).append(number)
     segments: dict[int, Segment] = {}
     flats = []
     for flat, ((dtype, device), members) in enumerate(kinds.items()):
-        offsets, size = aligned_offsets([tensors[number].numel() for number in members])
+        offsets, size = aligned_offsets([tensors[number].numel() for number in members], element_size=dtype.itemsize)
         flats.append(allocate(size, dtype, device))
         segments |= {
             number: Segment(flat, offset, tensors[number].numel())
@@ -115,6 +118,7 @@ class ParameterArena:
         master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
         stay: identities of parameters that keep their memory.
         previous: where parameters lie already: what has not moved since stays, as the script may have views.
+        place: where the others go.
     """
 
     def __init__(  # noqa: PLR0917 - one value for each line of the docstring, all but the first with a default
@@ -125,6 +129,7 @@ class ParameterArena:
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
         stay: Container[int] = (),
         previous: Sequence[Laid] = (),
+        place: Place = attrgetter("device"),
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
         # The tables themselves: the public iterators cost 20x, and asking each module for its tables half as much.
@@ -148,14 +153,14 @@ class ParameterArena:
             segments, flats = laid.unmoved(self.parameters)
             kept |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
             self.flats += flats
-        self._settle(kept, allocate, stay)
+        self._settle(kept, allocate, stay, place)
         self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
-    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
+    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
         """Give a segment to every parameter that has none, and memory to those that may move."""
         fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
-        segments, flats = lay_out(fresh, allocate, stay)
+        segments, flats = lay_out(fresh, allocate, stay, place)
         moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
         self.segments = [kept[number] if number in kept else next(moved) for number in range(len(self.parameters))]
         self.flats += flats
@@ -259,7 +264,7 @@ class ParameterArena:
         compared: list[Tensor] = []
         for number, flat in enumerate(self.flats):
             inside = [segment for segment in self.segments if segment.flat == number]
-            offsets, size = aligned_offsets([segment.size for segment in inside])
+            offsets, size = aligned_offsets([segment.size for segment in inside], element_size=flat.itemsize)
             is_whole = flat.numel() in (size, inside[0].size) and list(offsets) == [one.offset for one in inside]
             compared += [flat] if is_whole else [flat[one.offset : one.offset + one.size] for one in inside]
         return compared

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.other_users import agree_who_stays
-from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.replica.arena import ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
@@ -126,11 +127,12 @@ class LaidOut:
         check_same_models(self.models, self._peers, self.absent)
         self.lay_out()
 
-    def lay_out(self, *, compact: bool = False) -> None:
+    def lay_out(self, *, compact: bool = False, place: Place = attrgetter("device")) -> None:
         """Lay out parameters, gradients and buffers anew. Collective: call it on every rank.
 
         Args:
             compact: free the memory of what this rank no longer holds, by moving what stays.
+            place: the device of each parameter that moves.
         """
         self._pools.close()
         self._generation = self._peers.generation
@@ -138,7 +140,9 @@ class LaidOut:
         self._landings = []
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)
-        self.arena = ParameterArena(self.models, self.absent, memory.allocate, memory.master, self.stay, previous)
+        self.arena = ParameterArena(
+            self.models, self.absent, memory.allocate, memory.master, self.stay, previous, place
+        )
         self.here = {id(parameter) for parameter in self.arena.parameters}
         for name, parameter in zip(self.arena.names, self.arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
@@ -179,7 +183,7 @@ class LaidOut:
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
-            parameter.grad = gradient if fits else None
+            parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
             hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         self.on_watch()

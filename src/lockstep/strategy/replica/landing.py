@@ -29,7 +29,7 @@ class Landing(TorchFunctionMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         moving = {id(one): one for one in _left_alone(model) if one.device != device and one.numel()}
-        segments, self._flats = lay_out(list(moving.values()), private_zeros, device=device)
+        segments, self._flats = lay_out(list(moving.values()), private_zeros, place=lambda _: device)
         self._segments = dict(zip(moving, segments, strict=True))
         self._landed: dict[int, tuple[int, torch.Size, tuple[int, ...]]] = {}
 

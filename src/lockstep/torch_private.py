@@ -119,6 +119,7 @@ PLACES = {
     "function_modes": PrivateName("torch.overrides", "_get_current_function_mode_stack", STAGES),
     "pytree": PrivateName("torch.utils._pytree", "", f"{STAGES}; dp"),
     "saved_tensors_hooks": PrivateName("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
+    "run_backward": PrivateName("torch.autograd.graph", "_engine_run_backward", f"{STAGES}: models larger than a GPU"),
     "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),

@@ -136,8 +136,9 @@ TORCH_LIBRARY(pretend, m) {
   m.def("plant_fault(str operation) -> ()", [](const std::string& operation) { fault_at = operation; });
   m.def("limit_memory(int device, int size) -> ()",
         [](int64_t device, int64_t size) { usage[device].limit = static_cast<size_t>(size); });
-  m.def("memory(int device) -> (int, int)",
-        [](int64_t device) -> std::tuple<int64_t, int64_t> { return {usage[device].now, usage[device].peak}; });
+  m.def("memory(int device) -> (int, int, int)", [](int64_t device) -> std::tuple<int64_t, int64_t, int64_t> {
+    return {usage[device].now, usage[device].peak, usage[device].limit};
+  });
   m.def("forget_peak(int device) -> ()", [](int64_t device) { usage[device].peak = usage[device].now; });
   m.def("resize_storage(Tensor tensor, int size) -> ()", resize_storage);
   m.def("host(Tensor tensor) -> Tensor", [](const Tensor& tensor) -> Tensor { return host(tensor); });

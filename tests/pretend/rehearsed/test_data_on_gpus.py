@@ -126,26 +126,30 @@ def test_so_it_does_on_other_numbers_of_ranks(form, ranks, expected):
     assert run_ranks(train, Started(ranks, lanes=4), form) == [expected] * ranks
 
 
-def copies_of_a_step():
-    """How often batches are copied to the device, and how often that is waited for."""
+def waits_for_copies(loader_on):
+    """How often a step waits for its batch to be copied to the device."""
     run = lockstep.init(seed=0, lanes=1)
-    told = []
-    for loader in (host(None), on_device(run.device), host(None, num_workers=1)):
-        prepared = run.prepare(loader)
-        with counted() as counts:
-            for step in run.steps(prepared):
-                for _ in step:
-                    pass
+    _, prepared = run.prepare(nn.Linear(6, 4), loader_on(run.device))
+    with counted() as counts:
+        for step in run.steps(prepared):
+            for _ in step:
                 break
-        told.append((counts["copy to the device"], counts["wait: copy to the device"]))
-    return told
+            break
+    return counts["wait: copy to the device"]
+
+
+def test_batches_are_copied_without_a_wait():
+    def how_often(loader_on):
+        return run_ranks(waits_for_copies, Started(1, lanes=1), loader_on)[0]
+
+    assert [how_often(host), how_often(from_workers), how_often(on_device)] == [0, 0, 0]
 
 
 def from_forked_workers():
-    lockstep.init(seed=0)
     return train(lambda device: on_device(device, num_workers=1))
 
 
+@pytest.mark.thorough
 def test_workers_that_were_forked_cannot_read_the_device_and_the_sentence_is_torchs():
     with pytest.raises(RankFailed, match=r"CUDA error: initialization error"):
         run_ranks(from_forked_workers, Started(1, lanes=4))

@@ -8,7 +8,7 @@ import torch
 
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 PRESENT = int(os.environ["PRETENDED_GPUS"])
-CARD_BYTES = int(os.environ.get("PRETENDED_GPU_BYTES", 80 << 30))
+CARD_BYTES = int(os.environ.get("PRETENDED_GPU_BYTES", "0")) or 80 << 30
 COUNT = PRESENT if VISIBLE is None else min(PRESENT, len([one for one in VISIBLE.split(",") if one.strip().isdigit()]))
 
 
@@ -87,13 +87,13 @@ def stream(chosen):
 
 
 def _memory_stats(device):
-    now, peak = torch.ops.pretend.memory(device)
+    now, peak, _ = torch.ops.pretend.memory(device)
     return {"allocated_bytes": {"all": {"current": now, "peak": peak}}}
 
 
 def mem_get_info(device=None):
-    now, _ = torch.ops.pretend.memory(_index(device))
-    return CARD_BYTES - now, CARD_BYTES
+    now, _, limit = torch.ops.pretend.memory(_index(device))
+    return limit - now, limit
 
 
 def _new_storage(cls, *args, device=None, **named):

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.other_users import agree_who_stays
-from lockstep.strategy.replica.arena import ParameterArena, Place
+from lockstep.strategy.replica.arena import Laid, ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
@@ -136,7 +136,8 @@ class LaidOut:
         """
         self._pools.close()
         self._generation = self._peers.generation
-        memory, previous = self.memory, [] if compact else [self.arena, *self._landings]
+        memory = self.memory
+        previous: list[Laid] = [] if compact else [self.arena, *self._landings]
         self._landings = []
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)

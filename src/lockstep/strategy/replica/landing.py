@@ -17,7 +17,7 @@ from lockstep.strategy.replica.arena import Segment, alias, lay_out
 from lockstep.strategy.replica.private_memory import private_zeros
 
 
-class Landing(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class Landing(TorchFunctionMode):
     """While it is active, `parameter.to(device)` of the model's parameters returns them as they lie in flat memory.
 
     Args:
@@ -26,7 +26,7 @@ class Landing(TorchFunctionMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device = device
         moving = {id(one): one for one in _left_alone(model) if one.device != device and one.numel()}
         segments, self._flats = lay_out(list(moving.values()), private_zeros, place=lambda _: device)

@@ -6,8 +6,8 @@ first step runs the model as it is. After the lane all ranks agree, and each kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -109,12 +109,12 @@ class CutAtFirstCall:
 
     def going_back(self) -> AbstractContextManager[None]:
         """A context for a backward of the open lane."""
-        if self._first is None:
-            return nullcontext()
-        both = ExitStack()
-        both.enter_context(self._lodged())
-        both.enter_context(self._first.going_back())
-        return both
+        return self._going_back(self._first) if self._first is not None else nullcontext()
+
+    @contextmanager
+    def _going_back(self, first: FirstLane) -> Iterator[None]:
+        with self._lodged(), first.going_back():
+            yield
 
     def forget_lane(self) -> None:
         """Forget the open lane, which is over or left."""

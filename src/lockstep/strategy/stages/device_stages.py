@@ -54,7 +54,8 @@ class DeviceStages(Stages):
             tensor.data = tensor.data.to(homes[id(tensor)])
         for part, device in zip(cut.stages, self._devices, strict=True):
             if part.entry is not None:
-                self._gates.append(Gate(model, part.entry, self._moving_to(device, model, part.lent)))
+                passing = self._moving_to(device, model, part.lent)
+                self._gates.append(Gate(model, part.entry, passing, _coming_back_to(device)))
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
         laid.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
         for optimizer in self._optimizers:
@@ -89,8 +90,7 @@ class DeviceStages(Stages):
             self._draw_on(device)
             self._lent.update({name: self._lent.get(name, parameter).to(device) for name, parameter in own.items()})
             stand_ins.use([self._lent[name] for name in names])
-            moved: Arguments = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (args, kwargs))
-            return moved
+            return _moved(args, kwargs, device)
 
         return passing
 
@@ -107,3 +107,23 @@ class DeviceStages(Stages):
     def close(self) -> None:
         for undo in self._undo:
             undo()
+
+
+def _coming_back_to(device: torch.device) -> Passing:
+    """For a layer that is computed again in the backward: its random numbers are those that it drew before.
+
+    Checkpoints put the generators back of the devices where its arguments are.
+    """
+
+    def passing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        places = {leaf.device for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)} - {device}
+        for place in (place for place in places if place.type == "cuda"):
+            torch.cuda.set_rng_state(torch.cuda.get_rng_state(place), device)
+        return _moved(args, kwargs, device)
+
+    return passing
+
+
+def _moved(args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Arguments:
+    moved: Arguments = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), (args, kwargs))
+    return moved

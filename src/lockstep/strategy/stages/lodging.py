@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from lockstep.strategy.stages.ghosts.absent import PLACES
-from lockstep.torch_private import dispatching, pytree
+from lockstep.torch_private import DisableTorchFunction, dispatching, pytree, run_backward
 
 SHARE = 0.25
 """The part of the device's free memory that copies may take."""
 
-_ABOUT = frozenset(("size", "dim", "numel", "stride", "is_floating_point", "is_complex", "element_size", "is_contiguous"))
+_ABOUT = frozenset(
+    ("size", "dim", "numel", "stride", "is_floating_point", "is_complex", "element_size", "is_contiguous")
+)
 """Methods that need no values."""
 
 
@@ -54,7 +56,7 @@ class _Lodger:
             self.memory.resize_(0)
 
 
-class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class Lodging(TorchFunctionMode):
     """A mode in which the operations of a model on the host run on a device.
 
     Args:
@@ -63,7 +65,7 @@ class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._device = device
         self._parameters = {id(one): (name, one) for name, one in model.named_parameters()}
         largest = max((one.nbytes for _, one in self._parameters.values()), default=0)
@@ -92,6 +94,9 @@ class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.backward:  # what is computed again in it is computed in this mode
+            with self:
+                return _backward(*args, **kwargs)
         of = args[0] if args and id(args[0]) in self._parameters else None
         name = getattr(func, "__name__", "")
         if of is not None and func in PLACES:
@@ -107,7 +112,8 @@ class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
             return func(*pytree.tree_map_only(Tensor, Tensor.cpu, tuple(args)), **kwargs)
         in_use: list[_Lodger] = []
         there: Any = pytree.tree_map(lambda leaf: self._there(leaf, in_use), (tuple(args), dict(kwargs)))
-        self._make_room(in_use)
+        if in_use:
+            self._make_room(in_use)
         return func(*there[0], **there[1])
 
     def _there(self, leaf: Any, in_use: list[_Lodger]) -> Any:
@@ -127,8 +133,8 @@ class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
     def _forget(self, parameter: Tensor) -> None:
         """Let a parameter's copies come again at the next use."""
         for key in ((id(parameter), False), (id(parameter), True)):
-            if key in self._lodgers and self._present.pop(self._lodgers[key].place, None):
-                self._lodgers[key].go()
+            if key in self._lodgers and self._lodgers[key].place in self._present:
+                self._present.pop(self._lodgers[key].place).go()
 
     def _use(self, lodger: _Lodger) -> None:
         if lodger.place not in self._present:
@@ -148,15 +154,28 @@ class Lodging(TorchFunctionMode):  # type: ignore[no-untyped-call]
                 taken -= lodger.size
 
     def _unpacked(self, saved: Tensor) -> Tensor:
-        lodger = self._by_memory.get(saved.untyped_storage()._cdata) if saved.is_cuda else None  # noqa: SLF001
-        if lodger is not None:
-            self._use(lodger)
-            self._make_room([lodger])
+        with _unseen():
+            lodger = self._by_memory.get(saved.untyped_storage()._cdata) if saved.is_cuda else None  # noqa: SLF001
+            if lodger is not None:
+                self._use(lodger)
+                self._make_room([lodger])
         return saved
 
 
-def _unseen() -> AbstractContextManager[Any]:
-    return dispatching._disable_current_modes()  # type: ignore[no-any-return]  # noqa: SLF001
+def _backward(
+    tensor: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    """As `Tensor.backward`, which would leave the mode."""
+    gradients = (torch.ones_like(tensor) if gradient is None else gradient,)
+    keeps = create_graph if retain_graph is None else retain_graph
+    wanted = () if inputs is None else tuple(inputs)
+    run_backward((tensor,), gradients, keeps, create_graph, wanted, allow_unreachable=True, accumulate_grad=True)
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    with DisableTorchFunction(), dispatching._disable_current_modes():  # noqa: SLF001
+        yield
 
 
 def _same(tensor: Tensor) -> Tensor:

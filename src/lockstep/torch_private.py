@@ -124,6 +124,8 @@ PLACES = {
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
     "inductor_settings": PrivateName("torch._inductor.config", "", "torch.compile: deterministic kernels"),
+    "operator_names": PrivateName("torch._C", "_dispatch_get_all_op_names", "`allow`: operators by their names"),
+    "has_kernel": PrivateName("torch._C", "_dispatch_has_kernel_for_dispatch_key", "`allow`: their kernels"),
     "loader_worker": PrivateName(
         "torch.utils.data._utils.worker", "", "IterableDataset: reading all of it in each loader worker"
     ),
@@ -159,6 +161,7 @@ ATTRIBUTES = (
     Attributes("torch._dynamo.OptimizedModule", "_orig_mod", "models that torch.compile has wrapped"),
     Attributes("torch.optim.SGD", "_init_group", "zero1: own optimizers"),
     Attributes("torch.optim.SGD", "_optimizer_step_pre_hooks _optimizer_step_post_hooks", "the engine: hooks of steps"),
+    Attributes("torch.library.Library", "_destroy", "`allow`: another list in a second run of a process"),
     Attributes("torch.autocast", "_enabled", "lockstep verify: the row plain under autocast"),
     Attributes("torch._ops.OpOverload", "_schema", "noticing what lanes write to; lockstep verify"),
     Attributes(

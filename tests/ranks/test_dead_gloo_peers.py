@@ -22,7 +22,8 @@ SIZE = 3_000_000
 
 
 def receives(transport, data):
-    transport.receive(data, 1, 0)
+    for _ in range(2):  # on a loaded machine the first comes whole; nobody sends a second
+        transport.receive(data, 1, 0)
 
 
 def sums(transport, data):

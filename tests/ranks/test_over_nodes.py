@@ -24,6 +24,7 @@ from lockstep.machine.own_sockets import own_sockets
 from lockstep.node import native
 from lockstep.strategy.agreement import tensor_hash
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from lockstep.transport.across import Across
 from lockstep.transport.over_nodes import OverNodesTransport
 from tests.scripts import corner_cases, scenarios
 from tests.scripts.registration import SCENARIOS
@@ -210,3 +211,23 @@ def leaves_early(folder):
 
 def test_a_rank_that_leaves_is_told_from_one_that_died(tmp_path):
     assert run_ranks(leaves_early, Started(3, nodes=(2, 1)), str(tmp_path)) == [False, False, "left"]
+
+
+def hears_of_a_leaving_rank_from_another(folder):
+    rank = int(os.environ["RANK"])
+    across = Across(dist.FileStore(f"{folder}/meeting", 3), rank, range(3), range(3))
+    if rank == 2:
+        across.close()
+        return "left"
+    from_whom = 2 if rank == 0 else 0  # no message comes
+    try:
+        across.wait([(across.receive(torch.zeros(1), from_whom, 0), from_whom)], "a message")
+    except PeerLost as lost:
+        across.cut()
+        return lost.is_dead
+    return "went on"
+
+
+def test_who_lost_a_rank_that_left_is_not_taken_for_dead(tmp_path):
+    ranks = run_ranks(hears_of_a_leaving_rank_from_another, Started(3), str(tmp_path))
+    assert ranks == [False, False, "left"]

@@ -286,6 +286,7 @@ OWN_OPTIONS = (
         "schedule",
         "precision",
         "numerics",
+        "allow",
         "backend",
         "module",
         "nnodes",

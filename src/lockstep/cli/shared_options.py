@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from lockstep.handover.arithmetic import NUMERICS, PRECISIONS, Arithmetic
+from lockstep.handover.arithmetic import NUMERICS, PRECISIONS, Arithmetic, allowed_named
 from lockstep.layout.mesh import SCHEDULES, STRATEGIES, Form, choose_mesh
 
 
 def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --precision and --numerics to a command."""
+    """Add --precision, --numerics and --allow to a command."""
     options = (
         click.option(
             "--precision",
@@ -26,6 +26,12 @@ def accept_arithmetic_options(command: Callable[..., Any]) -> Callable[..., Any]
             metavar="|".join(NUMERICS),
             help="Fixed order and kernels, or the backend's. [default: the script's, else exact]",
         ),
+        click.option(
+            "--allow",
+            default="",
+            metavar="OPERATOR,...",
+            help="Operators of torch that may compute without a deterministic form: what passes through them is not exact.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -38,7 +44,7 @@ def arithmetic_from(options: Mapping[str, Any]) -> Arithmetic:
     Raises:
         UsageError: for an unknown name.
     """
-    said = Arithmetic(options["precision"], options["numerics"])
+    said = Arithmetic(options["precision"], options["numerics"], allowed_named(options.get("allow") or ()))
     said.decided()
     return said
 

@@ -6,7 +6,8 @@ Names, their spellings elsewhere, and the line that tells the user what was deci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,18 +47,27 @@ class Arithmetic:
 
     precision: str | None = None
     numerics: str | None = None
+    allow: tuple[str, ...] = ()
+    """Operators that may compute without a deterministic form under exact numerics."""
 
     def over(self, weaker: Arithmetic) -> Arithmetic:
         """This one, completed by a weaker one: the command line over the script."""
-        return Arithmetic(self.precision or weaker.precision, self.numerics or weaker.numerics)
+        allow = self.allow or (weaker.allow if self.numerics != "fast" else ())
+        return Arithmetic(self.precision or weaker.precision, self.numerics or weaker.numerics, allow)
 
     def decided(self) -> Arithmetic:
         """The canonical names, with defaults filled in.
 
         Raises:
-            UsageError: for an unknown name.
+            UsageError: for an unknown name, or for `allow` where everything is allowed.
         """
-        return Arithmetic(precision_named(self.precision or "32"), numerics_named(self.numerics or "exact"))
+        numerics, allow = numerics_named(self.numerics or "exact"), allowed_named(self.allow)
+        if allow and numerics == "fast":
+            raise UsageError(
+                f'`allow` ({", ".join(allow)}) belongs to numerics="exact", but numerics is "fast", which allows everything.',
+                "Leave out one of them.",
+            )
+        return Arithmetic(precision_named(self.precision or "32"), numerics, allow)
 
 
 def precision_named(name: object) -> str:
@@ -86,6 +96,22 @@ def numerics_named(name: object) -> str:
     raise UsageError(f'`numerics` must be "exact" or "fast", but is {name!r}.', "Leave it out for exact numerics.")
 
 
+def allowed_named(names: object) -> tuple[str, ...]:
+    """Operators' names, each once and sorted: a list of them, or text with commas between them.
+
+    Raises:
+        UsageError: for what is no list of names.
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    if isinstance(parts, (list, tuple, set, frozenset)) and all(isinstance(part, str) for part in parts):
+        words = tuple(sorted({part.strip() for part in parts}))
+        if all(re.fullmatch(r"(aten::)?\w+", word) for word in words):
+            return words
+    raise UsageError(
+        f"`allow` must be names of torch's operators, but is {names!r}.", 'Write allow=["nll_loss2d", "cumsum"].'
+    )
+
+
 def arithmetic_text(decided: Mapping[str, Any]) -> str:
     """What was decided, in one line; `decided` is what rank 0 wrote into decided.json.
 
@@ -94,7 +120,8 @@ def arithmetic_text(decided: Mapping[str, Any]) -> str:
     flags: Mapping[str, Any] = decided.get("flags") or {}
     fast = decided.get("numerics") == "fast"
     parts = [f"seed {decided.get('seed')}"]
-    parts.append("any kernels and order of sums: bits may differ" if fast else "deterministic algorithms")
+    but = f" but for {', '.join(decided['allow'])}" if decided.get("allow") else ""
+    parts.append("any kernels and order of sums: bits may differ" if fast else f"deterministic algorithms{but}")
     if decided.get("device") == "cuda":
         parts.append(f"cudnn.benchmark {'on' if flags.get('cudnn.benchmark') else 'off'}")
         parts.append(f"CUBLAS_WORKSPACE_CONFIG={flags.get('CUBLAS_WORKSPACE_CONFIG', '')}")
@@ -114,6 +141,15 @@ REASONS = {
 }
 
 
-def why_not_exact(strategy: str, numerics: str | None = "exact") -> str:
+def why_not_exact(strategy: str, numerics: str | None = "exact", allow: Sequence[str] = ()) -> str:
     """Why bits may differ on other ranks, or in another run, as sentences; empty when they may not."""
-    return REASONS.get(strategy) or (NOT_EXACT if numerics == "fast" else "")
+    if reason := REASONS.get(strategy):
+        return reason
+    if numerics == "fast":
+        return NOT_EXACT
+    if not allow:
+        return ""
+    return (
+        f"`allow` lets {' and '.join(allow)} compute without a deterministic form, so the bits of what passes through may "
+        f"differ from run to run. Everything else is exact."
+    )

@@ -182,7 +182,7 @@ def _settings(text: str) -> RankSettings:
         parsed = {
             "run_folder": Path(own["run_folder"]),
             "form": Form(**own["form"]),
-            "arithmetic": Arithmetic(**own["arithmetic"]),
+            "arithmetic": Arithmetic(**{**own["arithmetic"], "allow": tuple(own["arithmetic"]["allow"])}),
             "restart": Restart(**own["restart"]),
             "saving": Saving(**own["saving"]) if own.get("saving") else None,
             "snapshots": SnapshotPlace(**own["snapshots"]) if own.get("snapshots") else None,

@@ -34,11 +34,27 @@ REPLACEMENTS = {
 same."""
 
 
+ENDINGS = {"cuda", "cpu", "gpu", "out", "template", "kernel", "max", "forward", "backward"}
+"""What torch's errors add to an operator's name."""
+
+
 def way_out(error: BaseException) -> str:
     """What to do about an operation that has no deterministic form; empty for any other error."""
     found = _NO_FORM.search(str(error)) if isinstance(error, RuntimeError) else None
     if found is None:
         return ""
     replacement = next((words for part, words in REPLACEMENTS.items() if part in found[1]), "")
+    operator = operator_of(found[1])
     instead = f"To keep exact numerics, {replacement}. " if replacement else ""
-    return f'{instead}--numerics fast (`lockstep.init(numerics="fast")`) allows it everywhere, without the promise of equal bits.'
+    return (
+        f'{instead}--allow {operator} (`lockstep.init(allow=["{operator}"])`) allows it, and only what passes through it may '
+        f"have other bits; --numerics fast allows everything, without the promise of equal bits."
+    )
+
+
+def operator_of(said: str) -> str:
+    """The operator's name in torch.ops.aten, up to its forward or backward, for the name in torch's error."""
+    words = said.strip("_").replace("unpooling", "unpool").split("_")
+    while len(words) > 1 and words[-1] in ENDINGS:
+        words.pop()
+    return "_".join(words)

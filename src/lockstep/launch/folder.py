@@ -144,6 +144,7 @@ def plan(request: LaunchRequest) -> dict[str, Any]:
         "lanes": request.lanes,
         "precision": request.arithmetic.precision,
         "numerics": request.arithmetic.numerics,
+        "allow": list(request.arithmetic.allow),
         "fresh": request.fresh,
         "on_failure": request.recovery.on_failure,
         "max_restarts": request.recovery.max_restarts,

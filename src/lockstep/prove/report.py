@@ -156,7 +156,7 @@ def _not_exact(result: Result) -> Iterator[str]:
         place = result.difference.difference.place
         yield (
             f"So the bits differ (first: {place}); this is not the script's fault. Equal bits can "
-            f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact."
+            f"be proved with `single`, `ddp`, `zero1`, `model_parallel` and `pipeline`, and numerics=exact without --allow."
         )
     elif result.same_bits:
         yield "They were equal here; another run may differ."

@@ -91,6 +91,8 @@ class Result:
     """Whether the script or the command line named the lanes; else a run has as many as ranks, and its own bits."""
     numerics: str = "exact"
     """As the script or the command line chose it."""
+    allow: tuple[str, ...] = ()
+    """Operators that may compute without a deterministic form."""
     not_exact: str = ""
     """Why equal bits are not promised at all (see `lockstep.handover.arithmetic`); empty where they are."""
     plain: Plain | None = None
@@ -177,6 +179,10 @@ class Result:
             *missing,
             *self._not_reached(),
             *([] if self.exact else ["that another run has these bits: numerics is fast"]),
+            *(
+                f"what passes through {name}, which --allow lets compute without a deterministic form"
+                for name in self.allow
+            ),
             f"lanes other than {self.lanes}, threads other than {self.threads}, another batch size",
             "other hardware, another version of torch or its libraries" + (", CUDA" if self.device == "cpu" else ""),
             "code that was not reached in these steps" + (" and after them" if self.reached_end else ""),
@@ -208,6 +214,7 @@ class Result:
             "not_exact": self.not_exact or None,
             "threads": self.threads,
             "numerics": self.numerics,
+            "allow": list(self.allow),
             "device": self.device,
             "steps": self.num_steps,
             "steps_wanted": self.steps_wanted,

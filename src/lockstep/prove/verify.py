@@ -189,6 +189,7 @@ def _plain_row(proof: Proof, trials: Trials, result: Result) -> Plain:
     result.lanes_named = bool(decided["lanes_named"])
     result.not_exact = decided["not_exact"]
     result.numerics = str(decided["arithmetic"]["numerics"])
+    result.allow = tuple(decided["arithmetic"]["allow"])
     if result.not_exact and (proof.save is not None or proof.against is not None):
         problem = f"There are no bits to save or to compare with a file: {result.not_exact}"
         raise UsageError(problem, "Leave out --save and --against.")

@@ -18,6 +18,7 @@ from lockstep.handover.environment import RankEnvironment
 from lockstep.handover.run_folder import RunFolder
 from lockstep.layout.mesh import Mesh
 from lockstep.layout.placement import Placement
+from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.streams import Streams
 from lockstep.run.position.epoch_count import EpochCount
 from lockstep.run.position.inside_epoch import InsideEpoch
@@ -192,6 +193,7 @@ class Machinery:
     transport: Transport
     strategy: Strategy
     streams: Streams
+    numerics: KeptNumerics
     ledger: Ledger
     metrics: MetricsFile
     strangers: Strangers

@@ -6,7 +6,7 @@ import atexit
 import operator
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lockstep.errors import LockstepError, PeerLost, RanksDiffer, UsageError, mistake_text
-from lockstep.handover.arithmetic import Arithmetic
+from lockstep.handover.arithmetic import Arithmetic, allowed_named
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
@@ -29,8 +29,10 @@ from lockstep.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, ch
 from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
+from lockstep.rank.allowed import allow as allow_operators
 from lockstep.rank.device import pin_device
 from lockstep.rank.join import join
+from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.memory import keep_freed_memory
 from lockstep.rank.numerics import set_numerics
 from lockstep.rank.streams import Streams
@@ -75,6 +77,7 @@ def init(
     threads: int | None = None,
     precision: str | int | None = None,
     numerics: str | None = None,
+    allow: Sequence[str] = (),
     check_every: str | None = None,
     name: str | None = None,
     save_every: str | None = None,
@@ -88,19 +91,18 @@ def init(
 
     Args:
         seed: every random stream of the run comes from it.
-        lanes: the number of lanes; by default the number of ranks. More lanes than ranks cost speed and let the same
-            bits be computed on more ranks later.
+        lanes: by default as many as ranks. More lanes cost speed and let the same bits be computed on more ranks later.
         strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "single" or "ddp".
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
             replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).
         device: "cpu" or "cuda"; by default CUDA where there is a GPU for every rank of the node.
-        threads: CPU threads per rank; they change bits, so they belong to the run. By default cores / ranks, which
-            changes with the ranks: name a number where the bits must not.
+        threads: CPU threads per rank; they change bits. By default cores / ranks: name a number where bits must not change.
         precision: "32", "bf16-mixed" or "16-mixed" (also as Lightning Fabric and Accelerate spell them): in which dtype
             the lanes' forward passes compute, by torch.autocast. "16-mixed" scales the loss too; gradients are unscaled
             after the lanes, and an update whose gradient overflowed is skipped on every rank.
         numerics: "exact" fixes the order of sums and the kernels; "fast" leaves both to the backend, and bits differ.
+        allow: operators of torch.ops.aten (`["nll_loss2d"]`) that may compute without a deterministic form under "exact".
         check_every: "50steps" or "off": how often ranks compare the bits of what all hold; by default at most 50 steps.
         name: the run's, for states: they are in lockstep-runs/NAME/states, below the working directory.
         save_every: "500steps", "10min" or "epoch": save the state by itself, between two steps. The same script then goes
@@ -119,7 +121,7 @@ def init(
     saving = _saving(environment, said := SaidInScript(name, save_every, keep, states))
     if _present:
         finish()
-    arithmetic = Arithmetic(None if precision is None else str(precision), numerics)
+    arithmetic = Arithmetic(None if precision is None else str(precision), numerics, allowed_named(allow))
     wanted = _Wanted(Form(strategy, mesh, schedule), lanes, device, threads, seed, arithmetic)
     run = _assemble(environment, _decide(environment, wanted))
     _save_by_itself(run, saving, said)
@@ -257,6 +259,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
     exact = decided.arithmetic.numerics == "exact"
     set_numerics(threads, exact=exact)
+    allow_operators(decided.arithmetic.allow)
     keep_freed_memory()
     precision = make_precision(str(decided.arithmetic.precision), device, environment)
     rank, settings = environment.position.rank, environment.settings
@@ -268,7 +271,9 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     transport = outliving(joined, environment, mesh, decided.num_lanes)
     nodes = transport.nodes.among(mesh.peers(0)) if transport.nodes is not None else None
     placement = place(decided.num_lanes, mesh.replicas, nodes)
-    agreed = [seed, placement.num_lanes, threads, decided.arithmetic.precision, decided.arithmetic.numerics]
+    arithmetic = decided.arithmetic
+    computed = arithmetic.precision, arithmetic.numerics, ", ".join(arithmetic.allow)
+    agreed = [seed, placement.num_lanes, threads, *computed]
     _agree(transport.all_gather_object(agreed, "init"))
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
@@ -277,6 +282,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
         transport=transport,
         strategy=choose_strategy(mesh, transport, placement, device),
         streams=streams,
+        numerics=KeptNumerics(threads, exact=exact),
         ledger=ledger,
         metrics=_metrics(environment, folder, ledger),
         strangers=Strangers(progress.position, progress.models),
@@ -381,7 +387,7 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
 
 
 def _agree(told: list[list[Any]]) -> None:
-    names = ("seed", "lanes", "threads", "precision", "numerics")
+    names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
     for name, values in zip(names, zip(*told, strict=True), strict=True):
         if len(set(values)) > 1:
             raise UsageError(

@@ -143,15 +143,30 @@ class Across:
                 raise self.lost(peer)
 
     def lost(self, peer: int | None) -> PeerLost:
-        """What the end of a connection means; None: of one of them."""
+        """What the end of a connection means; None: of one of them.
+
+        Nobody died where somebody has said goodbye: a rank says it to all before its connections end, and the first to
+        notice cuts its own, so their end may be seen before that word is read.
+        """
+        deadline = time.monotonic() + LAST_WORD_S
+        while not self._is_cut and not self._somebody_left and time.monotonic() < deadline:
+            if not any(unread(one.descriptor) for one, _ in self.connections()):
+                break
+            time.sleep(0.001)
+        is_dead = not self._somebody_left
         if peer is None:
-            return PeerLost(ENDED, is_dead=True)
-        left, name = bool(self._has_left[peer]), self._names[peer]
+            return PeerLost(ENDED, is_dead=is_dead)
+        name = self._names[peer]
         return PeerLost(
             f"The connection of rank {self._names[self._rank]} to rank {name} ended: rank {name} "
-            f"{'left' if left else 'is gone, or lost another rank'}. If a rank failed, its own error says why.",
-            is_dead=not left,
+            f"{'left' if self._has_left[peer] else 'is gone, or lost another rank'}. "
+            "If a rank failed, its own error says why.",
+            is_dead=is_dead,
         )
+
+    @property
+    def _somebody_left(self) -> bool:
+        return any(map(bool, self._has_left.values()))
 
     def is_over(self, descriptor: int, peer: int) -> bool | None:
         """Whether a connection that the other end has closed means that its rank is gone; None: not to be told yet.

@@ -8,7 +8,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lockstep.errors import PeerLost
 from lockstep.journal.torch_words import is_of_a_peer
-from lockstep.transport.across import ENDED
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -29,7 +28,7 @@ def all_or_lost(
             raise transport.lose(lost) from None
         except RuntimeError as error:
             if is_of_a_peer(error):
-                raise transport.lose(PeerLost(ENDED, is_dead=True)) from None
+                raise transport.lose(transport.across.lost(None)) from None
             raise
 
     return guarded

@@ -12,7 +12,6 @@ from lockstep.caller import where
 from lockstep.errors import LockstepError, PeerLost
 from lockstep.journal.waiting_note import subject
 from lockstep.layout.crossing import Crossing, piece
-from lockstep.transport.across import ENDED
 from lockstep.transport.all_or_lost import all_or_lost
 from lockstep.transport.contract import Pending, Transport
 from lockstep.transport.shared_memory import SharedMemoryTransport, add_up, tree_program
@@ -149,7 +148,7 @@ class NodeSum(Pending):
                 self._node_group.wait(operation)
             self._send()
         except (PeerLost, RuntimeError) as error:
-            self.transport.give_up(error if isinstance(error, PeerLost) else PeerLost(ENDED, is_dead=True))
+            self.transport.give_up(error if isinstance(error, PeerLost) else self.transport.across.lost(None))
         except LockstepError as error:  # every rank of the node raises it by itself
             self.transport.give_up(PeerLost(str(error)))
         finally:

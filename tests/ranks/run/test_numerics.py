@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import lockstep
-from lockstep.handover.arithmetic import NOT_EXACT
+from lockstep.handover.arithmetic import NOT_EXACT, Arithmetic
 from lockstep.prove.report import sentences
 from lockstep.prove.verify import Proof, verify
 from lockstep.rank.numerics import flags
@@ -129,6 +129,116 @@ def test_verify_says_that_fast_numerics_promise_no_bits(tmp_path):
     assert findings.as_json()["numerics"] == "fast"
     assert any(NOT_EXACT in line for line, _ in sentences(findings))
     assert any("numerics is fast" in missing for missing in findings.not_proved())
+
+
+UNDOES = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import lockstep
+
+run = lockstep.init(seed=7, lanes=4, threads=1)
+torch.backends.cudnn.benchmark = True
+torch.backends.cudnn.deterministic = False
+torch.use_deterministic_algorithms(True, warn_only=True)
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(44, 6), torch.arange(44) % 3), batch_size=11)
+model, optimizer, loader = run.prepare(model, optimizer, loader)
+
+def seen():
+    cudnn = torch.backends.cudnn
+    return torch.get_num_threads(), cudnn.benchmark, cudnn.deterministic, torch.get_deterministic_debug_mode()
+
+for step in run.steps(loader):
+    for x, y in step:
+        assert seen() == {seen}, seen()
+        run.backward(F.cross_entropy(model(x), y))
+    torch.set_num_threads(4)
+    optimizer.step()
+    optimizer.zero_grad()
+for x, y in loader:
+    assert seen() == {seen}, seen()
+print("rank ends")
+"""
+
+
+@pytest.mark.parametrize(
+    ("numerics", "seen", "kept"),
+    [("exact", "(1, False, True, 2)", True), ("fast", "(4 if step.number > 1 else 1, True, False, 1)", False)],
+)
+def test_lines_of_a_script_that_undo_exact_numerics_are_taken_back_and_said_once(tmp_path, numerics, seen, kept):
+    run = run_script(tmp_path, UNDOES.format(seen=seen), "-n", "2", "--numerics", numerics)
+    assert run.code == 0, run.err
+    for words in (
+        *("torch.set_num_threads(4) in the script is taken back", "--threads 4"),
+        *("cudnn.benchmark = True in the", "cudnn.deterministic = False in the"),
+        "torch.set_deterministic_debug_mode(1), or what does the same, in the script is taken back",
+    ):
+        assert run.err.count(words) == kept, run.err
+    flags = json.loads((run.folder / "decided.json").read_text())["arithmetic"]["flags"]
+    assert flags["cudnn.benchmark"] is not kept
+
+
+ALLOWS = """
+import lockstep, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(32, 3)
+
+    def forward(self, x):
+        top, places = F.max_pool2d(self.conv(x), 2, return_indices=True)
+        return self.head(F.max_unpool2d(top, places, 2).flatten(1))
+
+run = lockstep.init(seed=7, lanes=4, threads=1)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(44, 1, 4, 4), torch.arange(44) % 3), batch_size=22)
+model, optimizer, loader = run.prepare(model, optimizer, loader)
+for step in run.steps(loader):
+    for x, y in step:
+        run.backward(F.cross_entropy(model(x), y))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_operator_that_is_allowed_runs_and_everything_else_stays_exact(tmp_path):
+    folders = [tmp_path / name for name in ("refused", "allowed", "misspelled")]
+    for folder in folders:
+        folder.mkdir()
+    refused = run_script(folders[0], ALLOWS, "-n", "2")
+    assert refused.code == 1
+    assert "--allow max_unpool2d" in refused.err
+    run = run_script(folders[1], ALLOWS, "-n", "2", "--allow", "max_unpool2d")
+    assert run.code == 0, run.err
+    assert "deterministic algorithms but for max_unpool2d" in run.err
+    assert "same bits elsewhere" not in run.err
+    decided = json.loads((run.folder / "decided.json").read_text())
+    assert decided["arithmetic"]["flags"]["torch.deterministic_debug_mode"] == 2
+    assert "lets max_unpool2d compute without a deterministic form" in decided["not_exact"]
+    wrong = run_script(folders[2], ALLOWS, "--allow", "max_unpol2d")
+    assert wrong.code == 2
+    assert "Try max_unpool2d." in wrong.err
+
+
+def test_verify_says_what_an_allowed_operator_leaves_unproved(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(ALLOWS)
+    allowed = Arithmetic(allow=("max_unpool2d",))
+    program = Program(script=script, module=None, args=(), threads=1, device="cpu", arithmetic=allowed)
+    with Trials(program, lambda label, seconds: None) as trials:
+        findings = verify(Proof(program, (1, 2), None, 1), trials)
+        trials.remove()
+    assert findings.failed is None, findings.failed
+    assert findings.as_json()["allow"] == ["max_unpool2d"]
+    assert any("Everything else is exact" in line for line, _ in sentences(findings))
+    assert any("what passes through max_unpool2d" in missing for missing in findings.not_proved())
 
 
 def own_and_ours():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.errors import UsageError
-from lockstep.handover.arithmetic import ALIASES, ELSEWHERE, Arithmetic, arithmetic_text, precision_named
+from lockstep.handover.arithmetic import ALIASES, ELSEWHERE, Arithmetic, allowed_named, arithmetic_text, precision_named
 from lockstep.strategy.loss_scale import GROWTH_INTERVAL, LARGEST, SMALLEST, LossScale, Scaling
 
 
@@ -35,6 +35,19 @@ def test_the_command_line_beats_the_script():
         Arithmetic(None, "loose").decided()
 
 
+def test_allowed_operators_are_names_and_belong_to_exact_numerics():
+    assert Arithmetic(allow=("b", "a", "b")).decided().allow == ("a", "b")
+    assert allowed_named("nll_loss2d, aten::cumsum") == ("aten::cumsum", "nll_loss2d")
+    assert allowed_named(()) == ()
+    for wrong in (",", [""], 3, None, ["a b"], [1], "--lanes"):
+        with pytest.raises(UsageError, match="`allow` must be names of torch's operators"):
+            allowed_named(wrong)
+    with pytest.raises(UsageError, match=r'`allow` \(cumsum\) belongs to numerics="exact"'):
+        Arithmetic(None, "fast", ("cumsum",)).decided()
+    assert Arithmetic(None, "fast").over(Arithmetic(allow=("put",))).decided().allow == (), "for this once"
+    assert Arithmetic(allow=("put",)).over(Arithmetic(allow=("cumsum",))).allow == ("put",)
+
+
 def test_the_line_about_numerics_names_what_was_set():
     decided = {"precision": "32", "numerics": "exact", "seed": 3, "device": "cpu", "flags": {"cudnn.benchmark": False}}
     assert arithmetic_text(decided) == "exact: seed 3, deterministic algorithms"
@@ -42,6 +55,7 @@ def test_the_line_about_numerics_names_what_was_set():
     assert arithmetic_text(gpu) == (
         "exact: seed 3, deterministic algorithms, cudnn.benchmark off, CUBLAS_WORKSPACE_CONFIG=:4096:8"
     )
+    assert arithmetic_text({**decided, "allow": ["cumsum"]}).endswith("deterministic algorithms but for cumsum")
     assert arithmetic_text({**decided, "numerics": "fast", "precision": "bf16-mixed"}) == (
         "fast, bf16-mixed: seed 3, any kernels and order of sums: bits may differ"
     )

@@ -98,7 +98,8 @@ def lanes_line(decided: Mapping[str, Any], threads: int) -> Line:
     why = f" ({decided['why']})" if decided.get("why") else ""
     needed = f"{_count(int(lanes or 0), 'lane')}, {_count(threads, 'thread')} each"
     same = f"; same bits elsewhere with {needed}" if lanes else ""
-    if (decided.get("arithmetic") or {}).get("numerics") == "fast":
+    arithmetic = decided.get("arithmetic") or {}
+    if arithmetic.get("numerics") == "fast" or arithmetic.get("allow"):
         same = ""  # the line about numerics says it
     elif decided.get("not_exact"):
         same = "; not the same bits elsewhere, by design"

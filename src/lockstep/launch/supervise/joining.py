@@ -251,6 +251,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
         "--device": request.device,
         "strategy and mesh": f"{form.strategy or OPEN} {form.mesh or ''}".strip(),
         "precision and numerics": f"{arithmetic.precision or ''} {arithmetic.numerics or ''}".strip() or OPEN,
+        "--allow": ",".join(arithmetic.allow) or "nothing",
         "--backend": request.backend or OPEN,
         "--check-every": request.check_every or OPEN,
         "--save-every": f"{saving.every}, --name {saving.name}, --keep {saving.keep or OPEN}, "

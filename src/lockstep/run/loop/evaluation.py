@@ -36,6 +36,7 @@ def evaluate(run: RunState, loader: PreparedLoader) -> Iterator[Any]:
         raise UsageError(
             "This loader belongs to an earlier lockstep.init.", "Pass the DataLoader to run.prepare again."
         )
+    run.machinery.numerics.keep()
     outside, run.progress.position.is_counted = LoopPosition(run.progress.position.region), False
     before = run.machinery.ledger.enter(Phase.EVALUATE, "evaluate")
     run.machinery.strategy.keep_buffers()

@@ -164,6 +164,7 @@ def _begin_epoch(run: RunState, loader: PreparedLoader, which: int, loop: int) -
 
 def _enter_step(run: RunState, step: Step, *, is_first: bool) -> None:
     say_shares(run.machinery)
+    run.machinery.numerics.keep()
     run.machinery.streams.look()  # at what the body of the last step drew
     testify_before(run)
     run.machinery.streams.enter(Domain.STEP, step.number, 0)

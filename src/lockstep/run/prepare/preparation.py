@@ -26,6 +26,7 @@ from lockstep.run.loop.evaluation import evaluate
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
+from lockstep.run.prepare.captured_graphs import refuse_captured
 from lockstep.run.prepare.early_state import follow_parameters
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
@@ -51,6 +52,7 @@ def prepare(run: RunState, things: Sequence[Any], buffers: Mapping[str, str], up
         )
     if updates_by not in (None, "element", "parameter"):
         raise UsageError(f"updates_by={updates_by!r} is not known.", 'Use "element" or "parameter".')
+    run.machinery.numerics.keep()
     for thing in things:
         _refuse(run.progress, thing)
     for loader in (thing for thing in things if isinstance(thing, DataLoader)):
@@ -97,6 +99,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
     if objection and has_synchronised_norm(models):
         raise objection
     for model in models:
+        refuse_captured(model)
         if not spans_devices(model):
             _move(run, model)
         if run.machinery.witness is not None and run.machinery.witness.plain:
@@ -238,7 +241,7 @@ def _write_decisions(run: RunState) -> None:
 
 
 def _why_not_exact(setup: Setup) -> str:
-    return why_not_exact(setup.mesh.strategy, setup.arithmetic.numerics)
+    return why_not_exact(setup.mesh.strategy, setup.arithmetic.numerics, setup.arithmetic.allow)
 
 
 def _arithmetic(setup: Setup) -> dict[str, Any]:
@@ -246,6 +249,7 @@ def _arithmetic(setup: Setup) -> dict[str, Any]:
     return {
         "precision": setup.arithmetic.precision,
         "numerics": setup.arithmetic.numerics,
+        "allow": list(setup.arithmetic.allow),
         "seed": setup.seed,
         "device": setup.device.type,
         "flags": flags(),

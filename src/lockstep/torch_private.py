@@ -156,6 +156,7 @@ ATTRIBUTES = (
     Attributes("torch.storage.TypedStorage", "_untyped_storage", "lockstep.spawn: shared tensors"),
     Attributes("torch.nn.Module", "_parameters _buffers _modules", "the engine"),
     Attributes("torch.nn.Module", "_call_impl _compiled_call_impl", STAGES),
+    Attributes("torch.nn.Module", "_apply", "GPUs: layers that move their parameters themselves"),
     Attributes("torch.nn.Module", "_replicate_for_data_parallel", "dp"),
     Attributes("torch.nn.RNN", "_flat_weights _flat_weight_refs", f"{STAGES}: recurrent layers"),
     Attributes("torch._dynamo.OptimizedModule", "_orig_mod", "models that torch.compile has wrapped"),
@@ -169,7 +170,7 @@ ATTRIBUTES = (
     ),
     Attributes(
         "torch.utils._python_dispatch",
-        "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode",
+        "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode _disable_current_modes",
         f"{BACK_END}: what CommDebugMode and profiles show",
     ),
     Attributes("torch.autograd.profiler", "_is_profiler_enabled", f"{BACK_END}: what profiles show"),

@@ -65,4 +65,6 @@ def _left_alone(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _moves_itself(module: nn.Module) -> bool:
-    return type(module)._apply is not nn.Module._apply  # noqa: SLF001 - what `to` calls for each module
+    """Whether its class has replaced what `to` calls for each module."""
+    owner = next(one for one in type(module).__mro__ if "_apply" in vars(one))
+    return owner is not nn.Module

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,7 +34,13 @@ class FirstLane:
         copies: parameters' names by the identity of their copies; may grow during a call.
     """
 
-    def __init__(self, model: nn.Module, looks: bool, device: torch.device, copies: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        looks: bool,
+        device: torch.device,
+        copies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         self._model, self._looks, self._device, self._copies = model, looks, device, copies
         self._watched: WatchedCall | None = None
         self._is_seen = False

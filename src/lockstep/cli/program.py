@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.cli.script_source import check_module, check_python, is_module_here
 from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
+from lockstep.handover.gpu_sharing import ranks_per_gpu
 from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.layout.mesh import Form
 from lockstep.machine.cores import usable_cores
@@ -61,7 +62,8 @@ def machine_for(device: str) -> Machine:
     """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS."""
     gpus = usable_gpus(os.environ) if device != "cpu" else 0
     no_gpu = why_none(os.environ) if not gpus else ("", "")
-    return Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit(), no_gpu)
+    omp_threads, share = os.environ.get("OMP_NUM_THREADS"), ranks_per_gpu(os.environ)
+    return Machine(usable_cores(), gpus, omp_threads, open_file_limit(), no_gpu, share)
 
 
 def program_from(options: Mapping[str, Any], most_ranks: int, machine: Machine, form: Form | None = None) -> Program:

@@ -194,8 +194,7 @@ def run(**options: Any) -> int:
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
     """Check everything that can be checked before anything starts; last, take a run folder.
 
-    Returns:
-        The request, and the names of given options that change nothing.
+    Returns the request, and the names of given options that change nothing.
 
     Raises:
         UsageError: with the fix.
@@ -244,6 +243,7 @@ def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:
             check_every=own["check_every"] or "",
             grace_s=grace_s,
             devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
+            shared_gpus=decided.shared_gpus,
             started_ns=command_started_ns(),
             place=place,
             words=context.meta.get(WORDS, ()) if (context := click.get_current_context(silent=True)) else (),

@@ -132,6 +132,8 @@ class LaunchRequest:
     """The ranks' working directory; None: that of this process."""
     devices: tuple[str, ...] = ()
     """The names of the GPUs in the order of their indices, as far as they are known; for the first line."""
+    shared_gpus: int = 0
+    """How many GPUs the ranks share; 0 where each has its own, or none."""
     recovery: Recovery = field(default_factory=Recovery)
     check_every: str = ""
     """After how many steps ranks compare what all of them hold; empty: the script decides."""

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from lockstep.errors import UsageError
+from lockstep.handover.gpu_sharing import how_to_share
 from lockstep.launch.request import Device
 from lockstep.machine.cores import Cores, threads_per_rank
 from lockstep.machine.gpus import NO_GPU
@@ -36,6 +37,8 @@ class Machine:
     """How many files a process may have open; negative: any number."""
     no_gpu: tuple[str, str] = NO_GPU
     """Why there is none, and what to do."""
+    ranks_per_gpu: int = 1
+    """How many ranks may share one."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Size:
     why: str
     crowded: str = ""
     """What to say where far more threads than cores would compute at once; else empty."""
+    shared_gpus: int = 0
+    """How many GPUs the ranks share; 0 where each has its own, or none."""
 
 
 def size(wish: Wish, machine: Machine) -> Size:
@@ -80,10 +85,12 @@ def size(wish: Wish, machine: Machine) -> Size:
         _check_threads("--threads", wish.threads)
     device = _device(wish, machine)
     ranks, why_ranks = _ranks(wish, machine, device)
-    if device == "cuda" and ranks > machine.gpus:
+    shares = device == "cuda" and ranks > machine.gpus
+    if shares and ranks > machine.gpus * machine.ranks_per_gpu:
         raise UsageError(
             f"{ranks} ranks need {ranks} GPUs, but {_gpus(machine.gpus)} here.",
-            f"Start with -n {machine.gpus}, or with --device cpu.",
+            f"Use at most {machine.gpus} rank{'s' if machine.gpus > 1 else ''}, or --device cpu. "
+            f"{how_to_share(ranks, machine.gpus)}.",
         )
     if wish.lanes is not None and wish.lanes < ranks and not wish.replicas_of_one_rank:
         raise UsageError(
@@ -93,7 +100,8 @@ def size(wish: Wish, machine: Machine) -> Size:
     _check_room(ranks, machine)
     threads, why_threads = _threads(wish, machine, ranks)
     why = "; ".join(reason for reason in (why_threads, why_ranks) if reason)
-    return Size(ranks, device, threads, why, _crowded(ranks, threads, machine) if device == "cpu" else "")
+    crowded = _crowded(ranks, threads, machine) if device == "cpu" else ""
+    return Size(ranks, device, threads, why, crowded, machine.gpus if shares else 0)
 
 
 def _crowded(ranks: int, threads: int, machine: Machine) -> str:

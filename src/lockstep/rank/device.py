@@ -1,33 +1,52 @@
-"""The device of a rank. Devices are pinned, not masked: `cuda:0` means the same in every process."""
+"""The device of a rank. Devices are pinned, not masked: `cuda:0` means the same in every process.
+
+Each rank has a device of its own, unless the user lets ranks share one (`handover.gpu_sharing`).
+"""
 
 from __future__ import annotations
 
 import torch
 
 from lockstep.errors import UsageError
+from lockstep.handover.environment import Position
+from lockstep.handover.gpu_sharing import how_to_share, index_of
 
 
-def pin_device(kind: str | None, local_rank: int, local_world_size: int) -> torch.device:
+def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> torch.device:
     """Choose the rank's device and make it the process's default for CUDA.
 
     Args:
         kind: "cpu", "cuda", or None: CUDA where there is a GPU for every rank of this node, else the CPU.
-        local_rank: the rank on this node.
-        local_world_size: the number of ranks on this node.
+        position: the rank's on its node.
+        most_ranks: how many ranks may share a device.
 
     Raises:
-        UsageError: when a GPU is asked for and there is none for this rank.
+        UsageError: when a GPU is asked for and there is none for this rank, or ranks of several nodes would share one.
     """
+    local_world_size = position.local_world_size
     num_devices = torch.cuda.device_count() if kind != "cpu" and torch.cuda.is_available() else 0
     if kind not in (None, "cpu", "cuda"):
         raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.', "Leave it out to let lockstep choose.")
-    if kind == "cuda" and local_world_size > num_devices:
+    if kind == "cuda" and local_world_size > num_devices * most_ranks:
+        share = f" {how_to_share(local_world_size, num_devices)}." if num_devices else ""
         raise UsageError(
             f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}.",
-            f"Start with -n {max(num_devices, 1)}, or with --device cpu.",
+            f"Start with -n {max(num_devices, 1)}, or with --device cpu.{share}",
         )
-    if kind == "cpu" or local_world_size > num_devices:
+    if kind == "cpu" or local_world_size > num_devices * most_ranks:
         return torch.device("cpu")
+    if local_world_size > num_devices and local_world_size < position.world_size:
+        raise UsageError(
+            f"Ranks can share a GPU on one node only, but {local_world_size} of {position.world_size} are on this one, "
+            f"which has {num_devices}.",
+            f"Start {num_devices} here, or with --device cpu.",
+        )
     torch.cuda.init()  # type: ignore[no-untyped-call]  # makes the device's generators, which are seeded before anything runs there
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    index = index_of(position.local_rank, num_devices)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def is_shared(device: torch.device, position: Position) -> bool:
+    """Whether ranks of this node share GPUs, which NCCL refuses."""
+    return device.type == "cuda" and position.local_world_size > torch.cuda.device_count()

@@ -26,6 +26,7 @@ from lockstep.notices import say
 from lockstep.process_group.errors import CollectiveFailed
 from lockstep.process_group.self_test import group_problem
 from lockstep.process_group.watched import NAME
+from lockstep.rank.device import is_shared
 from lockstep.rank.neighbours import learn_nodes, node_name
 from lockstep.rank.rejoin import take_place
 from lockstep.rank.task_store import task_store
@@ -33,6 +34,7 @@ from lockstep.transport.across import PATIENCE
 from lockstep.transport.alone import AloneTransport
 from lockstep.transport.backend_order import BackendOrderTransport
 from lockstep.transport.contract import Transport
+from lockstep.transport.host_memory import HostMemoryTransport
 from lockstep.transport.over_nodes import OverNodesTransport
 from lockstep.transport.shared_memory import SharedMemoryTransport
 from lockstep.transport.torch_group import GroupTransport
@@ -51,12 +53,20 @@ def join(environment: RankEnvironment, device: torch.device, *, exact: bool = Tr
     they inherit, and no port is open (without the compiled part, in a file in the run folder, and Gloo listens on
     loopback only); as a task of srun or mpirun, through a store of rank 0's on one address; under another launcher,
     through the store that it names. A default group that the script has made
-    is used. Without `exact` the backend adds in its own order.
+    is used. Without `exact` the backend adds in its own order. Ranks that share a GPU meet as those of the CPU do, and
+    exchange through host memory.
 
     Raises:
         UsageError: when the script's own default group does not have the size that the launcher said.
         WorldError: when the ranks cannot meet.
     """
+    if is_shared(device, environment.position):
+        return HostMemoryTransport(_join(environment, torch.device("cpu"), exact=exact))
+    return _join(environment, device, exact=exact)
+
+
+def _join(environment: RankEnvironment, device: torch.device, *, exact: bool) -> Transport:
+    """The transport for tensors of this kind of device."""
     global _meetings  # noqa: PLW0603 - torch.distributed is one per process, and so is the count of its meetings
     _meetings += 1
     position, settings = environment.position, environment.settings

@@ -20,6 +20,7 @@ from lockstep.handover.arithmetic import Arithmetic, allowed_named
 from lockstep.handover.checks import parse_checks
 from lockstep.handover.claim import let_go
 from lockstep.handover.environment import MEASURE, RankEnvironment, decode
+from lockstep.handover.gpu_sharing import ranks_per_gpu
 from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
@@ -247,7 +248,7 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
         threads = settings.threads
     threads = threads or _default_threads(environment)
     _say_late_settings(position.rank)
-    pinned = pin_device(settings.device if settings else wanted.device, position.local_rank, position.local_world_size)
+    pinned = pin_device(settings.device if settings else wanted.device, position, ranks_per_gpu(os.environ))
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)

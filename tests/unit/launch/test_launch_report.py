@@ -31,6 +31,8 @@ def test_the_three_lines_of_the_start() -> None:
     decided = {"lanes": 4, "batch_size": 256, "strategy": "ddp", "lane_sizes": [64, 64, 64, 64]}
     assert ranks_line(REQUEST).text == "2 ranks on cpu, 1 thread each (2 cores by affinity)"
     assert ranks_line(replace(REQUEST, ranks=1, device="cuda", threads=8, why="")).text == "1 rank on cuda:0, 8 threads"
+    shared = replace(REQUEST, ranks=4, device="cuda", threads=1, why="", shared_gpus=1, devices=("NVIDIA T4",))
+    assert ranks_line(shared).text == "4 ranks on cuda:0 (NVIDIA T4), shared through host memory, 1 thread each"
     assert lanes_line(decided, 1).text == (
         "4 lanes, batch 256 = 64 + 64 + 64 + 64, ddp; same bits elsewhere with 4 lanes, 1 thread each"
     )

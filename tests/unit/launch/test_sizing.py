@@ -66,7 +66,10 @@ def test_an_option_beats_a_variable_and_a_variable_beats_the_default() -> None:
         (
             Wish("9", device="cuda"),
             SERVER,
-            "9 ranks need 9 GPUs, but there are 8 here. Start with -n 8, or with --device cpu.",
+            (
+                "9 ranks need 9 GPUs, but there are 8 here. "
+                "Use at most 8 ranks, or --device cpu. LOCKSTEP_SHARE_GPU=2 lets ranks share them, for tests and proofs."
+            ),
         ),
         (
             Wish("1", device="cuda"),
@@ -79,6 +82,19 @@ def test_what_cannot_be_is_one_sentence_with_the_way_out(wish: Wish, machine: Ma
     with pytest.raises(UsageError) as refused:
         size(wish, machine)
     assert str(refused.value) == sentence
+
+
+def test_ranks_share_gpus_only_as_far_as_they_may_and_where_there_are_too_few() -> None:
+    one = Machine(Cores(16, "affinity"), gpus=1, ranks_per_gpu=4)
+    assert (size(Wish("4"), one).device, size(Wish("4"), one).shared_gpus) == ("cuda", 1)
+    assert size(Wish("1"), one).shared_gpus == 0
+    assert size(Wish(), one).ranks == 1, "auto stays one rank per GPU"
+    with pytest.raises(
+        UsageError, match=r"Use at most 1 rank, or --device cpu\. LOCKSTEP_SHARE_GPU=5 lets ranks share it"
+    ):
+        size(Wish("5"), one)
+    eight = Machine(Cores(64, "affinity"), gpus=8, ranks_per_gpu=2)
+    assert (size(Wish("8"), eight).shared_gpus, size(Wish("16"), eight).shared_gpus) == (0, 8)
 
 
 def test_more_ranks_than_a_node_can_have_are_refused_before_anything_is_made():

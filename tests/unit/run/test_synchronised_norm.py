@@ -26,6 +26,13 @@ def test_it_needs_one_lane_per_rank_and_gpus(form, ranks, lanes, device, sentenc
     assert sentence in str(told)
 
 
+def test_ranks_that_share_a_gpu_cannot_have_it():
+    told = objection_to_lanes(choose_mesh(Form(), 2), 2, "cuda", shares=True)
+    assert str(told).startswith(
+        "torch's SyncBatchNorm needs a GPU for each rank, but ranks share one here. Use BatchNorm"
+    )
+
+
 def test_a_step_that_leaves_a_rank_without_samples_is_refused_before_it_begins():
     cut = Cut(32, 4)
     assert objection_to_steps([cut.sizes(32), cut.sizes(26)]) is None

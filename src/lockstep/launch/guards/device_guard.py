@@ -7,6 +7,7 @@ the script comes after and wins. Nothing here runs in CPU ranks.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from lockstep import torch_private
 from lockstep.handover.case import Case
 from lockstep.handover.environment import Position
+from lockstep.handover.gpu_sharing import index_of, ranks_per_gpu
 from lockstep.handover.run_folder import RunFolder
 from lockstep.launch.guards.after_import import when_imported
 from lockstep.launch.guards.device_rules import check_device_index, crowded_device
@@ -41,8 +43,9 @@ def _guard_cuda(cuda: ModuleType, position: Position) -> None:
     cuda.set_device = set_device  # type: ignore[attr-defined]
 
     def pin() -> None:
-        if position.local_rank < cuda.device_count():
-            original(position.local_rank)
+        gpus = cuda.device_count()
+        if position.local_rank < gpus * ranks_per_gpu(os.environ):
+            original(index_of(position.local_rank, gpus))
 
     torch_private.call_when_cuda_starts(pin)  # as torch itself keeps seeds that are set before CUDA is initialised
 

@@ -50,7 +50,7 @@ def ranks_line(request: LaunchRequest) -> Line:
     """Ranks, devices, threads, and why."""
     why = f" ({request.why})" if request.why else ""
     replicas = choose_mesh(request.form, request.ranks).copies if request.place.is_one_node else 0
-    devices = "cpu" if request.device == "cpu" else device_names(max(request.ranks, replicas), request.devices)
+    devices = "cpu" if request.device == "cpu" else _gpus(max(request.ranks, replicas), request)
     threads = "1 thread" if request.threads == 1 else f"{request.threads} threads"
     each = " each" if max(request.ranks, replicas) > 1 else ""
     inside = f" with {_count(replicas, 'replica')}" if replicas else ""
@@ -64,6 +64,13 @@ def nodes_line(request: LaunchRequest, nodes: Sequence[str]) -> Line:
     return Line(
         "nodes", f"{_count(len(nodes), 'node')} with {_count(request.world_size, 'rank')}, {here} here: {shown}"
     )
+
+
+def _gpus(count: int, request: LaunchRequest) -> str:
+    """Their names; ranks that share some exchange through host memory, which is worth a word."""
+    if not request.shared_gpus:
+        return device_names(count, request.devices)
+    return f"{device_names(request.shared_gpus, request.devices)}, shared through host memory"
 
 
 def device_names(count: int, names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, TextIO, overload
 
 from lockstep.errors import UsageError
+from lockstep.handover.gpu_sharing import how_to_share, ranks_per_gpu
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.folder import reserve_run_folder
 from lockstep.launch.guards.backend_rules import check_backend
@@ -259,6 +260,7 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
         verbosity=Verbosity.QUIET if quiet else Verbosity.NORMAL,
         why=why,
         devices=gpu_names(os.environ, decided.ranks) if decided.device == "cuda" else (),
+        shared_gpus=decided.shared_gpus,
         call=FunctionCall(parcel.path, name),
     )
 
@@ -270,14 +272,16 @@ def _size(nprocs: int, device: str) -> tuple[Size, str]:
             f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."
         )
     gpus = usable_gpus(os.environ) if device != "cpu" else 0
-    if device == "cuda" and nprocs > gpus:
+    share = ranks_per_gpu(os.environ)
+    if device == "cuda" and nprocs > gpus * share:
         raise UsageError(
             f'{nprocs} ranks with device="cuda" need one GPU each, but {gpus} that torch can use '
             f"{'is' if gpus == 1 else 'are'} here.",
-            f'Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".',
+            f'Use {f"nprocs={gpus}, or " if gpus else ""}device="cpu".'
+            + (f" {how_to_share(nprocs, gpus)}." if gpus else ""),
         )
-    machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit())
-    too_few = device == "auto" and 0 < gpus < nprocs
+    machine = Machine(usable_cores(), gpus, os.environ.get("OMP_NUM_THREADS"), open_file_limit(), ranks_per_gpu=share)
+    too_few = device == "auto" and 0 < gpus * share < nprocs
     decided = size(Wish(str(nprocs), "cpu" if too_few else device), machine)
     return decided, f"{decided.why}; {gpus} GPU for {nprocs} ranks" if too_few else decided.why
 

@@ -18,8 +18,8 @@ def has_synchronised_norm(models: Iterable[nn.Module]) -> bool:
     return any(isinstance(module, nn.SyncBatchNorm) for model in models for module in model.modules())
 
 
-def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> UsageError | None:
-    """Why a model with SyncBatchNorm cannot be carried this way; None when it can."""
+def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str, *, shares: bool = False) -> UsageError | None:
+    """Why a model with SyncBatchNorm cannot be carried this way (`shares`: on GPUs of several ranks each); None when it can."""
     if num_lanes != mesh.num_ranks or mesh.stages > 1:
         stages = f" of {mesh.stages} stages each" if mesh.stages > 1 else ""
         return UsageError(
@@ -30,6 +30,9 @@ def objection_to_lanes(mesh: Mesh, num_lanes: int, device_type: str) -> UsageErr
     if mesh.num_ranks > 1 and device_type == "cpu":
         problem = "torch's SyncBatchNorm needs GPUs, but the ranks are on the CPU."
         return UsageError(problem, "Use BatchNorm, or --device cuda.")
+    if shares:
+        problem = "torch's SyncBatchNorm needs a GPU for each rank, but ranks share one here."
+        return UsageError(problem, "Use BatchNorm, or as many ranks as GPUs.")
     return None
 
 

@@ -20,6 +20,7 @@ from lockstep.feed.stream import PreparedStream
 from lockstep.handover.arithmetic import arithmetic_text, why_not_exact
 from lockstep.layout.cut import Cut
 from lockstep.notices import say
+from lockstep.rank.device import is_shared
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
 from lockstep.run.loop.evaluation import evaluate
@@ -95,7 +96,9 @@ def _refuse(progress: Progress, thing: Any) -> None:
 
 
 def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -> None:
-    objection = objection_to_lanes(run.setup.mesh, run.setup.placement.num_lanes, run.setup.device.type)
+    device = run.setup.device
+    shares = is_shared(device, run.setup.environment.position)
+    objection = objection_to_lanes(run.setup.mesh, run.setup.placement.num_lanes, device.type, shares=shares)
     if objection and has_synchronised_norm(models):
         raise objection
     for model in models:

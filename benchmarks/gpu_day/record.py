@@ -1,0 +1,51 @@
+"""What stays of a GPU day: a file of JSON, named after its date and the hardware."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_day.hardware import Hardware
+from benchmarks.gpu_day.outcome import Outcome
+from benchmarks.gpu_day.tasks import ROOT
+
+FOLDER = ROOT / "benchmarks" / "gpu"
+
+
+def file_for(hardware: Hardware, now: dt.datetime, folder: Path = FOLDER) -> Path | None:
+    """Where the record goes by itself; nowhere for pretended GPUs, about which it would say nothing."""
+    return None if hardware.is_pretended else folder / f"{now:%Y-%m-%d}-{hardware.name}.json"
+
+
+def record(hardware: Hardware, outcomes: Sequence[Outcome], now: dt.datetime, seconds: float) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "date": f"{now:%Y-%m-%d %H:%M} UTC",
+        "commit": commit(),
+        "hardware": asdict(hardware),
+        "seconds": round(seconds, 1),
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
+
+
+def commit(folder: Path = ROOT) -> str:
+    """The checkout's, with a plus where files have changed since; empty where git does not know."""
+    words = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def write(told: dict[str, Any], file: Path) -> None:
+    """Write it as a whole, or not at all. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(json.dumps(told, indent=1) + "\n")
+    new.replace(file)

@@ -1,0 +1,67 @@
+"""A task: one process, what it needs, how long it may take, and what its output means."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.gpu_day.hardware import Hardware
+from benchmarks.gpu_day.judging import Judge, by_its_word, ends_well
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = "benchmarks.gpu_day.programs"
+EXAMPLES = ROOT / "examples"
+REAL = "real GPUs"
+"""A need that pretended ones do not meet."""
+BLOCK_S = 600.0
+SHARE = {"LOCKSTEP_SHARE_GPU": "4"}
+"""Without effect where there is a GPU for each rank."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to run, in an empty folder unless it says otherwise."""
+
+    name: str
+    words: Sequence[str]
+    judge: Judge = ends_well
+    limit_s: float = 120.0
+    needs: Sequence[str] = ()
+    """Tools of `Hardware`, and REAL."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    place: Path | None = None
+
+    def missing(self, hardware: Hardware) -> str:
+        """What this machine lacks for it; empty if nothing."""
+        if REAL in self.needs and hardware.is_pretended:
+            return "pretended GPUs cannot do it"
+        lacking = [need for need in self.needs if need != REAL and need not in hardware.tools]
+        return f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed" if lacking else ""
+
+
+def lockstep(
+    name: str,
+    *words: str,
+    judge: Judge = ends_well,
+    limit_s: float = 120.0,
+    needs: Sequence[str] = (),
+    shares: bool = False,
+) -> Task:
+    """A command of lockstep's; its ranks may share a GPU."""
+    return Task(name, (sys.executable, "-m", "lockstep", *words), judge, limit_s, needs, SHARE if shares else {})
+
+
+def program(
+    name: str,
+    which: str,
+    *words: str,
+    judge: Judge = by_its_word,
+    limit_s: float = 120.0,
+    needs: Sequence[str] = (),
+    shares: bool = False,
+) -> Task:
+    """One of `programs/`, started by Python alone."""
+    command = (sys.executable, "-m", f"{PROGRAMS}.{which}", *words)
+    return Task(name, command, judge, limit_s, needs, SHARE if shares else {})

@@ -165,3 +165,18 @@ def layered(path, epochs, dropped, *places):
         model.train()
         run.save_state(path)
     return state_hash(run._run), tally.mean()["loss"].hex(), sorted({str(p.device) for p in model.parameters()})
+
+
+def data_on(place):
+    """Train on a data set that lies on "cpu" or "cuda"."""
+    run = lockstep.init(seed=1, lanes=4)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    values = torch.randn(32, 8)
+    data = torch.utils.data.TensorDataset(values.to(place), values[:, :4].argmax(1).to(place))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=8, shuffle=True))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)

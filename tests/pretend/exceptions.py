@@ -7,7 +7,6 @@ ON_THE_CPU = (
     "the script keeps its model on the CPU, which DDP refuses on a machine with GPUs, or reads weights as NumPy arrays"
 )
 HOST_TENSORS = "its script hands the model tensors that it made on the CPU"
-FOR_EVER = "a rank that waits inside NCCL for one that has failed hears nothing; `lockstep run` would end it"
 DRAWS = "a step that draws from a device's generator is not noticed"
 SAME_BITS = "test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks"
 STAGES = "test_scenarios_in_stages.py::test_a_scenario_in_stages_has_the_bits_of_one_rank_or_is_refused"
@@ -26,10 +25,6 @@ IMPOSSIBLE = {
     f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,
     f"{STAGED}[noise_of_another_stage": HOST_TENSORS,
     f"{STAGED}[other_ways_in_evaluation": HOST_TENSORS,
-    f"{STAGED}[decides_by_values": FOR_EVER,
-    f"{STAGED}[reads_what_forward_left": FOR_EVER,
-    f"{STAGED}[result_of_an_own_class": FOR_EVER,
-    f"{STAGED}[state_that_cannot_be_followed": FOR_EVER,
 }
 """The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
 

@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Mapping
 
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, read_driver
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
 from lockstep.checkup.report import Report
 from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -26,6 +26,7 @@ from lockstep.checkup.torch_facts import ask_torch
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import usable_cores
+from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
 from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
 from lockstep.machine.stack_dump import refusal

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from lockstep.checkup.report import Row, note, ok, problem
 from lockstep.checkup.torch_facts import TorchFacts
 from lockstep.errors import UsageError
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine, Wish, size
-from lockstep.machine.gpus import CUDA_WHEELS
+from lockstep.machine.driver import newer_driver
+from lockstep.machine.no_gpu import INSTALL
 
 
 def core_rows(machine: Machine, affinity: int) -> list[Row]:
@@ -62,25 +60,6 @@ def device_row(names: tuple[str, ...], gpus: int, present: int, visible: str | N
     return ok("devices", f"{device_names(len(names), names)}{chosen}")
 
 
-DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-"""By major version of CUDA, the oldest Linux driver (NVIDIA's "CUDA Compatibility", minor version compatibility)."""
-
-
-def read_driver(file: Path = DRIVER_VERSION) -> str:
-    """`535.104.05`; empty without a driver."""
-    try:
-        return parse_driver(file.read_text())
-    except OSError:
-        return ""
-
-
-def parse_driver(text: str) -> str:
-    """The version in the text of /proc/driver/nvidia/version."""
-    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return match.group(1) if match else ""
-
-
 def driver_row(driver: str, gpus: int, facts: TorchFacts) -> Row:
     """Whether the driver and the wheel fit.
 
@@ -102,17 +81,14 @@ def _with_wheel(name: str, driver: str, facts: TorchFacts) -> Row:
         return note(
             "driver",
             f"{name}, but this torch is a CPU build: the GPUs stay unused",
-            f"Install the CUDA wheel: {CUDA_WHEELS}",
+            f"Install one that can use them: {INSTALL}",
         )
     text = f"{name}, torch for {facts.built_for}"
-    wheel = re.match(r"cuda (\d+)", facts.built_for)
-    oldest = OLDEST_DRIVER.get(int(wheel.group(1))) if wheel else None
-    has = tuple(int(part) for part in driver.split(".")[:2]) if driver else ()
-    if oldest is not None and has and has < oldest:
+    if newer := newer_driver(driver, facts.built_for.removeprefix("cuda ")):
         return problem(
             "driver",
             f"{text}: the driver is too old",
-            f"Update it to {oldest[0]}.{oldest[1]} or newer, or install a torch for an older CUDA.",
+            f"Update it to {newer} or newer, or install a torch for an older CUDA.",
         )
     if facts.cuda_error:
         return problem("driver", f"{text}, but: {facts.cuda_error}", "Until then, start with --device cpu.")

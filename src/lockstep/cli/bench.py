@@ -130,7 +130,7 @@ def bench_from(options: dict[str, Any]) -> Bench:
             raise UsageError(f"--{name} must be at least 1, but is {options[name]}.", "Leave it out for the default.")
     strategies = parse_strategies([strategy_named(name.strip()) for name in options["strategies"].split(",")])
     check_program(options["script"], options["module"], "bench")
-    machine = machine_for(options["device"])
+    machine = machine_for(options["device"], is_quiet=options["quiet"])
     ranks = parse_ranks(options["ranks"]) if options["ranks"] else _default_ranks(machine.gpus or machine.cores.count)
     program = program_from(options, max(ranks), machine)
     amount = Amount(options["steps"], options["rounds"])

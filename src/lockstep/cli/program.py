@@ -11,10 +11,14 @@ from lockstep.cli.script_source import check_module, check_python, is_module_her
 from lockstep.cli.shared_options import arithmetic_from
 from lockstep.errors import UsageError
 from lockstep.handover.gpu_sharing import ranks_per_gpu
+from lockstep.launch.screen.report import Line
+from lockstep.launch.screen.saying import Saying
+from lockstep.launch.screen.terminal import Terminal
 from lockstep.launch.sizing import Machine, Wish, size
 from lockstep.layout.mesh import Form
 from lockstep.machine.cores import usable_cores
-from lockstep.machine.gpus import usable_gpus, why_none
+from lockstep.machine.gpus import usable_gpus
+from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
 from lockstep.regular_file import other_kind
 from lockstep.trials.trials import Program
@@ -58,10 +62,15 @@ def check_here() -> None:
         ) from None
 
 
-def machine_for(device: str) -> Machine:
-    """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS."""
+def machine_for(device: str, *, is_quiet: bool) -> Machine:
+    """Cores, the GPUs that the installed torch can use (none for `device` "cpu"), and OMP_NUM_THREADS.
+
+    Where the device is left to lockstep and a GPU of the machine cannot be used, this says so, unless it is to be quiet.
+    """
     gpus = usable_gpus(os.environ) if device != "cpu" else 0
-    no_gpu = why_none(os.environ) if not gpus else ("", "")
+    no_gpu = why_none(os.environ) if not gpus and device != "cpu" else NO_GPU
+    if device == "auto" and no_gpu.note and not is_quiet:
+        Saying(Terminal(os.environ)).line(Line("note", no_gpu.note))
     omp_threads, share = os.environ.get("OMP_NUM_THREADS"), ranks_per_gpu(os.environ)
     return Machine(usable_cores(), gpus, omp_threads, open_file_limit(), no_gpu, share)
 

@@ -401,7 +401,8 @@ def _size(own: dict[str, Any], form: Form, place: NodePlace) -> Size:
     given = own["ranks"] if own["ranks"] is not None else own["nproc_per_node"]
     ranks = given if given is not None else place.ranks or os.environ.get(variable("--nproc-per-node")) or "auto"
     wish = Wish(ranks, own["device"], own["lanes"], own["threads"], replicas_of_one_rank=is_data_parallel(form))
-    return size(wish, machine_for(own["device"]))
+    device = "cpu" if own["ranks"] == "cpu" and own["device"] == "auto" else own["device"]
+    return size(wish, machine_for(device, is_quiet=own["quiet"]))
 
 
 def _verbosity(quiet: bool, verbose: bool) -> Verbosity:

@@ -126,7 +126,9 @@ def proof_from(options: dict[str, Any]) -> Proof:
     ranks = parse_ranks(options["ranks"] or DEFAULT_RANKS, alone=bool(options["save"] or options["against"]))
     check_counts(options)
     check_program(options["script"], options["module"], "verify")
-    program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
+    program = program_from(
+        options, max(ranks), machine_for(options["device"], is_quiet=options["quiet"]), form_from(options)
+    )
     save, against = bits_files(options["save"], options["against"])
     if against is not None and not program.threads_given:
         program = replace(program, threads=int(against[1].facts["threads"]))
@@ -162,7 +164,9 @@ def interruption_from(options: dict[str, Any]) -> Interruption:
         )
     check_counts(options)
     check_program(options["script"], options["module"], "verify")
-    program = program_from(options, max(ranks), machine_for(options["device"]), form_from(options))
+    program = program_from(
+        options, max(ranks), machine_for(options["device"], is_quiet=options["quiet"]), form_from(options)
+    )
     for count in ranks:
         started, told = launched(on_ranks(program.form, count), count)
         check_form(told, started, options["lanes"], program.device)

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "TORCHDYNAMO_", "LD_PRELOAD")
 """Variables that libraries read once, while loading."""
 
+OF_GPUS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Those that matter on GPUs only: torch chooses the allocator from them in an initialiser of its library (c10's
+`BackendStaticInitializer`). CUDA's own (`CUDA_VISIBLE_DEVICES`, `CUDA_LAUNCH_BLOCKING`, ...) are read by the driver when the first
+device is used, which `lockstep.init` does: before that they are in time."""
+
 HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 """Set by libraries themselves while they are imported (scikit-learn's threadpoolctl), for later imports."""
 
@@ -22,13 +27,18 @@ def remember(variables: Mapping[str, str]) -> None:
     _at_start = _settings(variables)
 
 
-def came_too_late(variables: Mapping[str, str]) -> list[str]:
+def came_too_late(variables: Mapping[str, str], *, on_gpu: bool) -> list[str]:
     """The variables that changed since `remember`; none when it was not called."""
     if _at_start is None:
         return []
     now = _settings(variables)
-    return sorted(name for name in now.keys() | _at_start.keys() if now.get(name) != _at_start.get(name))
+    changed = sorted(name for name in now.keys() | _at_start.keys() if now.get(name) != _at_start.get(name))
+    return [name for name in changed if on_gpu or name not in OF_GPUS]
 
 
 def _settings(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(PREFIXES) and name not in HARMLESS}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith((*PREFIXES, *OF_GPUS)) and name not in HARMLESS
+    }

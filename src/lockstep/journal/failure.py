@@ -18,6 +18,7 @@ from typing import Any
 
 from lockstep.errors import SAMPLE_NOTE, LockstepError, PeerLost, RanksDiffer, UsageError
 from lockstep.handover.run_folder import read_json, write_private
+from lockstep.journal import device_words
 from lockstep.journal.torch_words import is_of_a_peer, way_out
 from lockstep.visible import visible_lines
 
@@ -96,7 +97,7 @@ def describe(rank: int, error: BaseException, script: Path, hidden: tuple[Path, 
         inner = [(name, int(number)) for name, number in _FRAME.findall(text) if Path(name).parent == script.parent]
         file, line = inner[-1] if inner else (file, line)
         summary = [words for words in summary if not words.startswith((" ", SAMPLE_NOTE[:10]))][-1:]
-    said, fix = summary[0], way_out(error)
+    said, fix = device_words.shortened(summary[0]), way_out(error)
     if isinstance(error, UsageError):
         said, fix = f"UsageError: {visible_lines(error.problem)}", visible_lines(error.fix)
     elif isinstance(error, RanksDiffer):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from lockstep.journal.device_words import help_with_device
+
 _PEER = re.compile(
     r"gloo/transport|Connection (closed|reset) by (remote )?peer|Broken pipe.*gloo|NCCL.*(abort|remote)", re.IGNORECASE
 )
@@ -39,7 +41,12 @@ ENDINGS = {"cuda", "cpu", "gpu", "out", "template", "kernel", "max", "forward", 
 
 
 def way_out(error: BaseException) -> str:
-    """What to do about an operation that has no deterministic form; empty for any other error."""
+    """What to do about an error of torch; empty where nothing is known."""
+    return _way_without_form(error) or help_with_device(error)
+
+
+def _way_without_form(error: BaseException) -> str:
+    """What to do about an operation that has no deterministic form."""
     found = _NO_FORM.search(str(error)) if isinstance(error, RuntimeError) else None
     if found is None:
         return ""

@@ -13,7 +13,7 @@ from lockstep.errors import UsageError
 from lockstep.handover.gpu_sharing import how_to_share
 from lockstep.launch.request import Device
 from lockstep.machine.cores import Cores, threads_per_rank
-from lockstep.machine.gpus import NO_GPU
+from lockstep.machine.no_gpu import NO_GPU, NoGpu
 
 MAX_AUTO_CPU_RANKS = 4
 MOST_RANKS, MOST_RANKS_PER_CORE = 1024, 64
@@ -35,7 +35,7 @@ class Machine:
     """OMP_NUM_THREADS as the user set it."""
     open_files: int = -1
     """How many files a process may have open; negative: any number."""
-    no_gpu: tuple[str, str] = NO_GPU
+    no_gpu: NoGpu = NO_GPU
     """Why there is none, and what to do."""
     ranks_per_gpu: int = 1
     """How many ranks may share one."""
@@ -150,7 +150,7 @@ def _device(wish: Wish, machine: Machine) -> Device:
 
 def _cuda(machine: Machine) -> Device:
     if not machine.gpus:
-        raise UsageError(*machine.no_gpu)
+        raise UsageError(machine.no_gpu.problem, machine.no_gpu.fix)
     return "cuda"
 
 

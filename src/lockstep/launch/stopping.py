@@ -26,6 +26,9 @@ ANSWER_S, PATIENT_ANSWER_S = 1.0, 5.0
 
 After that it hangs, or was stopped, and it is killed with everything below it.
 """
+UNKILLABLE_S = 30.0
+"""Time after SIGKILL. Who has not ended by then is held by the kernel, as by a driver whose GPU is gone; freeing much memory takes
+seconds."""
 STOPPED_WITHIN_S = 5.0
 """How long a rank that lost a peer waits for the launcher to stop it before it ends itself."""
 

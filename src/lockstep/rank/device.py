@@ -5,11 +5,14 @@ Each rank has a device of its own, unless the user lets ranks share one (`handov
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from lockstep.errors import UsageError
 from lockstep.handover.environment import Position
 from lockstep.handover.gpu_sharing import how_to_share, index_of
+from lockstep.rank.idle_gpu import no_device
 
 
 def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> torch.device:
@@ -27,11 +30,12 @@ def pin_device(kind: str | None, position: Position, most_ranks: int = 1) -> tor
     num_devices = torch.cuda.device_count() if kind != "cpu" and torch.cuda.is_available() else 0
     if kind not in (None, "cpu", "cuda"):
         raise UsageError(f'`device` must be "cpu" or "cuda", but is {kind!r}.', "Leave it out to let lockstep choose.")
+    if kind == "cuda" and not num_devices:
+        raise UsageError(*no_device(os.environ)[:2])
     if kind == "cuda" and local_world_size > num_devices * most_ranks:
-        share = f" {how_to_share(local_world_size, num_devices)}." if num_devices else ""
         raise UsageError(
             f"{local_world_size} ranks need one GPU each, but torch sees {num_devices}.",
-            f"Start with -n {max(num_devices, 1)}, or with --device cpu.{share}",
+            f"Start with -n {num_devices}, or with --device cpu. {how_to_share(local_world_size, num_devices)}.",
         )
     if kind == "cpu" or local_world_size > num_devices * most_ranks:
         return torch.device("cpu")

@@ -29,6 +29,7 @@ from lockstep.process_group.watched import NAME
 from lockstep.rank.device import is_shared
 from lockstep.rank.neighbours import learn_nodes, node_name
 from lockstep.rank.rejoin import take_place
+from lockstep.rank.same_kind import check_same_kind
 from lockstep.rank.task_store import task_store
 from lockstep.transport.across import PATIENCE
 from lockstep.transport.alone import AloneTransport
@@ -41,6 +42,9 @@ from lockstep.transport.torch_group import GroupTransport
 
 _said_in: set[int] = set()
 """The last meeting that something was said about."""
+
+_stores: list[Store] = []
+"""Kept: without torchrun rank 0 serves it."""
 
 _meetings = 0
 """How often this process has met the others; a file store cannot be used twice, because it remembers old addresses."""
@@ -125,8 +129,10 @@ def _may_share_memory(position: Position, device: torch.device, *, exact: bool) 
 def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bool) -> None:
     """Make the default group, for what the script and its libraries exchange themselves."""
     position = environment.position
-    if environment.settings is None and environment.task is None:
-        check_address(os.environ)
+    if environment.settings is None:
+        if environment.task is None:
+            check_address(os.environ)
+        _check_same_kind(environment, device)
     if _may_share_memory(position, device, exact=exact) and _make_own_group(environment):
         return
     try:
@@ -135,6 +141,24 @@ def _initialise(environment: RankEnvironment, device: torch.device, *, exact: bo
         raise
     except (RuntimeError, ValueError) as error:
         raise WorldError(f"rank {position.rank} could not join the other ranks: {error}") from error
+
+
+def _check_same_kind(environment: RankEnvironment, device: torch.device) -> None:
+    position = environment.position
+    try:
+        store = _task_store(environment.task) if environment.task is not None else _launchers_store()
+        check_same_kind(PrefixStore(f"lockstep {_meetings} device", store), position, device)
+    except UsageError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise WorldError(f"rank {position.rank} could not join the other ranks: {error}") from error
+
+
+def _launchers_store() -> Store:
+    """The one that torchrun, or whoever set MASTER_ADDR, lets ranks meet in; torch's own meeting uses it once more."""
+    store: Store = next(dist.rendezvous("env://"))[0]  # type: ignore[attr-defined]
+    _stores.append(store)
+    return store
 
 
 def _make_own_group(environment: RankEnvironment) -> bool:

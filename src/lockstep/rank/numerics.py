@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,6 +24,10 @@ ENVIRONMENT = (cublas_workspace.NAME, "TORCHINDUCTOR_DETERMINISTIC", "PYTHONHASH
 ROUNDED = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 """Whose kernels may round float32 operands to TF32 or bfloat16: torch's new names, which show what was set by the old ones;
 to read the old ones raises once a script has used the new."""
+
+
+MOST_NAMED = 4
+"""Ranks of one device in a sentence."""
 
 
 def set_numerics(threads: int, *, exact: bool = True) -> None:
@@ -72,6 +77,25 @@ def set_compiler(num_lanes: int) -> None:
         config.recompile_limit = max(config.recompile_limit, num_lanes + 8)
 
 
+def device_name(device: torch.device) -> str:
+    """`NVIDIA H200`, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def unlike_devices(names: Sequence[str]) -> str:
+    """What to say where ranks compute on different devices, by the name of each rank's; empty where all are alike."""
+    if len(set(names)) < 2:
+        return ""
+    told = []
+    for name in dict.fromkeys(names):
+        ranks = [str(rank) for rank, other in enumerate(names) if other == name]
+        more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
+        told.append(f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join([*ranks[:MOST_NAMED], *more])}")
+    return (
+        f"the ranks' devices differ, and bits depend on them: {'; '.join(told)}. On devices of one kind they are equal."
+    )
+
+
 def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
     """What the bits depend on besides the script and its data."""
     return {
@@ -79,6 +103,6 @@ def fingerprint(device: torch.device, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": device_name(device),
         "threads": threads,
     }

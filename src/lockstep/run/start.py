@@ -25,6 +25,7 @@ from lockstep.handover.late_settings import came_too_late
 from lockstep.handover.run_folder import RunFolder
 from lockstep.handover.saving import SaidInScript, Saving
 from lockstep.handover.tasks.innermost import innermost
+from lockstep.journal import device_words
 from lockstep.journal.failure import describe, write_failure
 from lockstep.layout.mesh import Form, Mesh, check_over_nodes, check_shrinks, choose_mesh
 from lockstep.layout.placement import place
@@ -32,15 +33,18 @@ from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.allowed import allow as allow_operators
 from lockstep.rank.device import pin_device
+from lockstep.rank.idle_gpu import tell_why_cpu
 from lockstep.rank.join import join
 from lockstep.rank.kept_numerics import KeptNumerics
 from lockstep.rank.memory import keep_freed_memory
-from lockstep.rank.numerics import set_numerics
+from lockstep.rank.numerics import device_name, set_numerics, unlike_devices
 from lockstep.rank.streams import Streams
 from lockstep.rank.task_cores import threads_of, undo_binding
+from lockstep.run.device_memory import watch_device
 from lockstep.run.ending import end
 from lockstep.run.loop.replicas import nothing_to_check
 from lockstep.run.outlive.arrangement import finished, outlive, outliving
+from lockstep.run.plain_help import help_with_errors
 from lockstep.run.position.ledger import Ledger
 from lockstep.run.position.metrics import MetricsFile
 from lockstep.run.prepare.precision import make_precision
@@ -57,6 +61,7 @@ from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
 from lockstep.strategy.choice import choose_strategy
+from lockstep.transport.contract import Transport
 
 _present: list[RunState] = []
 """The run of this process: at most one, because torch.distributed and the random streams belong to the process."""
@@ -132,6 +137,8 @@ def init(
 def _environment() -> RankEnvironment:
     with _in_a_sentence():
         environment = decode(os.environ)
+    if environment.settings is None:
+        help_with_errors()
     if environment.task is not None:
         undo_binding(os.environ)
     return environment
@@ -198,6 +205,7 @@ def _who_asks(run: RunState) -> NobodyAsks:
 
 def _present_run(run: RunState, checks: int | None) -> Run:
     run.progress.checks.asked = checks
+    watch_device(run)
     _keep_snapshots(run)
     outlive(run, dict(os.environ))
     _present.append(run)
@@ -247,8 +255,11 @@ def _decide(environment: RankEnvironment, wanted: _Wanted) -> _Decided:
     if settings is not None and (settings.threads_given or wanted.threads is None):
         threads = settings.threads
     threads = threads or _default_threads(environment)
-    _say_late_settings(position.rank)
-    pinned = pin_device(settings.device if settings else wanted.device, position, ranks_per_gpu(os.environ))
+    device = settings.device if settings else wanted.device
+    pinned = pin_device(device, position, ranks_per_gpu(os.environ))
+    if device is None and pinned.type == "cpu":
+        tell_why_cpu(os.environ, position)
+    _say_late_settings(position.rank, pinned)
     arranged.check_device(pinned.type)
     arranged.check_nodes(position.local_world_size)
     lanes_named = wanted.lanes is not None or (settings is not None and settings.lanes is not None)
@@ -274,8 +285,7 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     placement = place(decided.num_lanes, mesh.replicas, nodes)
     arithmetic = decided.arithmetic
     computed = arithmetic.precision, arithmetic.numerics, ", ".join(arithmetic.allow)
-    agreed = [seed, placement.num_lanes, threads, *computed]
-    _agree(transport.all_gather_object(agreed, "init"))
+    _agree(transport, [seed, placement.num_lanes, threads, *computed], device if exact else None)
     streams = Streams(seed, device, looks=transport.world_size > 1)
     streams.enter(Domain.START)
     progress = Progress()
@@ -349,8 +359,8 @@ def _meter(
     return Meter(folder, environment.position.rank, wanted[MEASURE], ledger, device)
 
 
-def _say_late_settings(rank: int) -> None:
-    late = came_too_late(os.environ)
+def _say_late_settings(rank: int, device: torch.device) -> None:
+    late = came_too_late(os.environ, on_gpu=device.type == "cuda")
     if late and rank == 0:
         say(
             f"{', '.join(late)} changed after torch was loaded, so it has no effect. Set it before `lockstep run`, or start "
@@ -387,14 +397,19 @@ def _check_numbers(lanes: int | None, threads: int | None) -> None:
             )
 
 
-def _agree(told: list[list[Any]]) -> None:
+def _agree(transport: Transport, mine: Sequence[Any], device: torch.device | None) -> None:
+    """Compare what every rank has to have, and name devices on which bits differ. Collective: call it on every rank."""
+    told = transport.all_gather_object([*mine, device_name(device) if device is not None else ""], "init")
+    *same, devices = zip(*told, strict=True)
     names = ("seed", "lanes", "threads", "precision", "numerics", "allow")
-    for name, values in zip(names, zip(*told, strict=True), strict=True):
+    for name, values in zip(names, same, strict=True):
         if len(set(values)) > 1:
             raise UsageError(
                 f"`{name}` must be the same on every rank, but the ranks have {list(values)}.",
                 "Give every rank the same value.",
             )
+    if transport.rank == 0 and (note := unlike_devices(devices)):
+        say(note)
 
 
 def finish() -> None:
@@ -411,6 +426,7 @@ def finish() -> None:
     run = _present.pop()
     run.progress.ended = True
     let_go()
+    device_words.present.clear()
     atexit.unregister(_finish_at_exit)
     if end(run):
         finished(run, dict(os.environ), at_exit=_is_at_exit)

@@ -99,6 +99,10 @@ class Around(Strategy):
     def take_waited_s(self) -> float:
         return self._inner.take_waited_s()
 
+    @property
+    def gradient_bytes(self) -> int:
+        return self._inner.gradient_bytes
+
     def report(self) -> dict[str, Any] | None:
         return self._inner.report()
 

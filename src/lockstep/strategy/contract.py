@@ -277,6 +277,11 @@ class Strategy(ABC):
         """Report how this rank's stage spent its time, as JSON values; None if there are no stages."""
         return None
 
+    @property
+    def gradient_bytes(self) -> int:
+        """The memory of the gradients that this rank keeps: one lane's, and sums of lanes."""
+        return 0
+
     def holder_of(self, tensor: Tensor) -> int | None:  # noqa: ARG002 - by default every rank holds everything
         """The first rank that holds a parameter or buffer; None when every rank does.
 

@@ -39,12 +39,21 @@ def preload(*modules: str) -> None:
 preload()
 
 
+AFTER_FAILURE_S = 5.0
+"""How long the others may take to end by themselves when a rank has raised."""
+
+
 class RankFailed(AssertionError):  # noqa: N818 - a test failure, not an error
     """A rank raised; the message has its traceback. `error_type` is the name of the exception's class."""
 
     def __init__(self, rank: int, error_type: str, message: str, trace: str) -> None:
         super().__init__(f"rank {rank} failed\n{trace}")
         self.rank, self.error_type, self.message = rank, error_type, message
+
+    @property
+    def is_of_a_peer(self) -> bool:
+        """Whether the rank only says that another one has gone."""
+        return self.error_type.endswith("PeerLost")
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ def run_ranks(function: Callable[..., Any], started: Started, *args: Any) -> lis
         started: how many ranks, lanes, threads.
 
     Raises:
-        RankFailed: for the first rank that raised something other than `PeerLost`.
+        RankFailed: for the first rank that raised something other than `PeerLost`; ranks that wait for it are ended.
     """
     with TemporaryFolder("lockstep-test-") as folder:
         processes, readers = [], []
@@ -131,7 +140,10 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
     results: dict[int, Any] = {}
     failures: list[RankFailed] = []
     while waiting:
-        ready = multiprocessing.connection.wait(list(waiting), timeout_s)
+        own = any(not failure.is_of_a_peer for failure in failures)
+        ready = multiprocessing.connection.wait(list(waiting), min(AFTER_FAILURE_S, timeout_s) if own else timeout_s)
+        if not ready and own:
+            break  # a rank that waits inside NCCL for one that has failed hears nothing
         if not ready:
             for process in processes:
                 if process.is_alive():
@@ -150,6 +162,6 @@ def _collect(processes: Sequence[Any], readers: Sequence[Any], timeout_s: float)
                 results[rank] = values[0]
             else:
                 failures.append(RankFailed(rank, *values))
-    for failure in sorted(failures, key=lambda failure: failure.error_type.endswith("PeerLost")):
+    for failure in sorted(failures, key=lambda failure: failure.is_of_a_peer):
         raise failure
     return [results[rank] for rank in sorted(results)]

@@ -133,11 +133,14 @@ TORCH_LIBRARY(pretend, m) {
     std::lock_guard hold(everything);
     ledger.clear();
   });
-  m.def("plant_fault(str operation) -> ()", [](const std::string& operation) { fault_at = operation; });
+  m.def("plant_fault(str operation, str words=\"device-side assert triggered\") -> ()",
+        [](const std::string& operation, const std::string& words) { fault_at = operation, fault_words = words; });
   m.def("limit_memory(int device, int size) -> ()",
         [](int64_t device, int64_t size) { usage[device].limit = static_cast<size_t>(size); });
-  m.def("memory(int device) -> (int, int, int)", [](int64_t device) -> std::tuple<int64_t, int64_t, int64_t> {
-    return {usage[device].now, usage[device].peak, usage[device].limit};
+  m.def("memory(int device) -> (int, int)",
+        [](int64_t device) -> std::tuple<int64_t, int64_t> { return {usage[device].now, usage[device].peak}; });
+  m.def("memory_left(int device) -> (int, int)", [](int64_t device) -> std::tuple<int64_t, int64_t> {
+    return {left(static_cast<c10::DeviceIndex>(device)), usage[device].limit};
   });
   m.def("forget_peak(int device) -> ()", [](int64_t device) { usage[device].peak = usage[device].now; });
   m.def("resize_storage(Tensor tensor, int size) -> ()", resize_storage);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <new>
 #include <vector>
 
 #include "ledger.hpp"
@@ -29,20 +30,34 @@ inline void check_ordinal(c10::DeviceIndex index) {
 }
 
 struct Usage {
-  size_t now = 0, peak = 0, limit = SIZE_MAX;
+  size_t now = 0, peak = 0, limit = size_t(80) << 30;
 };
 inline std::map<c10::DeviceIndex, Usage> usage;
 inline std::map<void*, std::pair<c10::DeviceIndex, size_t>> blocks;
 
 inline void* aligned(size_t size) {
-  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+  void* block = std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+  if (!block) throw std::bad_alloc();
+  return block;
+}
+
+// What another program has taken of every device, in bytes.
+inline size_t taken() {
+  const char* told = std::getenv("PRETENDED_GPUS_TAKEN");
+  return told ? std::strtoull(told, nullptr, 10) : 0;
+}
+
+inline int64_t left(c10::DeviceIndex index) {
+  return int64_t(usage[index].limit) - int64_t(usage[index].now + taken());
 }
 
 inline void take(c10::DeviceIndex index, size_t size) {
   Usage& used = usage[index];
-  TORCH_CHECK_WITH(OutOfMemoryError, used.now + size <= used.limit, "CUDA out of memory. Tried to allocate ",
+  TORCH_CHECK_WITH(OutOfMemoryError, int64_t(size) <= left(index), "CUDA out of memory. Tried to allocate ",
                    size / kMiB, " MiB. GPU ", int(index), " has a total capacity of ", used.limit / kMiB,
-                   " MiB of which ", (used.limit - used.now) / kMiB, " MiB is free.");
+                   " MiB of which ", std::max<int64_t>(left(index), 0) / kMiB,
+                   " MiB is free. Including non-PyTorch memory, this process has ", used.now / kMiB,
+                   " MiB memory in use.");
   used.now += size;
   used.peak = std::max(used.peak, used.now);
 }

@@ -87,13 +87,8 @@ def stream(chosen):
 
 
 def _memory_stats(device):
-    now, peak, _ = torch.ops.pretend.memory(device)
+    now, peak = torch.ops.pretend.memory(device)
     return {"allocated_bytes": {"all": {"current": now, "peak": peak}}}
-
-
-def mem_get_info(device=None):
-    now, _, limit = torch.ops.pretend.memory(_index(device))
-    return limit - now, limit
 
 
 def _new_storage(cls, *args, device=None, **named):
@@ -160,10 +155,10 @@ def put_into(torch):
     cuda.get_device_properties = lambda device=None: Properties
     cuda.get_device_name = lambda device=None: Properties.name
     cuda.get_device_capability = lambda device=None: (Properties.major, Properties.minor)
+    cuda.mem_get_info = lambda device=None: torch.ops.pretend.memory_left(_index(device))
     cuda.is_bf16_supported = lambda including_emulation=True: True
     cuda.Stream, cuda.Event = Stream, Event
     cuda.stream, cuda.current_stream, cuda.default_stream = stream, current_stream, default_stream
-    cuda.mem_get_info = cuda.memory.mem_get_info = mem_get_info
     for module in (cuda, cuda.random):
         module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
     cuda.nccl.version = lambda: (2, 28, 3)

@@ -1,21 +1,32 @@
 """The device files and the driver's list of a machine with GPUs, in a folder: what the launcher counts."""
 
 import functools
+import json
 import os
 from pathlib import Path
 
 NAME = "Pretended H100"
 
 
+def tell_why(no_gpu):
+    """Let `lockstep.machine.no_gpu` look there too."""
+    place = _place()
+    no_gpu.DEVICES, no_gpu.DRIVER_LIST = place / "dev", place / "gpus"
+
+
+def _place():
+    return Path(os.environ["PRETENDED_GPUS_BUILD"]) / f"machine-{os.environ['PRETENDED_GPUS']}"
+
+
 def put_into(gpus):
     """Let `lockstep.machine.gpus` look into the folder."""
     count = int(os.environ["PRETENDED_GPUS"])
-    place = Path(os.environ["PRETENDED_GPUS_BUILD"]) / f"machine-{count}"
+    place = _place()
     where = {"devices": place / "dev", "driver_list": place / "gpus"}
     _make(place, count)
     gpus.count_gpus = functools.partial(gpus.count_gpus, **where)
     gpus.gpu_names = functools.partial(gpus.gpu_names, **where)
-    gpus.torch_speaks_cuda = lambda: True
+    gpus.torch_is_for = lambda: json.loads(os.environ.get("PRETENDED_BUILD", '{"cuda": "13.0"}'))
 
 
 def _make(place, count):

@@ -51,6 +51,12 @@ def _nccl(distributed_c10d):
     pretended_group.put_into(distributed_c10d)
 
 
+def _no_gpu(no_gpu):
+    import pretended_files
+
+    pretended_files.tell_why(no_gpu)
+
+
 def _gpus(gpus):
     import pretended_files
 
@@ -67,6 +73,7 @@ if os.environ.get("PRETENDED_GPUS"):
                 "torch": (_load, _cuda),
                 "torch.distributed.distributed_c10d": (nothing, _nccl),
                 "lockstep.machine.gpus": (nothing, _gpus),
+                "lockstep.machine.no_gpu": (nothing, _no_gpu),
             }
         ),
     )

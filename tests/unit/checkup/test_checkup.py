@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lockstep import torch_versions
-from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row, parse_driver
+from lockstep.checkup.hardware import core_rows, device_row, driver_row, open_files_row
 from lockstep.checkup.report import Report, Row, State, note, ok, problem
 from lockstep.checkup.software import backend_row, compiled_row, names_row, version_rows
 from lockstep.checkup.surroundings import (
@@ -31,6 +31,7 @@ from lockstep.checkup.torch_facts import TorchFacts, parse_facts
 from lockstep.launch.screen.report import device_names
 from lockstep.launch.sizing import Machine
 from lockstep.machine.cores import Cores
+from lockstep.machine.driver import parse_driver
 from lockstep.machine.gpus import gpu_names
 from lockstep.machine.leftovers import orphaned_processes, orphaned_shared_memory
 from lockstep.machine.private_view import ViewReport

@@ -11,6 +11,7 @@ from lockstep.errors import UsageError
 
 OPTIONS = {
     "ranks": "1,2",
+    "quiet": False,
     "strategies": "ddp",
     "lanes": None,
     "precision": None,

@@ -16,6 +16,7 @@ from lockstep.layout.mesh import Form, on_ranks
 VALUED, FLAGS = ("--ranks", "--steps"), ("--json", "-m")
 OPTIONS = dict.fromkeys(("lanes", "strategy", "mesh", "schedule", "precision", "numerics", "save", "against")) | {
     "ranks": "1,2",
+    "quiet": False,
     "steps": 20,
     "threads": 1,
     "device": "cpu",

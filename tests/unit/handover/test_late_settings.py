@@ -14,11 +14,18 @@ def _forget(monkeypatch):
 def test_only_what_libraries_read_while_loading_counts():
     late_settings.remember({"OMP_NUM_THREADS": "1", "HOME": "/root", "MKL_CBWR": "AVX2"})
     now = {"OMP_NUM_THREADS": "4", "HOME": "/tmp", "LD_PRELOAD": "x.so"}
-    assert late_settings.came_too_late(now) == ["LD_PRELOAD", "MKL_CBWR", "OMP_NUM_THREADS"]
+    assert late_settings.came_too_late(now, on_gpu=False) == ["LD_PRELOAD", "MKL_CBWR", "OMP_NUM_THREADS"]
 
 
 def test_a_fresh_interpreter_has_nothing_to_compare():
-    assert late_settings.came_too_late({"OMP_NUM_THREADS": "4"}) == []
+    assert late_settings.came_too_late({"OMP_NUM_THREADS": "4"}, on_gpu=True) == []
+
+
+def test_settings_of_the_allocator_matter_on_gpus():
+    late_settings.remember({})
+    now = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUDA_VISIBLE_DEVICES": "1"}
+    assert late_settings.came_too_late(now, on_gpu=True) == ["PYTORCH_CUDA_ALLOC_CONF"]
+    assert late_settings.came_too_late(now, on_gpu=False) == []
 
 
 SCRIPT = """

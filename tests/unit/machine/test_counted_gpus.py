@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.gpus import QUESTION, ask_torch, count_gpus, speaks_cuda, why_none
+from lockstep.machine.gpus import QUESTION, ask_torch, built_for, count_gpus, has_parts
 
 
 def never(variables: Mapping[str, str]) -> int:
@@ -60,10 +60,31 @@ def test_device_files_are_counted_and_cuda_visible_devices_chooses_among_them(
     assert count_gpus(variables, devices, listed, never) == count
 
 
-def test_the_drivers_list_counts_where_there_are_no_device_files(devices: Path, listed: Path) -> None:
-    for bus in ("0000:08:00.0", "0000:18:00.0"):
-        (listed / bus).mkdir(parents=True)
-    assert count_gpus({}, devices, listed, never) == 2
+def test_a_drivers_list_without_device_files_may_be_that_of_the_host_so_torch_is_asked(
+    devices: Path, listed: Path
+) -> None:
+    (listed / "0000:08:00.0").mkdir(parents=True)
+    assert count_gpus({}, devices, listed, three) == 3
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [("GPU-1f2e", 1), ("GPU-9", 0), ("GPU-3d,GPU-1f2e", 2), ("GPU-1f2e,GPU-9", 1)]
+)
+def test_a_uuid_counts_if_the_driver_has_it(visible: str, count: int, devices: Path, listed: Path) -> None:
+    put(devices, "nvidia0", "nvidia1")
+    for number, uuid in enumerate(("GPU-1f2e-5a", "GPU-3d4c-6b")):
+        (listed / str(number)).mkdir(parents=True)
+        (listed / str(number) / "information").write_text(f"Model: \t H200\nGPU UUID: \t {uuid}\n")
+    assert count_gpus({"CUDA_VISIBLE_DEVICES": visible}, devices, listed, never) == count
+
+
+def test_torch_is_asked_where_a_gpu_is_divided(devices: Path, listed: Path) -> None:
+    put(devices, "nvidia0")
+    (listed / "0000:08:00.0").mkdir(parents=True)
+    (listed.parent / "capabilities" / "gpu0" / "mig").mkdir(parents=True)
+    assert not has_parts(listed)
+    (listed.parent / "capabilities" / "gpu0" / "mig" / "gi1").mkdir()
+    assert count_gpus({}, devices, listed, three) == 3
 
 
 @pytest.mark.parametrize("name", ["dxg", "kfd", "nvmap"])
@@ -86,7 +107,7 @@ def test_torch_is_asked_in_a_process_that_may_print_and_fail(tmp_path: Path) -> 
     folder.mkdir()
     torch = folder / "torch.py"
     torch.write_text(
-        "import types, os\nprint('a banner')\ncuda = types.SimpleNamespace(device_count=lambda: len(os.environ['SEEN']))\n"
+        "import types, os\nprint('a banner')\ncuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: len(os.environ['SEEN']))\n"
     )
     variables = {"PYTHONPATH": str(folder), "SEEN": "ab"}
     assert ask_torch(variables) == 2
@@ -96,40 +117,14 @@ def test_torch_is_asked_in_a_process_that_may_print_and_fail(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "speaks"),
+    ("text", "builds"),
     [
-        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
-        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43482'\n", True),
-        ("cuda = None\n", False),
-        ("__version__ = '2.13'\n", True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", {}),
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", {"cuda": "12.8"}),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43482'\n", {"rocm": "6.4.43482"}),
+        ("cuda = None\nxpu = '20250302'\n", {"xpu": "20250302"}),
+        ("__version__ = '2.13'\n", {"cuda": ""}),
     ],
 )
-def test_a_build_for_rocm_is_one_for_gpus(text: str, speaks: bool) -> None:
-    assert speaks_cuda(text) is speaks
-
-
-@pytest.mark.parametrize(
-    ("names", "visible", "is_cpu_build", "problem", "fix"),
-    [
-        ([], None, False, "No GPU that the installed torch can use was found here.", "Start with --device cpu."),
-        (["nvidia0"], None, True, "The installed torch is a CPU build, which cannot use the GPU of", "(pip install torch --index-url"),
-        (["nvidia0", "nvidia1"], None, True, "The installed torch is a CPU build, which cannot use the 2 GPUs of", "pip install"),
-        (["kfd"], None, True, "The installed torch is a CPU build, which cannot use the GPU of", "pytorch.org/get-started"),
-        (["nvidia0"], "9", False, "CUDA_VISIBLE_DEVICES='9' hides the GPU of this machine.", "Unset it"),
-    ],
-)  # fmt: skip
-def test_it_is_said_why_there_is_no_gpu(
-    names: list[str],
-    visible: str | None,
-    is_cpu_build: bool,
-    problem: str,
-    fix: str,
-    devices: Path,
-    listed: Path,
-) -> None:
-    put(devices, *names)
-    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    told = why_none(variables, devices, listed, lambda: is_cpu_build)
-    assert told[0].startswith(problem)
-    assert fix in told[1]
+def test_what_torch_was_built_for_is_in_its_version_file(text: str, builds: dict[str, str]) -> None:
+    assert built_for(text) == builds

@@ -136,6 +136,15 @@ def plain_line() -> Line:
     return Line("script", "plain torch.distributed, met through torchrun's environment")
 
 
+def held_line(rank: int, process: int, after_s: float) -> Line:
+    """Say that a rank cannot be ended."""
+    return Line(
+        "stuck",
+        f"rank {rank} (process {process}) did not end {after_s:.0f} s after SIGKILL: the kernel holds it, as a driver does whose "
+        "GPU or disk is gone, and perhaps until the machine restarts. The run ends without it",
+    )
+
+
 def alone_line(ranks: int) -> Line:
     """Warn that the ranks never met."""
     return Line(

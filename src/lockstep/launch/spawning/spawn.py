@@ -35,7 +35,9 @@ from lockstep.launch.spawning.ending import Ending
 from lockstep.launch.spawning.parcel import Parcel
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.gpus import gpu_names, usable_gpus
+from lockstep.machine.no_gpu import NO_GPU, why_none
 from lockstep.machine.processes import open_file_limit
+from lockstep.notices import say
 
 Device = Literal["auto", "cpu", "cuda"]
 _kept = KeptNursery()
@@ -116,7 +118,7 @@ def spawn(
         KeyboardInterrupt: after Ctrl-C; all ranks have ended.
     """
     _check(fn, args, nprocs)
-    sized = _size(nprocs, device)
+    sized = _size(nprocs, device, quiet)
     if backend is not None:
         check_backend(backend, sized[0].device, find_spec("lockstep._native") is not None)
     parcel = Parcel(fn, args)
@@ -265,13 +267,18 @@ def _request(fn: Callable[..., object], sized: tuple[Size, str], quiet: bool, pa
     )
 
 
-def _size(nprocs: int, device: str) -> tuple[Size, str]:
+def _size(nprocs: int, device: str, quiet: bool) -> tuple[Size, str]:
     """Decide as for `lockstep run -n nprocs`; but with fewer GPUs than ranks, "auto" takes the CPU and says so."""
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(
             f'`device` must be "auto", "cpu" or "cuda", but is {device!r}.', "Leave it out to let lockstep choose."
         )
     gpus = usable_gpus(os.environ) if device != "cpu" else 0
+    no_gpu = why_none(os.environ).in_python if not gpus and device != "cpu" else NO_GPU
+    if device == "cuda" and no_gpu.is_news:
+        raise UsageError(no_gpu.problem, no_gpu.fix)
+    if no_gpu.note and not quiet:
+        say(no_gpu.note)
     share = ranks_per_gpu(os.environ)
     if device == "cuda" and nprocs > gpus * share:
         raise UsageError(

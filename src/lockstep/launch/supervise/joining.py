@@ -26,7 +26,6 @@ from lockstep.launch.request import LaunchRequest, Verbosity
 from lockstep.launch.screen.report import Line
 from lockstep.launch.screen.saying import Saying
 from lockstep.layout.mesh import choose_mesh
-from lockstep.machine.gpus import gpu_names
 from lockstep.machine.processes import most_open_files
 from lockstep.machine.processor import model_and_instructions
 from lockstep.nodes.address import Choice
@@ -228,7 +227,7 @@ def record_of(request: LaunchRequest, node: str, *, is_host: bool) -> NodeRecord
         ranks=request.ranks,
         threads=request.threads,
         same=_same(request),
-        alike=_alike(request),
+        alike=_alike(),
     )
 
 
@@ -264,11 +263,7 @@ def _same(request: LaunchRequest) -> dict[str, str]:
     }
 
 
-def _alike(request: LaunchRequest) -> dict[str, str]:
-    """What bits may depend on, by the names that people know."""
+def _alike() -> dict[str, str]:
+    """What bits may depend on, by the names that people know. `lockstep.init` compares the GPUs of ranks."""
     model, instructions = model_and_instructions()
-    found = {"processors": model or "unknown", "instruction sets": instructions or "unknown"}
-    if request.device == "cuda":
-        names = gpu_names(os.environ, request.ranks)
-        found["GPUs"] = ", ".join(dict.fromkeys(names)) or "unknown"
-    return found
+    return {"processors": model or "unknown", "instruction sets": instructions or "unknown"}

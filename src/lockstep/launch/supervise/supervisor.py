@@ -112,7 +112,7 @@ class Supervisor:
         """
         logs = {rank: self.folder.log(rank) for rank in self.request.numbers}
         self._streams = RankStreams(self._selector, logs, self.losses)
-        self._orders, self._ranks = Orders(self.nursery), Ranks(self.folder)
+        self._orders, self._ranks = Orders(self.nursery, self.saying), Ranks(self.folder)
         self._interruption = Interruption(self.request, self.folder, self.saying)
         regrouping = Regrouping(self.request, self.folder, self.observer, self.saying)
         last = LastSnapshots(self.request.recovery, self.observer, self.history)
@@ -175,7 +175,7 @@ class Supervisor:
                     self._stalls.look(self._ranks.running_pids, self._replacements.starting(now))
                 look_at = now + (UPDATE_S if self.saying.terminal is not None else IDLE_S)
             self.observer.warn_alone(now, joined=self._joined)
-            give_up_at = self._orders.give_up(now, a_person_waits=bool(self._interruption.by))
+            give_up_at = self._orders.give_up(now, self._ranks.running_pids, a_person_waits=bool(self._interruption.by))
             moments = [
                 look_at,
                 deadline,

@@ -152,6 +152,11 @@ class LaidOut:
         memory.keep(self.arena.flats)
         memory.publish()
 
+    @property
+    def gradient_bytes(self) -> int:
+        """The memory of all gradients; 0 before there are any."""
+        return self.pool.nbytes if hasattr(self, "pool") else 0
+
     def renew_memory(self, *, moves: bool) -> None:
         """Lay the parameters out as they are in memory that all ranks see. Collective: call it on every rank.
 

@@ -119,6 +119,10 @@ class Replica(Strategy):
         found = named_tensors(self.laid.models)
         return [(name, tensor) for name, tensor in found if id(tensor) not in self.laid.absent]
 
+    @property
+    def gradient_bytes(self) -> int:
+        return self.laid.gradient_bytes
+
     def keep_buffers(self) -> None:
         self.laid.bank.remember()
 

@@ -9,6 +9,7 @@ differ in the sign of some zeros. (A run with one lane has one lane on any numbe
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -112,9 +113,15 @@ class SlotPool:
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         self._transport = transport
+        self._made: list[weakref.ref[Slot]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
         self._idle = list(self._shared)
         self.spans: tuple[Span, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all slots that there are."""
+        return sum(flat.nbytes for one in self._made if (slot := one()) is not None for flat in slot.flats)
 
     def close(self) -> None:
         """Close the pool: its slots are reduced no more. Collective: call it on every rank.
@@ -163,6 +170,7 @@ class SlotPool:
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
         slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
         slot.unheld = _references(slot)
+        self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
 
     def cut(self, spans: Sequence[Span]) -> None:

@@ -1,0 +1,35 @@
+"""A script that fails without `lockstep run` has what to do behind its traceback."""
+
+import pytest
+
+from tests.support.launching import run_script, start_python, write_script
+
+pytestmark = pytest.mark.ranks
+SCRIPT = """
+    import torch
+    import lockstep
+
+    run = lockstep.init()
+    torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+"""
+HELP = "help: To keep exact numerics, write `x.view(-1)[index] = values`."
+
+
+def test_an_operation_without_a_deterministic_form_in_a_plain_script_is_followed_by_the_way_out(tmp_path):
+    ended = start_python(tmp_path, write_script(tmp_path, SCRIPT)).finish()
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1].startswith(HELP)
+    assert ended.err.count("help:") == 1
+
+
+@pytest.mark.thorough
+def test_under_the_launcher_it_is_said_once(tmp_path):
+    ended = run_script(tmp_path, SCRIPT, "-n", "2")
+    assert ended.err.count("help:") == 1
+
+
+@pytest.mark.thorough
+def test_under_torchrun_each_rank_says_it(tmp_path):
+    script = write_script(tmp_path, SCRIPT)
+    ended = start_python(tmp_path, "-m", "torch.distributed.run", "--nproc-per-node=2", script).finish()
+    assert f"[rank0]: {HELP}" in ended.err or f"[rank1]: {HELP}" in ended.err

@@ -108,6 +108,10 @@ PLACES = {
     # of the engine
     "multiply_each": PrivateName("torch", "_foreach_mul_", "the engine: gradients in few kernels"),
     "zero_each": PrivateName("torch", "_foreach_zero_", "the engine: gradients in few kernels"),
+    "norm_each": PrivateName("torch", "_foreach_norm", "run.clip_grad_norm_ on GPUs: norms in few kernels"),
+    "find_unfinite": PrivateName(
+        "torch", "_amp_foreach_non_finite_check_and_unscale_", "16-mixed on GPUs: overflow in few kernels"
+    ),
     "storage_uses": PrivateName("torch._C", "_storage_Use_Count", "the engine: gradients that a script keeps"),
     "BatchNorm": PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "lockstep verify: naming BatchNorm layers"),
     "Norm": PrivateName("torch.nn.modules.batchnorm", "_NormBase", "the engine: running statistics"),
@@ -165,8 +169,9 @@ ATTRIBUTES = (
     Attributes("torch.library.Library", "_destroy", "`allow`: another list in a second run of a process"),
     Attributes("torch.autocast", "_enabled", "lockstep verify: the row plain under autocast"),
     Attributes("torch._ops.OpOverload", "_schema", "noticing what lanes write to; lockstep verify"),
+    Attributes("torch.distributed.ProcessGroup", "_get_backend _device_types", "noticing a script's own collectives"),
     Attributes(
-        "torch.distributed.ProcessGroup", "_get_sequence_number_for_group", "noticing a script's own collectives"
+        "torch._C._distributed_c10d.Backend", "_get_sequence_number_for_group", "noticing a script's own collectives"
     ),
     Attributes(
         "torch.utils._python_dispatch",

@@ -7,11 +7,9 @@ ON_THE_CPU = (
     "the script keeps its model on the CPU, which DDP refuses on a machine with GPUs, or reads weights as NumPy arrays"
 )
 HOST_TENSORS = "its script hands the model tensors that it made on the CPU"
-DRAWS = "a step that draws from a device's generator is not noticed"
 SAME_BITS = "test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks"
 STAGES = "test_scenarios_in_stages.py::test_a_scenario_in_stages_has_the_bits_of_one_rank_or_is_refused"
 STAGED = "test_staged.py::test_a_mistake_with_stages_is_one_sentence"
-ZERO1 = "test_zero1.py::test_a_script_has_the_bits_of_one_rank"
 
 IMPOSSIBLE = {
     f"{SAME_BITS}[shared_and_odd_buffers": SPARSE,
@@ -25,16 +23,11 @@ IMPOSSIBLE = {
     f"{STAGED}[evaluates_on_rank_0": HOST_TENSORS,
     f"{STAGED}[noise_of_another_stage": HOST_TENSORS,
     f"{STAGED}[other_ways_in_evaluation": HOST_TENSORS,
+    f"{STAGED}[uses_a_layer_elsewhere": HOST_TENSORS,
 }
 """The beginning of a test's name after its folder, and what is missing on the pretended device or in the test."""
 
-BUGS = {
-    "test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step": DRAWS,
-    f"{STAGED}[step_that_draws_random_numbers": DRAWS,
-    "test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce": (
-        "beside NCCL, exchanges of tensors of the CPU are not counted"
-    ),
-}
+BUGS: dict[str, str] = {}
 """What lockstep gets wrong on a GPU today; whoever mends one takes its line away."""
 
 

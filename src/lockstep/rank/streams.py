@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from lockstep.generators import gpu_generators
 from lockstep.layout.stream_key import Domain, stream_key
 
 NOT_TORCHS = 0x9E3779B9
@@ -36,7 +37,7 @@ class Streams:
 
     Args:
         seed: the run's seed.
-        device: its generator is seeded too when it is a CUDA device.
+        device: when it is a CUDA device, the generators of all GPUs are seeded too.
         looks: whether `look` does anything: on one rank there is nobody to compare with.
     """
 
@@ -53,9 +54,12 @@ class Streams:
         key = stream_key(self.seed, domain, *place)
         seed_process(key)
         self._torch_seed = key
-        if self._device.type == "cuda":
-            for generator in torch.cuda.default_generators:  # a module may span devices; CUDA knows them all
-                generator.manual_seed(key)
+        for generator in self._on_gpus():
+            generator.manual_seed(key)
+
+    def _on_gpus(self) -> Sequence[torch.Generator]:
+        """Those of all GPUs, not of the rank's own only: a model may span several."""
+        return gpu_generators() if self._device.type == "cuda" else ()
 
     def look(self) -> int:
         """Note where the current streams are, by the next number of each; return `seen`.
@@ -76,33 +80,41 @@ class Streams:
 
     def snapshot(self) -> dict[str, Any]:
         """The current state of every stream, for `restore` in this process or another."""
-        device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        on_gpus = [generator.get_state() for generator in self._on_gpus()]
         return {
             "torch": torch.get_rng_state(),
             "numpy": np.random.get_state(legacy=False),
             "python": random.getstate(),
-            "device": device,
+            "device": on_gpus[self._device.index] if on_gpus else None,
+            **({"devices": on_gpus} if len(on_gpus) > 1 else {}),
         }
 
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
-        """Go on from a snapshot. A device of a different kind than then starts from a stream keyed by `step`."""
+        """Go on from a snapshot. A device of a different kind than then starts from a stream keyed by `step`.
+
+        The rank's own GPU goes on where that of the rank did which made the snapshot, whatever their numbers are.
+        """
         self.enter(Domain.STEP, step, "restored")
         torch.set_rng_state(saved["torch"])
         np.random.set_state(saved["numpy"])
         random.setstate(saved["python"])
-        if self._device.type == "cuda" and saved["device"] is not None:
-            torch.cuda.set_rng_state(saved["device"], self._device)
+        on_gpus = self._on_gpus()
+        for generator, state in zip(on_gpus, saved.get("devices", []), strict=False):
+            generator.set_state(state)
+        if on_gpus and saved["device"] is not None:
+            on_gpus[self._device.index].set_state(saved["device"])
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """Leave the current streams where they were, whatever is drawn inside."""
         cpu, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        device = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        on_gpus = self._on_gpus()
+        states = [generator.get_state() for generator in on_gpus]
         try:
             yield
         finally:
             torch.set_rng_state(cpu)
             np.random.set_state(numpy_state)
             random.setstate(python_state)
-            if device is not None:
-                torch.cuda.set_rng_state(device, self._device)
+            for generator, state in zip(on_gpus, states, strict=True):
+                generator.set_state(state)

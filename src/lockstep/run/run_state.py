@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
 from lockstep.strategy.contract import OpenLane, Strategy
 from lockstep.strategy.loss_scale import LossScale
+from lockstep.strategy.pass_loss import PassLoss
 from lockstep.transport.contract import Transport
 
 
@@ -229,6 +231,8 @@ class Progress:
     """What the lanes of the current pass logged: (weighted sum, weight) by name."""
     hooks: list[Any] = field(default_factory=list)
     """Handles on the optimizers' steps, removed when the run ends."""
+    losses: deque[tuple[int, PassLoss]] = field(default_factory=deque)
+    """Those of the last passes that no gauge shows yet, each with its step."""
     said_training_mode: bool = False
     said_apart: bool = False
     said_seeded_lane: bool = False

@@ -29,9 +29,23 @@ SMALL_BYTES = 1 << 16
 
 
 def bit_sums(tensors: Sequence[Tensor]) -> list[int]:
-    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 7 ms for 10 M float32."""
+    """One number from the bits of each tensor, which is dense, of any shape, dtype and device. 7 ms for 10 M float32.
+
+    Of all tensors on a GPU there is one copy to the host, for which it waits.
+    """
     whole = [torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in tensors]
-    return [_sum(one.view(INTEGERS[one.element_size()]).reshape(-1)) for one in whole]
+    rows = [one.view(INTEGERS[one.element_size()]).reshape(-1) for one in whole]
+    elsewhere = {row.device for row in rows if row.device.type != "cpu"}
+    if not elsewhere:
+        return [_crc(_sums(row)) for row in rows]
+    told = [_sums(row) for row in rows]
+    for device in elsewhere:
+        there = [number for number, row in enumerate(told) if row.device == device]
+        copies = torch.cat([told[number].view(torch.uint8) for number in there]).cpu()
+        parts = torch.split(copies, [told[number].nbytes for number in there])
+        for number, part in zip(there, parts, strict=True):
+            told[number] = part
+    return list(map(_crc, told))
 
 
 def packed(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -46,10 +60,11 @@ def packed(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [*map(torch.cat, small.values()), *large]
 
 
-def _sum(row: Tensor) -> int:
+def _sums(row: Tensor) -> Tensor:
+    """What a CRC is taken of: the sums of columns and rows, or the row itself."""
     size = row.numel() // COLUMNS * COLUMNS
     if row.numel() * row.element_size() < SMALL_BYTES or not size:
-        return _crc(row)
+        return row
     dtype = torch.int64 if row.element_size() == 8 else torch.int32  # sums wrap around
     columns = torch.zeros(COLUMNS, dtype=dtype, device=row.device)
     rows: list[Tensor] = [columns]
@@ -59,10 +74,8 @@ def _sum(row: Tensor) -> int:
         rows.append(table.sum(1, dtype=dtype))
     columns[: row.numel() - size] += row[size:]
     rows.append(row[size:].sum(0, keepdim=True, dtype=dtype))
-    return _crc(torch.cat(rows))
+    return torch.cat(rows)
 
 
 def _crc(row: Tensor) -> int:
-    return zlib.crc32(
-        from_dlpack(row.cpu()).numpy().data
-    )  # .numpy() alone would mark the storage as one with other users
+    return zlib.crc32(from_dlpack(row).numpy().data)  # .numpy() alone would mark the storage as one with other users

@@ -15,6 +15,7 @@ from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.layout.schedule import Action
+from lockstep.strategy.pass_loss import PassLoss
 from lockstep.strategy.precision import Precision
 
 
@@ -22,14 +23,17 @@ from lockstep.strategy.precision import Precision
 class PassResult:
     """The result of a pass over a step's lanes; the same bits on every rank, for any number of ranks."""
 
-    loss: float | None
-    """The weighted mean of the lanes' losses; None when no lane called backward."""
+    told: PassLoss
+    """The lanes' losses."""
     notes: dict[int, Any]
     """The notes of all lanes, in lane order."""
     apart: tuple[int, ...] = ()
     """Ranks whose `seen` differed from rank 0's."""
-    unfinite: tuple[int, ...] = ()
-    """The lanes whose own loss is not a finite number, where that is known."""
+
+    @property
+    def loss(self) -> float | None:
+        """The weighted mean of the lanes' losses; None when no lane called backward. Waits for it."""
+        return self.told.mean
 
 
 class LaneObserver:
@@ -179,7 +183,8 @@ class Strategy(ABC):
 
         Args:
             only_moving: only of buffers that are settled over the lanes after each pass, as statistics of BatchNorm are, with
-                the values that the last pass began with: a difference between ranks does not outlive the pass.
+                the values that the last pass began with: a difference between ranks does not outlive the pass. None where
+                GPUs compare them themselves (`PassLoss.apart`).
         """
 
     @abstractmethod

@@ -6,7 +6,7 @@ Each chunk's norm to the power p is one float64; their sum is rounded once, so t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lockstep.errors import UsageError
 from lockstep.layout.chunks import chunks_of
+from lockstep.torch_private import multiply_each, norm_each
 
 
 def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
@@ -24,8 +25,13 @@ def gradient_norm(gradients: Sequence[Tensor], norm_type: float) -> float:
 def clip(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients of norm `norm` so that it is at most `max_norm`, as torch does."""
     scale = max_norm / (norm + 1e-6)
-    if not scale >= 1.0:  # NaN too
-        for gradient in gradients:
+    if scale >= 1.0:  # NaN is not
+        return
+    on_gpus = [gradient for gradient in gradients if gradient.device.type != "cpu"]
+    if on_gpus:
+        multiply_each(on_gpus, scale)
+    for gradient in gradients:
+        if gradient.device.type == "cpu":
             gradient.mul_(scale)
 
 
@@ -38,16 +44,27 @@ def require_norm_type(norm_type: float) -> None:
 def chunk_norms(gradients: Sequence[Tensor], norm_type: float) -> list[float]:
     """The p-norm of each chunk of each gradient."""
     flats = [gradient.detach().reshape(-1) for gradient in gradients]
-    norms = [
-        torch.linalg.vector_norm(
-            flats[chunk.parameter][chunk.start : chunk.end], norm_type, dtype=_dtype(flats[chunk.parameter])
-        )
-        for chunk in chunks_of([flat.numel() for flat in flats])
-    ]
+    chunks = [flats[chunk.parameter][chunk.start : chunk.end] for chunk in chunks_of([flat.numel() for flat in flats])]
     values: list[float] = []
-    for _, group in groupby(norms, key=lambda norm: norm.device):
-        values += torch.stack([norm.to(torch.float64) for norm in group]).tolist()
+    for device, group in groupby(chunks, key=lambda chunk: chunk.device):
+        if device.type == "cpu":
+            norms = [torch.linalg.vector_norm(chunk, norm_type, dtype=_dtype(chunk)).double() for chunk in group]
+            values += torch.stack(norms).tolist()
+        else:
+            values += torch.cat([_norms_on_gpu(some, norm_type) for some in _by_dtype(group)]).tolist()
     return values
+
+
+def _norms_on_gpu(chunks: Sequence[Tensor], norm_type: float) -> Tensor:
+    """Those of chunks of one dtype, in few kernels; each depends on its chunk only."""
+    return torch.stack(norm_each(chunks, norm_type, dtype=_dtype(chunks[0]))).double()
+
+
+def _by_dtype(chunks: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for chunk in chunks:
+        kinds.setdefault(chunk.dtype, []).append(chunk)
+    return kinds.values()
 
 
 def combine_norms(values: Sequence[float], norm_type: float) -> float:

@@ -3,8 +3,8 @@
 torch calls hooks in the order in which they were registered. So the object's `optimizer.step` first puts ours in their
 places, and cleans up when the step raises, for which torch has no hook.
 
-An engine that draws random numbers is refused: each rank would draw the first ones for its own part. The check costs
-3 µs.
+An engine that draws random numbers, on whatever device, is refused: each rank would draw the first ones for its own part.
+The check costs 3 µs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
+from lockstep.generators import states
 
 
 class StepWatch:
@@ -43,8 +44,8 @@ class StepWatch:
         strategy: str = "zero1",
     ) -> None:
         self._optimizer, self._strategy = optimizer, strategy
-        self._streams: list[Tensor] = []
-        """torch's random stream at the start of each running step; a step may call its base class's."""
+        self._streams: list[list[Tensor]] = []
+        """torch's random streams at the start of each running step; a step may call its base class's."""
         self._first = optimizer.register_step_pre_hook(lambda *_: self._begin(before))
         self._last = optimizer.register_step_post_hook(lambda *_: self._end(after))
         self._is_active = True
@@ -56,10 +57,10 @@ class StepWatch:
 
     def _begin(self, before: Callable[[], None]) -> None:
         before()
-        self._streams.append(torch.default_generator.get_state())
+        self._streams.append(states())
 
     def _end(self, after: Callable[[], None]) -> None:
-        if not torch.equal(self._streams.pop(), torch.default_generator.get_state()):
+        if not all(map(torch.equal, self._streams.pop(), states())):
             raise UsageError(
                 f"{type(self._optimizer).__name__}.step() drew random numbers. Under {self._strategy} each rank "
                 "updates a part of the parameters, and would draw different ones for it than a single rank does.",

@@ -3,10 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
+import lockstep
 import lockstep.transport.torch_group as torch_group
 from lockstep.feed.copy_stream import Copy, CopyStream
 from lockstep.rank.streams import Streams
+from lockstep.strategy.late import Late
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
 from lockstep.transport.torch_group import GroupTransport
 from tests.scripts.scenarios import Cnn, train
@@ -76,6 +79,34 @@ def test_sums_that_nobody_waited_for_are_not_those_of_one_rank():
     except RankFailed:
         return
     assert early != [alone] * 2
+
+
+def losses(*, waits=True):
+    if not waits:
+        Late.read = lambda self: self._values.tolist()
+    run = lockstep.init(seed=1, lanes=2)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(torch.rand(8, 4), batch_size=4))
+    found = []
+    for step in run.steps(loader):
+        for inputs in step:
+            run.backward(model(inputs).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(step.loss)
+    return found
+
+
+def nobody_waits_for_losses():
+    return losses(waits=False)
+
+
+def test_losses_that_nobody_waited_for_are_no_numbers():
+    for ranks in (1, 2):
+        assert all(0 < loss < 100 for found in run_ranks(losses, Started(ranks)) for loss in found)
+        with pytest.raises(RankFailed, match=r"A buffer .* was changed"):  # told beside the losses, in the same copy
+            run_ranks(nobody_waits_for_losses, Started(ranks))
 
 
 def only_the_cpu_is_seeded():

@@ -7,21 +7,46 @@ from collections.abc import Sequence
 
 from lockstep.handover.case import Case
 from lockstep.notices import say
+from lockstep.run.loop.replicas import refuse_apart
 from lockstep.run.run_state import RunState
+from lockstep.strategy.pass_loss import PassLoss
 
 NAN_LOSS = "nan-loss"
 """The finding's name."""
 
 
-def show_loss(run: RunState, step: int, loss: float | None, lanes: Sequence[int]) -> None:
-    """Give the loss of a pass to the gauges; say so on rank 0 where it stops being finite.
+MOST_LATE = 100
+"""A host that is this many passes ahead of its GPU waits for it."""
+
+
+def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
+    """Take the loss of a pass, and show what is there: on a GPU, that of an earlier one, as to read a new one is to wait.
 
     Args:
         run: where the gauges are.
         step: the step's number.
-        loss: the weighted mean over all lanes; None where no lane has one.
-        lanes: those whose own loss is not finite, if that is known.
+        loss: of the pass.
     """
+    under_way = run.progress.losses
+    under_way.append((step, loss))
+    while under_way and (under_way[0][1].is_there() or len(under_way) > MOST_LATE):
+        _show(run, *under_way.popleft())
+
+
+def settle_losses(run: RunState) -> None:
+    """Wait for all losses, and show them."""
+    under_way = run.progress.losses
+    if not under_way:
+        return
+    while under_way:
+        _show(run, *under_way.popleft())
+    run.machinery.ledger.publish()
+
+
+def _show(run: RunState, step: int, losses: PassLoss) -> None:
+    """Give the loss of a pass to the gauges; say so on rank 0 where it stops being finite."""
+    loss = losses.mean
+    refuse_apart(run, losses.apart())
     if loss is None:
         return
     ledger = run.machinery.ledger
@@ -30,7 +55,7 @@ def show_loss(run: RunState, step: int, loss: float | None, lanes: Sequence[int]
     ledger.num_losses += 1
     if not was_finite or math.isfinite(loss) or run.machinery.transport.rank != 0:
         return
-    setup = run.setup
+    setup, lanes = run.setup, losses.unfinite
     last_stage = setup.mesh.stages - 1
     ranks = sorted({setup.mesh.rank(setup.placement.rank_of(lane), last_stage) for lane in lanes})
     said = f"the loss is {loss} in step {step}{_whence(lanes, ranks, setup.placement.num_lanes)}"

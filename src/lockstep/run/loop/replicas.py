@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from lockstep.caller import where
 from lockstep.errors import PeerLost, RanksDiffer
 from lockstep.handover.checks import chosen_steps, parse_checks
-from lockstep.run.loop.majority import first_damage
+from lockstep.run.loop.majority import Damage, first_damage
 from lockstep.run.loop.note_keys import CHECKED
 from lockstep.run.run_state import RunState
 from lockstep.strategy.agreement import tensor_hash
@@ -132,7 +132,25 @@ def _blame(run: RunState) -> None:
     damage = first_damage([hashes for _, hashes in told], run.setup.mesh.part_of())
     if damage is None:
         return
-    agreed = max(step for step, _ in told)  # a rank that took a dead one's place has heard of none
+    _raise(rank, damage, max(step for step, _ in told))  # a rank that took a dead one's place has heard of none
+
+
+def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
+    """Raise as `hear` does where GPUs have found that ranks began a pass with different statistics. Not a collective.
+
+    Args:
+        run: the run.
+        told: for each rank, sums by name; none of ranks that did not look.
+    """
+    if told and run.progress.checks.every:
+        label = f"{type(run.progress.models[0]).__name__}." if len(run.progress.models) == 1 else ""
+        named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
+        damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
+        if damage is not None:
+            _raise(run.machinery.transport.rank, damage, run.progress.checks.agreed)
+
+
+def _raise(rank: int, damage: Damage, agreed: int) -> NoReturn:
     held = "it did" if len(damage.ranks) == 1 else "they did"
     error = RanksDiffer(
         damage.ranks[0], damage.what, f"after step {agreed} {held}" if agreed else f"{held} at the start"

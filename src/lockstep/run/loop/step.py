@@ -17,7 +17,7 @@ from lockstep.layout.schedule import Kind
 from lockstep.layout.stream_key import Domain
 from lockstep.layout.tree import tree_sum
 from lockstep.run.loop.agreed import Agreed
-from lockstep.run.loop.loss_gauge import show_loss
+from lockstep.run.loop.loss_gauge import take_loss
 from lockstep.run.loop.note_keys import ASKED, SNAPSHOT
 from lockstep.run.loop.randomness import say_apart, say_seeded_lane
 from lockstep.run.loop.replicas import hear, note
@@ -73,15 +73,17 @@ class Step:
     def loss(self) -> Agreed:
         """The loss of the last pass: the weighted mean over all lanes, the same bits on every rank.
 
+        To read it on a GPU is to wait for all work before it.
+
         Raises:
             UsageError: before the first pass is finished, or when no lane called `run.backward`.
         """
-        if self._result is None or self._result.loss is None:
+        if self._result is None or (loss := self._result.loss) is None:
             raise UsageError(
                 "step.loss is known after the step's lanes, and only if they call run.backward.",
                 f"Read it after the inner loop:\n{RIGHT_FORM}",
             )
-        return Agreed(self._result.loss)
+        return Agreed(loss)
 
     def backward(self, loss_of: Callable[[Any], Any], *, over_batch: Callable[[Any], Tensor] | None = None) -> None:
         """One pass: `run.backward(loss_of(batch))` for every batch of this rank's lanes.
@@ -253,6 +255,7 @@ class Step:
         run.progress.broken = None
         if result.apart:
             say_apart(run, result.apart, self.number)
+        take_loss(run, self.number, result.told)
         if is_look:
             run.machinery.streams.enter(Domain.STEP, self.number, self._passes, "look")
             self._log(result.notes)
@@ -260,7 +263,6 @@ class Step:
         run.progress.rescue.leave_pass()
         self._passes += 1
         run.machinery.streams.enter(Domain.STEP, self.number, self._passes)
-        show_loss(run, self.number, result.loss, result.unfinite)
         if run.machinery.witness is not None:
             norm = run.machinery.strategy.gradient_norm(
                 [p for model in run.progress.models for p in model.parameters()], 2.0

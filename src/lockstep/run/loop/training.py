@@ -20,6 +20,7 @@ from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.memory import give_back_freed_memory
 from lockstep.run.loop.evaluation import say_shares
+from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import begin_checks, bits_held, compare
 from lockstep.run.loop.step import Step
 from lockstep.run.loop.synchronised_norm import has_synchronised_norm, objection_to_steps
@@ -98,6 +99,7 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.progress.automatic.left_steps()
             run.progress.rescue.left_steps()
             run.progress.epochs.end_steps()
+            settle_losses(run)
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
             testify_left(run.machinery)
@@ -111,8 +113,10 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
         run.progress.snapshots.after_step(ends_epoch=is_last)
         run.progress.rescue.enter_boundary(run.progress.inside, is_last=is_last)
         if is_over(run.machinery):
+            settle_losses(run)
             run.progress.epochs.end_steps()
             return
+    settle_losses(run)
     run.progress.inside = None
     _check_samples(run, steps)
     run.progress.accounts.append({"loader": epoch.loader, **steps.account()})

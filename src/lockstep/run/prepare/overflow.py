@@ -21,6 +21,7 @@ from lockstep.notices import say
 from lockstep.run.position.region import Region
 from lockstep.run.run_state import RunState
 from lockstep.strategy.loss_scale import LossScale
+from lockstep.torch_private import find_unfinite
 
 PATIENCE = 16
 """After this many skipped updates in a row we say so: the scale is 1 by then, so it is hardly at fault."""
@@ -87,11 +88,23 @@ class Overflow:
 
 
 def _all_finite(gradients: list[Tensor]) -> bool:
-    """Whether no element is infinite or NaN; one look at the device for all of them."""
-    by_device: dict[torch.device, list[Tensor]] = {}
+    """Whether no element is infinite or NaN; one look at each device for all of them."""
+    found: dict[torch.device, Tensor] = {}
+    for (device, dtype), some in _by_kind(gradients).items():
+        if device.type != "cpu" and dtype.is_floating_point:
+            flag = found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
+            find_unfinite(some, flag, torch.ones_like(flag))  # as torch's GradScaler; times 1.0 changes none of them
+            continue
+        odd = torch.stack([torch.isfinite(one).all() for one in some]).logical_not().any().to(torch.float32)
+        found[device] = found[device] + odd if device in found else odd
+    return not any(map(bool, found.values()))
+
+
+def _by_kind(gradients: list[Tensor]) -> dict[tuple[torch.device, torch.dtype], list[Tensor]]:
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients:
-        by_device.setdefault(gradient.device, []).append(torch.isfinite(gradient.detach()).all())
-    return all(bool(torch.stack(flags).all()) for flags in by_device.values())
+        kinds.setdefault((gradient.device, gradient.dtype), []).append(gradient.detach())
+    return kinds
 
 
 def _refuse_second_scaler() -> None:

@@ -27,8 +27,8 @@ def wrong_streams(saved: Any) -> str:
             return "its random state of NumPy is not valid"
         np.random.RandomState().set_state(saved["numpy"])
         random.Random().setstate(saved["python"])  # noqa: S311 - no secrets
-        device = saved["device"]
-        if device is not None and not (isinstance(device, Tensor) and device.dtype is torch.uint8):
+        of_gpus = [*filter(lambda one: one is not None, (saved["device"], *saved.get("devices", [])))]
+        if not all(isinstance(one, Tensor) and one.dtype is torch.uint8 for one in of_gpus):
             return "its random state of the device is not valid"
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         return f"its random state is not valid ({str(error).partition(chr(10))[0]})"

@@ -30,6 +30,7 @@ from lockstep.checkpoint.optimizer_state import add_optimizer, parameter_names
 from lockstep.errors import LockstepError, UsageError
 from lockstep.feed.stream import PreparedStream
 from lockstep.rank.numerics import fingerprint
+from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import bits_held, compare, compared
 from lockstep.run.position.inside_epoch import InsideEpoch
 from lockstep.run.position.moment import Moment
@@ -216,6 +217,7 @@ def schedulers_of(progress: Progress) -> list[tuple[str, Any]]:
 
 def counters(run: RunState, going: InsideEpoch | None, *, with_tallies: bool = True) -> dict[str, Any]:
     """Where the run is; the same on every rank. `going`: where in an epoch whose steps have begun."""
+    settle_losses(run)
     ledger, inside = run.machinery.ledger, going or run.progress.goes_on
     return {
         "step": ledger.step,

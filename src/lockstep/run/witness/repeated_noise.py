@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lockstep.generators import generators, states
 from lockstep.layout.stream_key import Domain, stream_key
 from lockstep.run.position.region import LoopPosition, Region
 from lockstep.torch_private import TorchDispatchMode
@@ -65,10 +66,8 @@ class RepeatedNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _once(self, func: Any, args: Any, kwargs: Any, size: Any) -> Any:
         key = stream_key(0, Domain.LANE, self._draws)
-        torch.default_generator.manual_seed(key)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            for generator in torch.cuda.default_generators:
-                generator.manual_seed(key)
+        for generator in generators():
+            generator.manual_seed(key)
         drawn = func(*args, **kwargs)
         return drawn if size is None else drawn.expand(size).contiguous()
 
@@ -80,9 +79,9 @@ def _without_drawing(func: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
     which only a few of them would allow (a mask may have the same sizes as the batch and mean something else).
     """
     changed = [(value, value.clone()) for value in _written(func, args, kwargs)]
-    before = _generator_states()
+    before = states()
     result = func(*args, **kwargs)
-    if all(map(torch.equal, before, _generator_states())):
+    if all(map(torch.equal, before, states())):
         return True, result
     for value, copy in changed:
         value.copy_(copy)
@@ -94,11 +93,6 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     given = [*zip(func._schema.arguments, args, strict=False)]  # noqa: SLF001 - the only way to ask
     given += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]  # noqa: SLF001
     return [value for argument, value in given if argument.is_write and isinstance(value, Tensor)]
-
-
-def _generator_states() -> list[Tensor]:
-    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    return [generator.get_state() for generator in (torch.default_generator, *cuda)]
 
 
 def _row(args: Any, kwargs: Any, count: int, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -21,6 +21,7 @@ from lockstep.strategy.around import Around
 from lockstep.strategy.contract import OpenLane, Pass, PassResult
 from lockstep.strategy.hogwild.pages import Pages
 from lockstep.strategy.other_users import named_once, refuse_other_users
+from lockstep.strategy.pass_loss import PassLoss
 from lockstep.strategy.replica.buffers import BufferBank
 from lockstep.strategy.replica.replica import Replica
 from lockstep.transport.alone import AloneTransport
@@ -120,7 +121,8 @@ class _HogwildPass(Pass):
     def end(self, notes: Mapping[int, Any], seen: int) -> PassResult:
         first = self._first
         result = self._inner.end({lane - first: note for lane, note in notes.items()}, seen)
-        return PassResult(self._loss_of(result.loss), {lane + first: note for lane, note in result.notes.items()})
+        told = PassLoss.known(self._loss_of(result.loss))
+        return PassResult(told, {lane + first: note for lane, note in result.notes.items()})
 
     def abandon(self) -> None:
         self._inner.abandon()

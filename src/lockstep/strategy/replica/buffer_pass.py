@@ -12,10 +12,11 @@ from torch import Tensor
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
-from lockstep.layout.tree import Node, merges_after, tree_sum
+from lockstep.layout.tree import tree_sum
 from lockstep.strategy.replica.arena import Segment
 from lockstep.strategy.replica.buffers import BufferBank, Changes, Rule
 from lockstep.strategy.replica.slots import WIDE
+from lockstep.strategy.replica.statistics import Statistics, merged
 from lockstep.transport.contract import Pending, Transport
 
 Header = Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]]
@@ -31,20 +32,40 @@ class BufferPass:
     Args:
         bank: the buffers; every lane starts from their current values.
         cut: the step's.
+        tells_late: whether `unnoticed` will be looked at, on GPUs.
     """
 
-    def __init__(self, bank: BufferBank, cut: StepCut) -> None:
-        self._bank, self._cut = bank, cut
+    def __init__(self, bank: BufferBank, cut: StepCut, *, tells_late: bool = False) -> None:
+        self._bank, self._cut, self._tells_late = bank, cut, tells_late
         self._changed: dict[int, Changes] = {}
         self._pending: list[tuple[Pending, Callable[[], None]]] = []
+        self._statistics = Statistics(bank.on_device, cut) if bank.on_device and len(cut.samples) > 1 else None
+        self.unnoticed: dict[int, Tensor] = {}
+        """By lane, on GPUs: whether it changed buffers that nobody saw it write to; they were given their old values."""
         bank.remember()
 
     def after_lane(self, lane: int) -> None:
         """Note the changes of this rank's lane `lane`, which is finished."""
+        bank = self._bank
         if len(self._cut.samples) == 1:
-            self._bank.take_in()
-        elif (changes := self._bank.after_lane()).entries:
+            bank.take_in()
+            return
+        if self._statistics is not None:
+            bank.take_in()
+            self._statistics.after_lane(lane)
+        if self._tells_late and bank.seems_untouched():
+            if (flag := bank.restore_unseen()) is not None:
+                self.unnoticed[lane] = flag
+        elif (changes := bank.after_lane(only_others=self._statistics is not None)).entries:
             self._changed[lane] = changes
+
+    def apart(self) -> Tensor | None:
+        """Whether ranks began with different statistics, on their device; None where frames tell it. After `finish`."""
+        return self._statistics.apart() if self._statistics is not None else None
+
+    def sums_of_ranks(self, placement: Placement) -> list[Mapping[str, str]]:
+        """For each rank, sums over the bits of the statistics that it began with, by name, where `apart` is not None."""
+        return self._statistics.sums_of_ranks(placement) if self._statistics is not None else []
 
     def header(self) -> Header:
         """Return what the other ranks must know."""
@@ -86,9 +107,13 @@ class BufferPass:
         for index in sorted(others):
             self._settle_equal(index, others[index], transport, placement)
         self._begin_means(means, transport, placement)
+        if self._statistics is not None:
+            self._statistics.begin(transport, placement)
 
     def finish(self) -> None:
         """Wait for the means that `begin` began."""
+        if self._statistics is not None:
+            self._statistics.finish()
         for pending, finish in self._pending:
             pending.advance()
             pending.finish()
@@ -132,7 +157,7 @@ class BufferPass:
         """Begin the sum of pieces of one flat; return what to call when it is there."""
         values = {lane: self._contribution(lane, runs) for lane in placement.lanes(transport.rank)}
         total = torch.empty_like(next(iter(values.values()))) if values else self._zeros(runs)
-        partials = _merge(values, placement.subtrees(transport.rank))
+        partials = merged(values, placement.subtrees(transport.rank))
         pending = transport.begin_all_reduce(partials, placement, total)
 
         def finish() -> None:
@@ -199,12 +224,3 @@ def _members(mask: int) -> list[int]:
 
 def _digest(value: Tensor) -> str:
     return hashlib.blake2b(value.cpu().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def _merge(lanes: Mapping[int, Tensor], subtrees: Sequence[Node]) -> list[Tensor]:
-    values: dict[Node, Tensor] = {}
-    for lane, value in lanes.items():
-        values[lane, lane + 1] = value
-        for left, right in merges_after(lane, subtrees):
-            values[left[0], right[1]] = values.pop(left) + values.pop(right)
-    return [values[node] for node in subtrees]

@@ -17,14 +17,16 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from operator import attrgetter, is_
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lockstep.errors import UsageError
-from lockstep.strategy.bit_sums import INTEGERS, bit_sums
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.replica.arena import Allocate, Segment, alias, lay_out
+from lockstep.strategy.replica.differences import Flags, any_in, differs, on_host, same_bits
 from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.strategy.replica.statistics import Moving, Places
+from lockstep.strategy.replica.write_counters import WriteCounters, unseen
 from lockstep.torch_private import Norm
 from lockstep.transport.channel import is_dense
 
@@ -111,6 +113,14 @@ class BufferBank:
             for flat in range(len(self._flats))
         ]
         self._start = [flat.clone() for flat in self._flats]
+        devices = {flat.device for flat in self._flats}
+        self._is_elsewhere = len(devices) == 1 and torch.device("cpu") not in devices
+        """Whether all are on one GPU: to read a bit is to wait for it."""
+        self.on_device = _moving(self.entries, self._flats, self._start) if self._is_elsewhere else []
+        """The flats of moving buffers, if they can be settled where they are."""
+        self._num_moved = sum(entry.rule in MOVING for entry in self.entries)
+        others = [entry.view for entry in self.entries[self._num_moved :]]
+        self._writes = WriteCounters(others if self._is_elsewhere else ())
 
     def _find(
         self, models: Sequence[tuple[str, nn.Module]], rules: Mapping[str, str]
@@ -194,23 +204,39 @@ class BufferBank:
         """Let every lane start from the current values."""
         self.take_in()
         for number, (start, flat) in enumerate(zip(self._start, self._flats, strict=True)):
-            if number < self._num_moving or not _same_bits(start, flat):
+            if self._is_elsewhere or number < self._num_moving or not same_bits(start, flat):
                 start.copy_(flat)
+        self._writes.note()
 
     def restore(self) -> None:
         """Give the module back what `remember` found."""
         self.take_in()
         for start, flat in zip(self._start, self._flats, strict=True):
-            if not _same_bits(start, flat):
+            if self._is_elsewhere or not same_bits(start, flat):
                 flat.copy_(start)
+        self._writes.note()
 
-    def after_lane(self) -> Changes:
-        """Return what the lane made of the buffers, and give the module the old values back.
-
-        Raises:
-            UsageError: when the lane wrote to one that cannot be carried.
-        """
+    def seems_untouched(self) -> bool:
+        """Whether the lane left all buffers but `on_device` alone, as far as the host can see."""
         self.take_in()
+        return self._writes.suffice()
+
+    def restore_unseen(self) -> Tensor | None:
+        """Give all buffers but `on_device` their old values back; return, on the device, whether any bit had changed."""
+        self._refuse_constants()
+        found = []
+        for flat, start in [*zip(self._flats, self._start, strict=True)][self._num_moving :]:
+            found.append(differs(flat, start).any())
+            flat.copy_(start)
+        self._writes.note()
+        return torch.stack(found).any() if found else None
+
+    def refuse_unseen(self, flags: Sequence[float]) -> None:
+        """Raise `UsageError` if one of `flags`, which `restore_unseen` returned, is not 0."""
+        if any(flags):
+            raise unseen([entry.name for entry in self.entries[self._num_moved :]])
+
+    def _refuse_constants(self) -> None:
         for name, buffer, version in self._constants:
             if buffer._version != version:  # noqa: SLF001
                 raise UsageError(
@@ -218,17 +244,47 @@ class BufferBank:
                     "else uses too, so lanes on other ranks would not see the change.",
                     "Register a dense tensor with memory of its own.",
                 )
+
+    def after_lane(self, *, only_others: bool = False) -> Changes:
+        """Return what the lane made of the buffers, and give the module the old values back.
+
+        Args:
+            only_others: leave out `on_device`.
+
+        Raises:
+            UsageError: when the lane wrote to one that cannot be carried.
+        """
+        self.take_in()
+        self._refuse_constants()
+        if self._is_elsewhere:
+            return self._after_lane_elsewhere(self._num_moving if only_others else 0)
         changes = Changes([], {})
         for number, (flat, start) in enumerate(zip(self._flats, self._start, strict=True)):
-            if number >= self._num_moving and _same_bits(flat, start):
+            if number >= self._num_moving and same_bits(flat, start):
                 continue
-            members = self._members[number]
-            differing = _differing(flat, start, [self.entries[index].segment for index in members])
-            changed = [index for index, differs in zip(members, differing, strict=True) if differs]
-            if changed:
-                changes.entries.extend(changed)
-                changes.flats[number] = flat.clone()
-                flat.copy_(start)
+            self._take(changes, number, differs(flat, start).cpu().numpy())
+        return changes
+
+    def _take(self, changes: Changes, number: int, flags: Flags) -> None:
+        """Take what the lane changed of a flat, whose elements differ as `flags` say."""
+        members, flat = self._members[number], self._flats[number]
+        found = any_in(flags, flat, [self.entries[index].segment for index in members])
+        changed = [index for index, is_changed in zip(members, found, strict=True) if is_changed]
+        if changed:
+            changes.entries.extend(changed)
+            changes.flats[number] = flat.clone()
+            flat.copy_(self._start[number])
+
+    def _after_lane_elsewhere(self, first: int) -> Changes:
+        """The same from flat `first` on, with one look at the device."""
+        numbers = range(first, len(self._flats))
+        changes = Changes([], {})
+        counted = self._writes.counted()
+        rows = on_host([differs(self._flats[number], self._start[number]) for number in numbers])
+        for number, row in zip(numbers, rows, strict=True):
+            self._take(changes, number, row)
+        self._writes.learn(counted, {index - self._num_moved for index in changes.entries if index >= self._num_moved})
+        self._writes.note()
         return changes
 
     def runs(self, indices: Sequence[int]) -> list[tuple[Segment, list[int]]]:
@@ -289,6 +345,20 @@ def _lay_out(
     return [*segments, *moved], [*flats, *more], len(flats)
 
 
+def _moving(entries: Sequence[Entry], flats: Sequence[Tensor], starts: Sequence[Tensor]) -> list[Moving]:
+    """The flats of moving buffers; none if one cannot be settled on the device, because its dtype does not fit its rule."""
+    found: list[Moving] = []
+    for number, (flat, start) in enumerate(zip(flats, starts, strict=True)):
+        members = [entry for entry in entries if entry.segment.flat == number and entry.rule in MOVING]
+        fitting = Rule.MEAN if flat.is_floating_point() else Rule.MAXIMUM
+        if any(entry.rule is not fitting for entry in members):
+            return []
+        if members:
+            segments, names = [entry.segment for entry in members], [entry.name for entry in members]
+            found.append(Moving(flat, start, Places(segments, flat), names))
+    return found
+
+
 def _rebind(module: nn.Module, key: str, flats: Sequence[Tensor], segment: Segment, stay: Container[int]) -> Tensor:
     buffer = module._buffers[key]  # noqa: SLF001
     assert buffer is not None
@@ -318,19 +388,3 @@ def _rule(module: nn.Module, key: str, name: str, rules: Mapping[str, str]) -> R
 
 def _part(flat: Tensor, segment: Segment) -> Tensor:
     return flat[segment.offset : segment.offset + segment.size]
-
-
-def _same_bits(left: Tensor, right: Tensor) -> bool:
-    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
-
-
-def _differing(left: Tensor, right: Tensor, segments: Sequence[Segment]) -> list[bool]:
-    """For each of a flat's segments, in order, whether any bit in it differs. Nothing between segments does."""
-    factor = 1
-    if left.is_complex():
-        factor = 2
-        left, right = torch.view_as_real(left).reshape(-1), torch.view_as_real(right).reshape(-1)
-    integers = INTEGERS[left.element_size()]
-    differs = (left.view(integers) != right.view(integers)).cpu().numpy()
-    differing: list[bool] = np.logical_or.reduceat(differs, [factor * segment.offset for segment in segments]).tolist()
-    return differing

@@ -177,6 +177,11 @@ class LaidOut:
         """Where parameters and buffers were put."""
         return {*self.arena.addresses, *self.bank.addresses}
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are; the first ones, of a model on several devices."""
+        return self.arena.flats[0].device if self.arena.flats else torch.device("cpu")
+
     def _watch(self) -> None:
         """Lay out and watch the gradients of the parameters that are trainable now."""
         held = {id(parameter): parameter.grad for parameter in self.arena.parameters}

@@ -14,11 +14,13 @@ from lockstep.layout.cut import StepCut
 from lockstep.layout.placement import Placement
 from lockstep.strategy.contract import LaneObserver, OpenLane, Pass, PassResult
 from lockstep.strategy.losses import check_loss, numbers, stacked
+from lockstep.strategy.pass_loss import LateTold, PassLoss
 from lockstep.strategy.precision import Precision
 from lockstep.strategy.profiled import Range
 from lockstep.strategy.replica.buffer_pass import BufferPass
 from lockstep.strategy.replica.laid_out import LaidOut, Listener
 from lockstep.strategy.replica.lane import Lane
+from lockstep.strategy.replica.late_losses import LateLosses
 from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.replica.reduction import Reduction
@@ -64,6 +66,11 @@ class PassSetting:
         return self.placement.num_lanes == 1
 
     @property
+    def tells_late(self) -> bool:
+        """Whether losses stay on GPUs until somebody reads them: all ranks are peers, so GPUs can tell each other."""
+        return self.laid.device.type != "cpu" and self.peers.world_size == self.transport.world_size
+
+    @property
     def peer_ranks(self) -> list[int]:
         """The ranks that hold the same parameters as this one."""
         mine = self.part_of[self.transport.rank]
@@ -106,7 +113,9 @@ class LanePass(Pass):
         self._number = number + 1 if step == cut.step else 0
         setting.last_pass = cut.step, self._number
         self._sums = PartialSums(laid.pool, placement.subtrees(peers.rank), placement.num_lanes > 1)
-        self._buffers = BufferPass(laid.bank, cut)
+        self._late = LateLosses(laid.device, placement.num_lanes) if setting.tells_late else None
+        """The lanes' losses, where the device keeps them."""
+        self._buffers = BufferPass(laid.bank, cut, tells_late=setting.tells_late)
         self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
         self._next_lane = setting.lanes.start
         self._marks = laid.arena.marks()
@@ -172,7 +181,11 @@ class LanePass(Pass):
         weight = lane.weight or 0.0
         if lane.losses:
             self._report.lanes[lane.number] = (weight, lane.explicit)
-            self._losses.append(lane.losses[0] if len(lane.losses) == 1 else stacked(lane.losses).sum())
+            loss = lane.losses[0] if len(lane.losses) == 1 else stacked(lane.losses).sum()
+            if self._late is not None:
+                self._late.add(lane.number, loss)
+            else:
+                self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
         if isinstance(lane, SlotLane):
@@ -200,7 +213,8 @@ class LanePass(Pass):
         self._is_over = True
         self._skip_lanes_before(self.setting.lanes.stop)
         report = self._report
-        report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
+        if self._late is None:
+            report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
@@ -210,7 +224,16 @@ class LanePass(Pass):
             self._hand_over(slot, flags_of(all_ranks.used, len(self.setting.laid.trainable)))
         elif self._only is not None:
             self._only.hand_over(self.held, self.setting.precision.unscale)
-        return PassResult(all_ranks.loss, all_ranks.notes, all_ranks.apart, all_ranks.unfinite)
+        loss = PassLoss(all_ranks.weights, self._told(all_ranks), list(all_ranks.losses))
+        return PassResult(loss, all_ranks.notes, all_ranks.apart)
+
+    def _told(self, all_ranks: Conclusions) -> Mapping[int, float] | LateTold:
+        setting, buffers = self.setting, self._buffers
+        if self._late is None or (setting.has_one_lane and not all_ranks.losses):
+            return all_ranks.losses
+        apart = buffers.apart() if setting.peers.world_size > 1 else None
+        values = self._late.finish([apart] if apart is not None else [])
+        return LateTold(values, setting.laid.bank.refuse_unseen, lambda: buffers.sums_of_ranks(setting.placement))
 
     def _restore(self) -> None:
         """Restore what the pass began with; the exchange is made again from what the lanes left."""
@@ -235,6 +258,8 @@ class LanePass(Pass):
         needed = {bucket for bucket, is_used in zip(laid.bucket_of, used, strict=True) if is_used and bucket >= 0}
         self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened)
         self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
+        if self._late is not None:
+            self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
         slot = self.reduction.finish(all_ranks.scale * setting.precision.unscale)
         self._buffers.finish()
         return slot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from lockstep.errors import UsageError
@@ -29,6 +28,7 @@ class PassReport:
     lanes: dict[int, tuple[float, bool]] = field(default_factory=dict)
     """Lanes that called backward: the weight, and whether it was given with `weight=`."""
     losses: dict[int, float] = field(default_factory=dict)
+    """Empty where they are told late."""
     used: int = 0
     """Bit n is set when trainable parameter n has a gradient."""
     buffers: Header = field(default_factory=dict)
@@ -42,7 +42,7 @@ class PassReport:
 
     def encode(self) -> list[Any]:
         """Encode as JSON values; lanes become strings."""
-        lanes = {lane: [weight, explicit, self.losses[lane]] for lane, (weight, explicit) in self.lanes.items()}
+        lanes = {lane: [weight, explicit, self.losses.get(lane)] for lane, (weight, explicit) in self.lanes.items()}
         notes = {str(lane): note for lane, note in self.notes.items()}
         return [_texts(lanes), format(self.used, "x"), self.buffers, notes, self.begun, self.reopened, self.seen]
 
@@ -53,7 +53,8 @@ class Conclusions:
 
     weights: tuple[float, ...]
     """The weight of each lane; 0.0 without a backward."""
-    loss: float | None
+    losses: dict[int, float]
+    """By lane, of those that called backward; None, each of them, where they are told late."""
     used: int
     buffers: list[Header]
     notes: dict[int, Any]
@@ -61,8 +62,6 @@ class Conclusions:
     reopened: frozenset[int]
     apart: tuple[int, ...] = ()
     """Ranks that have drawn different random numbers outside lanes than rank 0."""
-    unfinite: tuple[int, ...] = ()
-    """Lanes whose own loss is not finite, if the mean is not."""
 
     @property
     def scale(self) -> float:
@@ -90,18 +89,15 @@ def conclude(reports: Sequence[list[Any]], num_lanes: int, peers: Sequence[int])
     for report in of_peers:
         used |= int(report[1], 16)
     notes = {int(lane): note for report in reports for lane, note in report[3].items()}
-    losses = {lane: values[2] for lane, values in lanes.items()}
-    loss = _loss(losses, weights)
     return Conclusions(
         weights=weights,
-        loss=loss,
+        losses={lane: values[2] for lane, values in lanes.items()},
         used=used,
         buffers=[report[2] for report in of_peers],
         notes=dict(sorted(notes.items())),
         begun=max(report[4] for report in of_peers),
         reopened=frozenset(number for report in of_peers for number in report[5]),
         apart=tuple(rank for rank, report in enumerate(reports) if report[6] != reports[0][6]),
-        unfinite=() if loss is None or isfinite(loss) else tuple(n for n in sorted(losses) if not isfinite(losses[n])),
     )
 
 
@@ -113,23 +109,13 @@ def conclude_alone(report: PassReport) -> Conclusions:
     """
     weights = tuple(weight for weight, _ in report.lanes.values()) or (0.0,)
     _check_weights(report.lanes, weights)
-    loss = next(iter(report.losses.values()), None)
-    return Conclusions(weights, loss, report.used, [report.buffers], dict(report.notes), 0, frozenset())
+    losses: dict[int, Any] = {lane: report.losses.get(lane) for lane in report.lanes}
+    return Conclusions(weights, losses, report.used, [report.buffers], dict(report.notes), 0, frozenset())
 
 
 def _check_weights(lanes: Mapping[int, Any], weights: Sequence[float]) -> None:
     if lanes and not tree_sum(weights) > 0:
         raise UsageError("All lane weights sum to 0.", "Pass weight=<number of items the loss averages over>.")
-
-
-def _loss(losses: Mapping[int, float], weights: Sequence[float]) -> float | None:
-    """The weighted mean in the tree's order; with one lane, that lane's loss itself."""
-    if not losses:
-        return None
-    if len(weights) == 1:
-        return float(losses[0])
-    terms = [losses[lane] * weight if weight else 0.0 for lane, weight in enumerate(weights)]
-    return tree_sum(terms) / tree_sum(weights)
 
 
 def _texts(values: Mapping[int, Any]) -> dict[str, Any]:

@@ -18,7 +18,10 @@ Words = dict[str, Any]
 
 
 class CarriedStreams:
-    """The global streams of this process: torch (and its CUDA device), NumPy, `random`."""
+    """The global streams of this process: torch (and its CUDA device), NumPy, `random`.
+
+    Of several GPUs only the rank's own: the next stage goes on with its own where this one's stopped, and neither uses others.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -123,6 +123,7 @@ PLACES = {
     "function_modes": PrivateName("torch.overrides", "_get_current_function_mode_stack", STAGES),
     "pytree": PrivateName("torch.utils._pytree", "", f"{STAGES}; dp"),
     "saved_tensors_hooks": PrivateName("torch._C", "_autograd._top_saved_tensors_default_hooks", STAGES),
+    "run_backward": PrivateName("torch.autograd.graph", "_engine_run_backward", f"{STAGES}: models larger than a GPU"),
     "compiler_settings": PrivateName(
         "torch._dynamo.config", "", "torch.compile: shapes that do not depend on the rank; lockstep verify"
     ),
@@ -159,6 +160,7 @@ ATTRIBUTES = (
     Attributes("torch.storage.TypedStorage", "_untyped_storage", "lockstep.spawn: shared tensors"),
     Attributes("torch.nn.Module", "_parameters _buffers _modules", "the engine"),
     Attributes("torch.nn.Module", "_call_impl _compiled_call_impl", STAGES),
+    Attributes("torch.nn.Module", "_apply", "GPUs: layers that move their parameters themselves"),
     Attributes("torch.nn.Module", "_replicate_for_data_parallel", "dp"),
     Attributes("torch.nn.RNN", "_flat_weights _flat_weight_refs", f"{STAGES}: recurrent layers"),
     Attributes("torch._dynamo.OptimizedModule", "_orig_mod", "models that torch.compile has wrapped"),
@@ -174,7 +176,7 @@ ATTRIBUTES = (
     Attributes("torch.distributed.ProcessGroupNCCL", "_allgather_base _timeout", "ranks with a GPU each"),
     Attributes(
         "torch.utils._python_dispatch",
-        "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode",
+        "_is_in_torch_dispatch_mode _get_current_dispatch_mode_stack _push_mode _pop_mode _disable_current_modes",
         f"{BACK_END}: what CommDebugMode and profiles show",
     ),
     Attributes("torch.autograd.profiler", "_is_profiler_enabled", f"{BACK_END}: what profiles show"),

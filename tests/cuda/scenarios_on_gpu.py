@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lockstep
+from lockstep.run.ending import state_hash
 from lockstep.testing.digests import digest_of
 
 
@@ -93,7 +94,7 @@ def state_before_prepare(kind, loads):
     """The optimizer has its state while the model is still on the CPU; another device is the default."""
     run = lockstep.init(seed=1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     if loads:
         model(torch.ones(2, 64)).sum().backward()
         optimizer.step()
@@ -118,3 +119,64 @@ def gathered_from_few():
         rows = [model(values) for (values,) in loader]
     gathered = run.gather(torch.cat(rows) if rows else torch.zeros(0))
     return len(rows), tuple(gathered.shape), gathered.device.type
+
+
+class Layered(nn.Module):
+    """Random numbers and running statistics in every part; on one device, or where its author put the parts."""
+
+    def __init__(self, dropped, *devices):
+        super().__init__()
+        self.parts = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(dropped)) for _ in range(4)
+        )
+        self.head = nn.Linear(8, 4)
+        self.devices = devices
+        for number, device in enumerate(devices):
+            self.parts[2 * number : 2 * number + 2].to(device)
+        self.head.to(devices[-1] if devices else "cpu")
+
+    def forward(self, values):
+        home = values.device
+        for number, part in enumerate(self.parts):
+            values = part(values.to(self.devices[number // 2]) if self.devices else values)
+        return self.head(values).to(home)
+
+
+def layered(path, epochs, dropped, *places):
+    """Two epochs, the second of which may come after a load; with clipping and evaluation."""
+    run = lockstep.init(seed=1, lanes=4)
+    model = Layered(dropped, *(torch.device("cuda", place + 2 * run.rank) for place in places))
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+    values = torch.randn(36, 8)
+    data = torch.utils.data.TensorDataset(values, values[:, :4].argmax(1))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=12, shuffle=True))
+    run.load_state(path, missing_ok=True)
+    tally = run.tally()
+    for _ in run.epochs(epochs):
+        for step in run.steps(loader):
+            step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+            run.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            for batch in loader:
+                tally.add(loss=F.cross_entropy(model(batch[0]), batch[1]))
+        model.train()
+        run.save_state(path)
+    return state_hash(run._run), tally.mean()["loss"].hex(), sorted({str(p.device) for p in model.parameters()})
+
+
+def data_on(place):
+    """Train on a data set that lies on "cpu" or "cuda"."""
+    run = lockstep.init(seed=1, lanes=4)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    values = torch.randn(32, 8)
+    data = torch.utils.data.TensorDataset(values.to(place), values[:, :4].argmax(1).to(place))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=8, shuffle=True))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)

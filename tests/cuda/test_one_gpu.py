@@ -81,3 +81,8 @@ def test_state_that_an_optimizer_had_before_moves_with_the_model(kind, loads):
 def test_a_rank_without_samples_gathers_with_the_others():
     told = run_ranks(scenarios_on_gpu.gathered_from_few, Started(2, lanes=2, device="cuda"))
     assert sorted(told) == [(0, (1, 1), "cuda"), (1, (1, 1), "cuda")]
+
+
+def test_a_data_set_on_the_gpu_trains_as_one_of_the_host():
+    gpu = Started(1, lanes=4, device="cuda")
+    assert run_ranks(scenarios_on_gpu.data_on, gpu, "cuda") == run_ranks(scenarios_on_gpu.data_on, gpu, "cpu")

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 
 from lockstep.feed.move import tensors_in, to_device
+from lockstep.feed.pinning import pinned
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,18 @@ class CopyStream:
         self._copying = self._streams.Stream()
 
     def begin(self, batch: Any) -> Copy:
-        """Queue the copy of a batch in host memory.
+        """Queue the copy of a batch; what is on the device already stays there.
 
-        A batch with tensors that are on a device already, or inside objects that move themselves, is copied on the
-        compute stream: nothing here knows what must wait for what.
+        A batch with tensors of another device, or inside objects that move themselves, is copied on the compute stream:
+        nothing here knows what must wait for what.
         """
         tensors = tensors_in(batch)
-        if tensors is None or any(tensor.device.type != "cpu" for tensor in tensors):
+        places = {tensor.device for tensor in tensors or ()}
+        if tensors is not None and CPU not in places and places <= {self._device}:
+            return Copy(None, batch, None)
+        if self._device.type == "cuda":
+            batch = pinned(batch)
+        if tensors is None or not places <= {self._device, CPU}:
             return Copy(None, to_device(batch, self._device), None)
         with self._streams.stream(self._copying):
             moved = to_device(batch, self._device)

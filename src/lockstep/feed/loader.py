@@ -23,6 +23,7 @@ from lockstep.feed.lane_dataset import Collate, DieWithRank, LaneDataset, LaneIn
 from lockstep.feed.lasting_batches import LastingBatches
 from lockstep.feed.lazy import LazyIterable, LazyList
 from lockstep.feed.order import EpochPlan, plan_epoch, undistributed
+from lockstep.feed.pinning import CollatePinnable
 from lockstep.feed.under_way import UnderWay
 from lockstep.feed.worker_batches import InnerLoader
 from lockstep.layout.cut import Cut, StepCut
@@ -193,6 +194,14 @@ class PreparedLoader(DataLoader[Any]):
         self._copies = self._copies or CopyStream(self.standing.device)
         return CopiedBatches(fetched, self._copies, ahead=self.num_workers > 0)
 
+    def pinning(self, collate_fn: Callable[[Any], Any]) -> dict[str, Any]:
+        """What an inner loader does so that its batches are copied while the GPU computes; see `pinning`."""
+        if self.standing.device.type != "cuda":
+            return {"collate_fn": collate_fn}
+        if not self.num_workers:
+            return {"collate_fn": collate_fn, "pin_memory": False}  # CopyStream does it
+        return {"collate_fn": CollatePinnable(collate_fn), "pin_memory": True}
+
     def has_fetched(self, purpose: str) -> bool:
         """Whether any rank has fetched batches for "training" or "evaluation"."""
         return purpose in self._inner
@@ -203,11 +212,10 @@ class PreparedLoader(DataLoader[Any]):
             settings = _fetching(self)
             if self.num_workers:
                 settings["worker_init_fn"] = DieWithRank(self.worker_init_fn)
-            if self.standing.device.type == "cuda":
-                settings["pin_memory"] = True  # torch's default is False; only pinned memory is copied during compute
             under_way = UnderWay(self.num_workers) if self.num_workers else None
             dataset = LaneDataset(self.dataset, self.standing.seed_process, under_way)
-            settings |= {"batch_sampler": assigned, "collate_fn": Collate(dataset, self.collate_fn), "in_order": True}
+            collate_fn = Collate(dataset, self.collate_fn)
+            settings |= {"batch_sampler": assigned, **self.pinning(collate_fn), "in_order": True}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 inner = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)

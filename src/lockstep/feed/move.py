@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -17,24 +18,29 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """
     if device.type == "cpu":
         return batch
-    return _moved(batch, device)
+
+    def move(value: Any) -> Any:
+        return value.to(device, non_blocking=value.is_pinned()) if isinstance(value, Tensor) else value.to(device)
+
+    return mapped(batch, "to", move)
 
 
-def _moved(value: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one return for each kind of container
+def mapped(value: Any, own: str, change: Callable[[Any], Any]) -> Any:  # noqa: PLR0911 - a return for each container
+    """Return `value` with `change` applied to every tensor and every object that has a method of the name `own`."""
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=value.is_pinned())
+        return change(value)
     if isinstance(value, (str, bytes, int, float, bool, type(None))):
         return value
-    if callable(getattr(value, "to", None)):
-        return value.to(device)
+    if callable(getattr(value, own, None)):
+        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(item, device) for item in value))
+        return type(value)(*(mapped(item, own, change) for item in value))
     if isinstance(value, Mapping):
-        return _rebuilt(value, {key: _moved(item, device) for key, item in value.items()})
+        return _rebuilt(value, {key: mapped(item, own, change) for key, item in value.items()})
     if isinstance(value, (list, tuple, set)):
-        return type(value)(_moved(item, device) for item in value)
+        return type(value)(mapped(item, own, change) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _moved(getattr(value, field.name), device) for field in dataclasses.fields(value)}
+        fields = {field.name: mapped(getattr(value, field.name), own, change) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **fields)
     return value
 
@@ -66,6 +72,10 @@ def tensors_in(batch: Any) -> list[Tensor] | None:
 
 def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     try:
+        if isinstance(value, MutableMapping):  # its class may have more to it than its items
+            clone = copy.copy(value)
+            clone.update(items)
+            return clone
         return type(value)(items)  # type: ignore[call-arg]
     except TypeError:
         return items

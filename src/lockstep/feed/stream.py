@@ -213,8 +213,6 @@ class PreparedStream(PreparedLoader):
             settings = {name: getattr(self, name) for name in PASSED_ON if hasattr(self, name)}
             if self.num_workers:
                 settings["worker_init_fn"] = OneWorker(self.worker_init_fn)
-            if self.standing.device.type == "cuda":
-                settings["pin_memory"] = True
             under_way = UnderWay(self.num_workers) if self.num_workers else None
             dataset = StreamDataset(
                 self.dataset,
@@ -228,7 +226,7 @@ class PreparedStream(PreparedLoader):
             requests = _Requests()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                settings |= {"batch_size": None, "sampler": requests, "collate_fn": as_it_is}
+                settings |= {"batch_size": None, "sampler": requests, **self.pinning(as_it_is)}
                 reading = InnerLoader(dataset, under_way, **settings) if under_way else DataLoader(dataset, **settings)
             self._readings[purpose] = (reading, requests)
         return self._readings[purpose]

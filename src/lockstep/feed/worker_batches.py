@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.feed.child_ends import ChildEnded, Interruptible, announce
 from lockstep.feed.dataset_mark import Mark, mark_of
+from lockstep.feed.pinning import Pinnable
 from lockstep.feed.under_way import UnderWay
 from lockstep.notices import say
 from lockstep.torch_private import WorkerIterator, remove_worker_pids
@@ -65,7 +66,8 @@ class WorkerBatches(WorkerIterator):
     def __next__(self) -> Any:
         self.has_arrived = False
         self._since = time.monotonic()
-        return super().__next__()
+        found = super().__next__()
+        return found.batch if isinstance(found, Pinnable) else found
 
     def _try_get_data(self, timeout: float = LOOKS_EVERY_S) -> tuple[bool, Any]:
         """As torch's. Whatever breaks because a worker is gone comes out as `ChildEnded`."""

@@ -15,6 +15,10 @@ from itertools import accumulate, pairwise
 ALIGNMENT = 1024
 """Every chunk starts at a multiple of this many elements from its parameter's start."""
 
+START_BYTES = 512
+"""Every parameter starts at a multiple of this many bytes in flat memory, as each tensor of its own does on a GPU: cuBLAS
+chooses kernels by alignments of up to 256 bytes, so a bias at another one could have other bits than in a plain loop."""
+
 CHUNK_ELEMENTS = 256 * ALIGNMENT
 """The size of every chunk except a parameter's last: 1 MiB of float32."""
 
@@ -41,19 +45,23 @@ def chunks_of(sizes: Sequence[int], chunk_elements: int = CHUNK_ELEMENTS) -> Ite
             yield Chunk(parameter, start, min(start + chunk_elements, size))
 
 
-def aligned_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> tuple[tuple[int, ...], int]:
+def aligned_offsets(
+    sizes: Sequence[int], alignment: int = ALIGNMENT, element_size: int = 8
+) -> tuple[tuple[int, ...], int]:
     """Where each parameter starts in a flat buffer, and the buffer's length; every start is a multiple of `alignment`.
 
     Small parameters share the alignment of `min(alignment, next power of two)`, so a hundred biases do not cost a
-    hundred kilobytes: a start is a multiple of 64 elements, or of `alignment` for parameters of `alignment` or more.
+    hundred kilobytes: a start is a multiple of `START_BYTES`, or of `alignment` for parameters of `alignment` or more.
+    What lies where is in no file: states and norms go by parameter.
     """
+    small = START_BYTES // element_size
     offsets, end = [], 0
     for size in sizes:
-        unit = alignment if size >= alignment else min(64, alignment)
+        unit = alignment if size >= alignment else min(small, alignment)
         start = -(-end // unit) * unit
         offsets.append(start)
         end = start + size
-    return tuple(offsets), -(-end // 64) * 64
+    return tuple(offsets), -(-end // small) * small
 
 
 def shares(sizes: Sequence[int], may_cut: Sequence[bool], world_size: int) -> tuple[tuple[Chunk, ...], ...]:

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.dlpack import from_dlpack
 
 from lockstep.errors import UsageError
+from lockstep.strategy.bit_sums import bit_sums
 from lockstep.transport.contract import Transport
 
 SAME_MODEL = "Build the same model on every rank."
@@ -79,7 +80,8 @@ def find_difference(
     models: Sequence[tuple[str, nn.Module]], transport: Transport, absent: Container[int] = ()
 ) -> Difference | None:
     """The first parameter or buffer, `absent` ones aside, that differs. Collective: call it on every rank."""
-    mine = [(name, _digest(tensor)) for name, tensor in named_tensors(models) if id(tensor) not in absent]
+    held = [(name, tensor) for name, tensor in named_tensors(models) if id(tensor) not in absent]
+    mine = list(zip((name for name, _ in held), digests([tensor for _, tensor in held]), strict=True))
     whole = hashlib.blake2b(repr(mine).encode(), digest_size=16).hexdigest()
     if len(set(transport.all_gather_object(whole, "prepare"))) == 1:
         return None
@@ -116,9 +118,18 @@ def named_tensors(models: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str
             yield f"{label}.{name}", tensor
 
 
-def _digest(tensor: Tensor) -> str:
-    """The tensor's shape and dtype, and a hash of its bytes."""
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor_hash(tensor)}"
+def digests(tensors: Sequence[Tensor]) -> list[str]:
+    """For each tensor its shape and dtype, and a hash of its bytes; on a device a sum over its bits, made there.
+
+    Sums read memory at the device's speed. To hash it, a model of 4 GB would come to the host and take 4 s there.
+    """
+
+    def digest(tensor: Tensor) -> str:
+        if tensor.device.type == "cpu" or tensor.layout is not torch.strided:
+            return tensor_hash(tensor)
+        return f"{bit_sums([tensor.detach().contiguous()])[0]:08x}"
+
+    return [f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')} {digest(one)}" for one in tensors]
 
 
 def tensor_hash(tensor: Tensor) -> str:
@@ -127,6 +138,16 @@ def tensor_hash(tensor: Tensor) -> str:
     flat = dense.contiguous().cpu().reshape(-1)
     alias = from_dlpack(flat.view(torch.uint8))  # .numpy() would mark the storage forever as one that NumPy may use
     return hashlib.blake2b(alias.numpy().data, digest_size=16).hexdigest()
+
+
+def refuse_spread(models: Sequence[nn.Module], strategy: str) -> None:
+    """Raise `UsageError` for a model that its author has put on several devices: `strategy` says where layers go."""
+    for model in models:
+        if spans_devices(model):
+            raise UsageError(
+                f"{type(model).__name__} is on several devices already, but {strategy} chooses the device of each layer.",
+                "Leave the model on one device, without .to(...) in forward, or use --strategy single or ddp.",
+            )
 
 
 def spans_devices(model: nn.Module) -> bool:

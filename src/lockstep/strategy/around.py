@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -39,6 +40,9 @@ class Around(Strategy):
     @precision.setter
     def precision(self, precision: Precision) -> None:
         self._inner.precision = precision
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        self._inner.bring(model, device)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self._inner.adopt(models)

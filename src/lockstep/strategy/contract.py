@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -145,6 +146,10 @@ class Strategy(ABC):
     @precision.setter
     @abstractmethod
     def precision(self, precision: Precision) -> None: ...
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        """Move a model to this rank's device, before `adopt`."""
+        model.to(device)
 
     @abstractmethod
     def adopt(self, models: Sequence[nn.Module]) -> None:

@@ -69,6 +69,16 @@ c10::Dict<std::string, int64_t> counts() {
   return told;
 }
 
+void resize_storage(const Tensor& tensor, int64_t size) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  On on(tensor.device());
+  auto block = device_memory.allocate(static_cast<size_t>(size));
+  if (const auto both = std::min(static_cast<size_t>(size), storage->nbytes()))
+    std::memcpy(block.get(), storage->data(), both);
+  storage->set_data_ptr_noswap(std::move(block));
+  storage->set_nbytes(static_cast<size_t>(size));
+}
+
 Tensor& set_tensor(Tensor& self, const Tensor& other) {
   auto* mine = self.unsafeGetTensorImpl();
   mine->set_storage_and_dtype(other.storage(), other.dtype());
@@ -133,6 +143,7 @@ TORCH_LIBRARY(pretend, m) {
     return {left(static_cast<c10::DeviceIndex>(device)), usage[device].limit};
   });
   m.def("forget_peak(int device) -> ()", [](int64_t device) { usage[device].peak = usage[device].now; });
+  m.def("resize_storage(Tensor tensor, int size) -> ()", resize_storage);
   m.def("host(Tensor tensor) -> Tensor", [](const Tensor& tensor) -> Tensor { return host(tensor); });
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -16,7 +18,16 @@ inline std::string fault_at;     // the operation whose kernel will fail
 inline std::string fault_words;  // what the driver calls it: "device-side assert triggered"
 inline bool has_failed = false;  // and stays so for this process, as a CUDA context does
 
+// A context is no good in a child of the process that made it, such as a loader's forked worker.
+inline void check_process() {
+  static std::atomic<pid_t> owner{0};
+  pid_t nobody = 0;
+  if (!owner.compare_exchange_strong(nobody, getpid()) && nobody != getpid())
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 3, "CUDA error: initialization error");
+}
+
 inline void tell_failure() {
+  if (!depth) check_process();
   if (has_failed && !depth)
     throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 710,
                                 "CUDA error: " + fault_words +

@@ -140,7 +140,9 @@ def test_buckets_that_begin_early_take_two_calls_each_and_have_the_bits_of_one_r
     for bits, calls, buckets in run_ranks(trains, Started(2, lanes=2), False):
         assert bits == alone
         assert buckets > 1
-        assert calls == {"all_to_all": buckets, "all_gather_into_tensor": buckets + 1}, "one for the losses of the lanes"
+        assert calls == {"all_to_all": buckets, "all_gather_into_tensor": buckets + 1}, (
+            "one for the losses of the lanes"
+        )
 
 
 def test_ranks_on_two_nodes_have_the_bits_of_one_rank():

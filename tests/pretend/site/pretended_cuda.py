@@ -8,13 +8,14 @@ import torch
 
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 PRESENT = int(os.environ["PRETENDED_GPUS"])
+CARD_BYTES = int(os.environ.get("PRETENDED_GPU_BYTES", "0")) or 80 << 30
 COUNT = PRESENT if VISIBLE is None else min(PRESENT, len([one for one in VISIBLE.split(",") if one.strip().isdigit()]))
 
 
 class Properties:
     """Of every device."""
 
-    name, major, minor, total_memory, multi_processor_count = "Pretended H100", 9, 0, 80 << 30, 132
+    name, major, minor, total_memory, multi_processor_count = "Pretended H100", 9, 0, CARD_BYTES, 132
 
 
 class Stream(torch.Stream):
@@ -97,6 +98,13 @@ def _new_storage(cls, *args, device=None, **named):
     return torch.empty(*args, dtype=torch.uint8, device=device).untyped_storage()
 
 
+def _resize(storage, size, original=torch.UntypedStorage.resize_):
+    if storage.device.type != "cuda":
+        return original(storage, size)
+    torch.ops.pretend.resize_storage(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage), size)
+    return storage
+
+
 def _synchronize():
     torch.ops.pretend.synchronize()
 
@@ -119,6 +127,8 @@ def put_into(torch):
     torch.ops.load_library(os.environ["PRETENDED_GPUS_BUILD"] + "/libdevice.so")
     device = torch.ops.pretend
     device.set_device_count(COUNT)
+    for index in range(COUNT):
+        device.limit_memory(index, CARD_BYTES)
     missing = {
         "getDeviceCount": lambda: COUNT,
         "init": _init,
@@ -152,6 +162,6 @@ def put_into(torch):
     for module in (cuda, cuda.random):
         module.get_rng_state, module.set_rng_state = get_rng_state, set_rng_state
     cuda.nccl.version = lambda: (2, 28, 3)
-    torch.UntypedStorage.__new__ = _new_storage
+    torch.UntypedStorage.__new__, torch.UntypedStorage.resize_ = _new_storage, _resize
     torch.version.cuda = "13.0"
     torch._pretended_norm = pretended_norm.put_into(torch)

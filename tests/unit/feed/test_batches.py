@@ -13,6 +13,7 @@ from lockstep.feed.batches import Batches, CopiedBatches
 from lockstep.feed.copy_stream import CopyStream
 from lockstep.feed.loader import PreparedLoader, Standing
 from lockstep.feed.move import tensors_in
+from lockstep.feed.pinning import pinned
 from lockstep.rank.streams import seed_process
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -138,3 +139,19 @@ def test_ranks_on_the_cpu_get_the_loaders_own_batches():
     assert [batch.tolist() for batch in batches] == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]
     inner, _ = loader._inner_loader("training")
     assert not inner.pin_memory
+
+
+class Held:
+    """A batch of the user's own that holds something on a device."""
+
+    def pin_memory(self):
+        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+
+def test_what_cannot_be_locked_stays_as_it_is():
+    batch = {"sparse": torch.eye(2).to_sparse(), "there": [torch.ones(2, device="meta")], "own": Held(), "name": "one"}
+    locked = pinned(batch)
+    assert locked["sparse"] is batch["sparse"]
+    assert locked["there"][0] is batch["there"][0]
+    assert locked["own"] is batch["own"]
+    assert locked["name"] == "one"

@@ -157,12 +157,12 @@ def test_chunks_cover_every_element_once_and_never_cross_a_parameter(sizes, unit
         assert sum(chunk.end - chunk.start for chunk in chunks if chunk.parameter == parameter) == size
 
 
-@given(st.lists(st.integers(0, 5000), max_size=20))
-def test_flat_offsets_do_not_overlap_and_are_aligned(sizes):
-    offsets, length = aligned_offsets(sizes)
+@given(st.lists(st.integers(0, 5000), max_size=20), st.sampled_from([1, 2, 4, 8, 16]))
+def test_flat_offsets_do_not_overlap_and_start_where_a_gpu_would_put_tensors(sizes, element_size):
+    offsets, length = aligned_offsets(sizes, element_size=element_size)
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     assert all(offset >= end for offset, end in zip(offsets[1:], ends, strict=False))
-    assert all(offset % 64 == 0 for offset in offsets)
+    assert all(offset * element_size % 512 == 0 for offset in offsets)
     assert length >= max(ends, default=0)
 
 

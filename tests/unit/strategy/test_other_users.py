@@ -65,7 +65,7 @@ def test_what_has_not_moved_stays_when_a_model_is_laid_out_anew():
     views = [one.data for one in model]
     model.append(parameter(5))
     model[1].data = torch.ones(4)
-    second = ParameterArena([("Model", model)], previous=first)
+    second = ParameterArena([("Model", model)], previous=[first])
     assert [one.data_ptr() == view.data_ptr() for one, view in zip(model, views, strict=False)] == [True, False]
     assert [one.tolist() for one in model] == [[0, 1, 2, 3, 4, 5], [1] * 4, [0, 1, 2, 3, 4]]
     assert not second.has_changed()
@@ -79,6 +79,6 @@ def test_what_has_not_moved_stays_when_a_model_is_laid_out_anew():
 def test_an_arena_that_follows_itself_has_the_same_memory():
     model = nn.ParameterList([parameter(), parameter(3)])
     first = ParameterArena([("Model", model)])
-    second = ParameterArena([("Model", model)], previous=first)
+    second = ParameterArena([("Model", model)], previous=[first])
     assert second.segments == first.segments
     assert all(ours is theirs for ours, theirs in zip(second.flats, first.flats, strict=True))

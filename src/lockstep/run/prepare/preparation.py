@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer, SparseAdam
@@ -106,7 +105,7 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
     for model in models:
         refuse_captured(model)
         if not spans_devices(model):
-            _move(model, device)
+            _move(run, model)
         if run.machinery.witness is not None and run.machinery.witness.plain:
             calm_module(model)
     run.machinery.strategy.set_buffer_rules(buffers)
@@ -114,12 +113,16 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
     run.progress.models.extend(models)
 
 
-def _move(model: nn.Module, device: torch.device) -> None:
+def _move(run: RunState, model: nn.Module) -> None:
     """Move a model to the rank's device; a view taken before stays behind, as in a plain script, but unseen here."""
+    device = run.setup.device
     named = [*model.named_parameters(), *model.named_buffers()]
     moving = [(name, tensor) for name, tensor in named if tensor.device.type != device.type]
     refuse_other_users(moving, f"Take views after `model.to(run.device)`: the model moves to {device}.")
-    model.to(device)
+    if device.type == "cpu":
+        model.to(device)
+    else:
+        run.machinery.strategy.bring(model, device)
 
 
 def _watch(run: RunState, optimizer: Optimizer, updates_by: str | None) -> None:

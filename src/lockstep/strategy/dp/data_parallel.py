@@ -15,6 +15,7 @@ from torch import nn
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
 from lockstep.notices import say
+from lockstep.strategy.agreement import refuse_spread
 from lockstep.strategy.around import Around
 from lockstep.strategy.contract import OpenLane, OrderedPass, Pass, PassResult, Strategy
 from lockstep.strategy.dp.split_forward import SplitForward
@@ -36,6 +37,7 @@ class DataParallel(Around):
         """Whether a first pass, which checks that the script calls the model, has begun."""
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
+        refuse_spread(models, self.name)
         for model in models:
             if id(model) not in self._split:
                 _refuse_what_cannot_be_replicated(model)

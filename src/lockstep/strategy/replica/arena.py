@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,16 @@ def alias(flat: Tensor, offset: int, like: Tensor) -> Tensor:
 
     It gets the values of `like`. Writes show in `flat`, and vice versa.
     """
-    part = from_dlpack(flat[offset : offset + like.numel()])
+    # torch hands over nothing that is on another GPU than the current one
+    with torch.cuda.device(flat.device) if flat.is_cuda else nullcontext():
+        part = from_dlpack(flat[offset : offset + like.numel()])
     view = part.as_strided(like.shape, like.stride()) if is_dense(like) else part.view(like.shape)
     view.copy_(like.detach())
     return view
 
+
+Place = Callable[[Tensor], torch.device]
+"""Says where a parameter goes."""
 
 Allocate = Callable[[int, torch.dtype, torch.device], Tensor]
 """Makes a 1-D tensor of zeros from its number of elements, dtype and device."""
@@ -48,9 +54,12 @@ class Segment:
 
 
 def lay_out(
-    tensors: Sequence[Tensor], allocate: Allocate = private_zeros, stay: Container[int] = ()
+    tensors: Sequence[Tensor],
+    allocate: Allocate = private_zeros,
+    stay: Container[int] = (),
+    place: Place = attrgetter("device"),
 ) -> tuple[list[Segment], list[Tensor]]:
-    """Make a segment for each tensor, and the flat buffers.
+    """Make a segment for each tensor, and the flat buffers; `place` says on which device.
 
     There is a zeroed one for each (dtype, device), in order of first appearance, then one over the memory of each dense
     tensor whose identity is in `stay`.
@@ -58,11 +67,11 @@ def lay_out(
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
         if id(tensor) not in stay:
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
+            kinds.setdefault((tensor.dtype, place(tensor)), []).append(number)
     segments: dict[int, Segment] = {}
     flats = []
     for flat, ((dtype, device), members) in enumerate(kinds.items()):
-        offsets, size = aligned_offsets([tensors[number].numel() for number in members])
+        offsets, size = aligned_offsets([tensors[number].numel() for number in members], element_size=dtype.itemsize)
         flats.append(allocate(size, dtype, device))
         segments |= {
             number: Segment(flat, offset, tensors[number].numel())
@@ -92,6 +101,13 @@ def view_in(flat: Tensor, segment: Segment, like: Tensor) -> Tensor:
     return part.view(like.shape)
 
 
+class Laid(Protocol):
+    """What has laid parameters out before: an arena, or a `Landing`."""
+
+    def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
+        """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
+
+
 class ParameterArena:
     """The parameters of all prepared models, each once, in the order of `named_parameters`.
 
@@ -101,7 +117,8 @@ class ParameterArena:
         allocate: where the parameters go.
         master: returns, for a flat that `allocate` made, the similar one into which an optimizer writes.
         stay: identities of parameters that keep their memory.
-        previous: the arena that this one follows; what has not moved since stays, as the script may have views.
+        previous: where parameters lie already: what has not moved since stays, as the script may have views.
+        place: where the others go.
     """
 
     def __init__(  # noqa: PLR0917 - one value for each line of the docstring, all but the first with a default
@@ -111,7 +128,8 @@ class ParameterArena:
         allocate: Allocate = private_zeros,
         master: Callable[[Tensor], Tensor] = lambda flat: flat,
         stay: Container[int] = (),
-        previous: ParameterArena | None = None,
+        previous: Sequence[Laid] = (),
+        place: Place = attrgetter("device"),
     ) -> None:
         modules = [module for _, model in models for module in model.modules()]
         # The tables themselves: the public iterators cost 20x, and asking each module for its tables half as much.
@@ -129,15 +147,20 @@ class ParameterArena:
                     seen.add(id(parameter))
                     self.names.append(f"{label}.{name}" if len(models) > 1 else name)
                     self.parameters.append(parameter)
-        kept, self.flats = previous.unmoved(self.parameters) if previous is not None else ({}, [])
-        self._settle(kept, allocate, stay)
+        kept: dict[int, Segment] = {}
+        self.flats: list[Tensor] = []
+        for laid in previous:
+            segments, flats = laid.unmoved(self.parameters)
+            kept |= {number: replace(one, flat=one.flat + len(self.flats)) for number, one in segments.items()}
+            self.flats += flats
+        self._settle(kept, allocate, stay, place)
         self._take_stock(master)
         self._structure = list(chain.from_iterable(map(dict.values, self._tables)))
 
-    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int]) -> None:
+    def _settle(self, kept: Mapping[int, Segment], allocate: Allocate, stay: Container[int], place: Place) -> None:
         """Give a segment to every parameter that has none, and memory to those that may move."""
         fresh = [parameter for number, parameter in enumerate(self.parameters) if number not in kept]
-        segments, flats = lay_out(fresh, allocate, stay)
+        segments, flats = lay_out(fresh, allocate, stay, place)
         moved = (Segment(len(self.flats) + segment.flat, segment.offset, segment.size) for segment in segments)
         self.segments = [kept[number] if number in kept else next(moved) for number in range(len(self.parameters))]
         self.flats += flats
@@ -177,7 +200,7 @@ class ParameterArena:
         self._layout = self._current_layout()
 
     def unmoved(self, parameters: Sequence[nn.Parameter]) -> tuple[dict[int, Segment], list[Tensor]]:
-        """The segments, by number, of those of `parameters` that are still where they were put, and their flats."""
+        """See `Laid`."""
         known = {id(parameter): number for number, parameter in enumerate(self.parameters)}
         laid = list(zip(*self._layout[:3], strict=True))
         kept: dict[int, Segment] = {}
@@ -241,7 +264,7 @@ class ParameterArena:
         compared: list[Tensor] = []
         for number, flat in enumerate(self.flats):
             inside = [segment for segment in self.segments if segment.flat == number]
-            offsets, size = aligned_offsets([segment.size for segment in inside])
+            offsets, size = aligned_offsets([segment.size for segment in inside], element_size=flat.itemsize)
             is_whole = flat.numel() in (size, inside[0].size) and list(offsets) == [one.offset for one in inside]
             compared += [flat] if is_whole else [flat[one.offset : one.offset + one.size] for one in inside]
         return compared

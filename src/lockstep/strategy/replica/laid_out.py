@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from lockstep.errors import PeerLost, UsageError, WorldError
 from lockstep.strategy.agreement import check_same_models, refuse_unsupported
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import agree_who_stays
-from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.replica.arena import Laid, ParameterArena, Place
 from lockstep.strategy.replica.buffers import BufferBank
+from lockstep.strategy.replica.landing import Landing
 from lockstep.strategy.replica.memory import ParameterMemory
 from lockstep.strategy.replica.slots import Slot, SlotPool, SlotPools
 from lockstep.strategy.right_form import RIGHT_FORM
@@ -53,6 +55,8 @@ class LaidOut:
         self.stay: frozenset[int] = frozenset()
         """Identities of parameters and buffers that keep their memory; see `other_users`."""
         self.arena = ParameterArena(())
+        self._landings: list[Landing] = []
+        """Of models that were brought here and are not laid out yet."""
         self.bank = BufferBank((), {})
         self.trainable: list[nn.Parameter] = []
         self.bucket_of: list[int] = []
@@ -77,6 +81,13 @@ class LaidOut:
         """Whether layers exchange over torch's default group during forward and backward."""
         self._ever: dict[int, tuple[str, nn.Parameter]] = {}
         """Every parameter that a prepared model ever had, by identity; kept alive, so no identity is reused."""
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        """See `Strategy.bring`."""
+        landing = Landing(model, device)
+        with landing:
+            model.to(device)
+        self._landings.append(landing)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         """See `Strategy.adopt`."""
@@ -119,19 +130,24 @@ class LaidOut:
         check_same_models(self.models, self._peers, self.absent)
         self.lay_out()
 
-    def lay_out(self, *, compact: bool = False) -> None:
+    def lay_out(self, *, compact: bool = False, place: Place = attrgetter("device")) -> None:
         """Lay out parameters, gradients and buffers anew. Collective: call it on every rank.
 
         Args:
             compact: free the memory of what this rank no longer holds, by moving what stays.
+            place: the device of each parameter that moves.
         """
         self._pools.close()
         self._generation = self._peers.generation
         self.exchanges_by_itself = has_synchronised_norm(model for _, model in self.models)
-        memory, previous = self.memory, None if compact else self.arena
+        memory = self.memory
+        previous: list[Laid] = [] if compact else [self.arena, *self._landings]
+        self._landings = []
         if memory.is_ours:
             self.stay = agree_who_stays(self.models, self._peers, self.absent, self.addresses)
-        self.arena = ParameterArena(self.models, self.absent, memory.allocate, memory.master, self.stay, previous)
+        self.arena = ParameterArena(
+            self.models, self.absent, memory.allocate, memory.master, self.stay, previous, place
+        )
         self.here = {id(parameter) for parameter in self.arena.parameters}
         for name, parameter in zip(self.arena.names, self.arena.parameters, strict=True):
             self._ever[id(parameter)] = (name, parameter)
@@ -182,7 +198,7 @@ class LaidOut:
         for number, parameter in enumerate(self.trainable):
             gradient = held.get(id(parameter))
             fits = gradient is not None and gradient.shape == parameter.shape and gradient.dtype == parameter.dtype
-            parameter.grad = gradient if fits else None
+            parameter.grad = gradient.to(parameter.device) if fits and gradient is not None else None
             hook = parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         self.on_watch()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -74,6 +75,9 @@ class Replica(Strategy):
             if rule not in ("first", "mean"):
                 raise UsageError(f'buffers={{"{pattern}": {rule!r}}} names an unknown rule.', 'Use "first" or "mean".')
         self.laid.rules |= rules
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        self.laid.bring(model, device)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         self.laid.adopt(models)

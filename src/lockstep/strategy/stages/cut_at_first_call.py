@@ -6,8 +6,8 @@ first step runs the model as it is. After the lane all ranks agree, and each kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from lockstep.strategy.replica.replica import Replica
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.first_lane import FirstLane, digest_of_lane, refuse_different_lanes
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
+from lockstep.strategy.stages.lodging import Lodging, fits
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.transport.contract import Transport
 from lockstep.transport.together import decode
@@ -48,12 +49,30 @@ class CutAtFirstCall:
         self._restore_forward: Callable[[], None] = _nothing
         self._used: Collection[str] = ()
         """Names of tensors whose memory had other users when the first lane began."""
+        self._lodging: Lodging | None = None
+        """Set until the cut where the device cannot hold the whole model."""
         self._first: FirstLane | None = None
         """The open lane, until the model is cut."""
 
     def name_cuts(self, layers: Sequence[str]) -> None:
         """See `Strategy.name_cuts`."""
         self._wanted = (*self._wanted, *layers)
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        """See `Strategy.bring`. Collective: call it on every rank.
+
+        Parameters of which the device cannot hold all come there after the cut, each to its stage.
+        """
+        if not self._transport.any(not fits(model, device), "memory of the model"):
+            self._replica.bring(model, device)
+            return
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = buffer.to(device)  # noqa: SLF001 - as `Module.to` does
+        self._lodging = Lodging(model, device)
+
+    def _lodged(self) -> AbstractContextManager[None]:
+        return self._lodging.open() if self._lodging is not None else nullcontext()
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         """Watch the calls of the model, which the replica holds."""
@@ -62,9 +81,10 @@ class CutAtFirstCall:
 
     def _first_call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._first is None:
-                return forward(*args, **kwargs)
-            return self._first.call(lambda: forward(*args, **kwargs))
+            with self._lodged():
+                if self._first is None:
+                    return forward(*args, **kwargs)
+                return self._first.call(lambda: forward(*args, **kwargs))
 
         return called
 
@@ -84,11 +104,17 @@ class CutAtFirstCall:
         [(_, model)] = laid.models
         # Before the lane: its own graph, which may live on, is no other user.
         self._used = with_other_users([*model.named_parameters(), *model.named_buffers()], laid.addresses)
-        self._first = FirstLane(model, self._looks, self._device)
+        names = self._lodging.names if self._lodging is not None else {}
+        self._first = FirstLane(model, self._looks, self._device, names)
 
     def going_back(self) -> AbstractContextManager[None]:
         """A context for a backward of the open lane."""
-        return self._first.going_back() if self._first is not None else nullcontext()
+        return self._going_back(self._first) if self._first is not None else nullcontext()
+
+    @contextmanager
+    def _going_back(self, first: FirstLane) -> Iterator[None]:
+        with self._lodged(), first.going_back():
+            yield
 
     def forget_lane(self) -> None:
         """Forget the open lane, which is over or left."""
@@ -182,6 +208,9 @@ class CutAtFirstCall:
         if self._transport.rank == 0:
             say(f"stages {cut} (forward and backward of a lane)")
         torch.clear_autocast_cache()  # the first lane's casts of weights refer to where those are now
+        if self._lodging is not None:
+            self._lodging.close()
+            self._lodging = None
         self._stages.install(model, cut, self._used, laid)
         return self._replica.begin_again(current, self._stages.may_lack)
 

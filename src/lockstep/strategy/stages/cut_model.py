@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.cut import StepCut
+from lockstep.strategy.agreement import refuse_spread
 from lockstep.strategy.around import Around
 from lockstep.strategy.contract import OrderedPass, Pass
 from lockstep.strategy.norm import clip, require_norm_type
@@ -53,6 +55,9 @@ class CutModel(Around):
 
     def name_cuts(self, layers: Sequence[str]) -> None:
         self._cutting.name_cuts(layers)
+
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        self._cutting.bring(model, device)
 
     def adopt(self, models: Sequence[nn.Module]) -> None:
         _refuse_models(models, self.name)
@@ -104,6 +109,7 @@ class CutModel(Around):
 
 
 def _refuse_models(models: Sequence[nn.Module], strategy: str) -> None:
+    refuse_spread(models, strategy)
     if len(models) > 1:
         raise UsageError(
             f"{strategy} cuts one model into stages, but {len(models)} were prepared.",

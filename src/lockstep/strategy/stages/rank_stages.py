@@ -25,6 +25,7 @@ from lockstep.strategy.stages.carried_streams import CarriedStreams
 from lockstep.strategy.stages.clock import StageClock
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
+from lockstep.strategy.stages.early_state import bring_state
 from lockstep.strategy.stages.ghosts.absent import let_go
 from lockstep.strategy.stages.links import Links
 from lockstep.strategy.stages.runner import StageRunner
@@ -58,6 +59,7 @@ class RankStages(Stages):
         self._absent: Container[int] = ()
         self._guards: list[Any] = []
         self._guarded: list[Optimizer] = []
+        self._optimizers: list[Optimizer] = []
         self._holders: dict[int, int] = {}
         """The stage of each parameter and written buffer, by identity."""
 
@@ -76,13 +78,17 @@ class RankStages(Stages):
                 laid.absent.add(id(tensor))
                 absent.append((name, tensor))
         fix = "Drop the view, because its layer is now on another rank, or use --strategy ddp."
-        refuse_named([name for name, _ in absent], used, fix)
+        named = [*model.named_parameters(), *model.named_buffers()]
+        moving = [name for name, one in named if id(one) in laid.absent or one.device != self._device]
+        refuse_named(moving, used, fix)
         for name, tensor in absent:
             if isinstance(tensor, nn.Parameter):
-                let_go(name, tensor)
+                let_go(name, tensor, self._device)
         for module in recurrent:
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
-        laid.lay_out(compact=True)
+        laid.lay_out(compact=True, place=lambda _: self._device)
+        for optimizer in self._optimizers:
+            bring_state(optimizer)
         self._model, self._cut, self._absent = model, cut, laid.absent
         self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
         streams = CarriedStreams(self._device)
@@ -119,6 +125,7 @@ class RankStages(Stages):
 
     def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:
         updates_by(optimizer, said, self.mesh.strategy)
+        self._optimizers.append(optimizer)
         hidden: dict[Tensor, Tensor] = {}
         watch = StepWatch(
             optimizer,

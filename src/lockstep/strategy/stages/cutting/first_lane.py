@@ -7,9 +7,10 @@ compute the same numbers, which is checked; each keeps its own stage's gradients
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from lockstep.errors import UsageError
 from lockstep.strategy.bit_sums import bit_sums
-from lockstep.strategy.stages.cutting.model_cut import allowed_candidates, decide_cut
+from lockstep.strategy.stages.cutting.model_cut import allowed_candidates, bytes_between, decide_cut
 from lockstep.strategy.stages.cutting.module_marks import StatePlace, changed, marks_of
 from lockstep.strategy.stages.cutting.watched_call import WatchedCall
 from lockstep.transport.together import encode
@@ -30,10 +31,17 @@ class FirstLane:
         model: the whole model.
         looks: whether this rank watches.
         device: where it computes.
+        copies: parameters' names by the identity of their copies; may grow during a call.
     """
 
-    def __init__(self, model: nn.Module, looks: bool, device: torch.device) -> None:
-        self._model, self._looks, self._device = model, looks, device
+    def __init__(
+        self,
+        model: nn.Module,
+        looks: bool,
+        device: torch.device,
+        copies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self._model, self._looks, self._device, self._copies = model, looks, device, copies
         self._watched: WatchedCall | None = None
         self._is_seen = False
         self.num_calls = 0
@@ -55,7 +63,7 @@ class FirstLane:
 
     def _watch(self, forward: Callable[[], Any]) -> Any:
         self.forget()
-        self._watched = WatchedCall(self._model, forward, self._device)
+        self._watched = WatchedCall(self._model, forward, self._device, self._copies)
         return self._watched.take_result()
 
     @contextmanager
@@ -77,8 +85,12 @@ class FirstLane:
             candidates = allowed_candidates(name, trace, num_stages, wanted)
         except UsageError as error:
             return encode(error)
-        cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages)
+        weights = bytes_between(trace, candidates, self._sizes()) if self._copies else None  # they must fit
+        cut = decide_cut(trace, candidates, self._watched.costs(candidates), num_stages, weights)
         return replace(cut, changing=tuple(self._changing)).encode()
+
+    def _sizes(self) -> dict[str, int]:
+        return {name: one.nbytes * (1 + one.requires_grad) for name, one in self._model.named_parameters()}
 
     def forget(self) -> None:
         """Let go of what was watched."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -153,7 +154,28 @@ def _named(
     return [candidate for candidate in allowed if candidate.label in wanted]
 
 
-def decide_cut(trace: Trace, candidates: Sequence[Candidate], costs: Sequence[float], num_stages: int) -> ModelCut:
+def bytes_between(trace: Trace, candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> list[float]:
+    """What the parameters first used between candidates weigh: before the first, between them, and after the last.
+
+    Args:
+        trace: of the model.
+        candidates: in order.
+        sizes: the bytes of each parameter and of its gradient, by name.
+    """
+    parts = [0.0] * (len(candidates) + 1)
+    events = [candidate.event for candidate in candidates]
+    for name, used in trace.parameters.items():
+        parts[bisect_right(events, min(used))] += sizes[name]
+    return parts
+
+
+def decide_cut(
+    trace: Trace,
+    candidates: Sequence[Candidate],
+    costs: Sequence[float],
+    num_stages: int,
+    weights: Sequence[float] | None = None,
+) -> ModelCut:
     """Balance the stages.
 
     Args:
@@ -161,8 +183,9 @@ def decide_cut(trace: Trace, candidates: Sequence[Candidate], costs: Sequence[fl
         candidates: from `allowed_candidates`.
         costs: seconds between them: one more than candidates.
         num_stages: how many stages.
+        weights: what is balanced, as long as `costs`; by default these.
     """
-    bounds = (0, *balance(costs, num_stages), len(costs))
+    bounds = (0, *balance(costs if weights is None else weights, num_stages), len(costs))
     entries: list[Candidate | None] = [None, *(candidates[bound - 1] for bound in bounds[1:-1])]
     begins = [candidate.event if candidate is not None else 0 for candidate in entries]
     ends = [*begins[1:], 1 << 62]

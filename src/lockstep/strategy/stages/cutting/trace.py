@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -82,7 +83,11 @@ class Traced:
 
 
 def traced(
-    model: nn.Module, forward: Callable[[], Any], clock: OperationClock, streams: Callable[[], Sequence[Tensor]]
+    model: nn.Module,
+    forward: Callable[[], Any],
+    clock: OperationClock,
+    streams: Callable[[], Sequence[Tensor]],
+    copies: Mapping[int, str] = MappingProxyType({}),
 ) -> Traced:
     """Call `forward`, which calls the layers of `model` once, and watch it without changing anything.
 
@@ -91,13 +96,14 @@ def traced(
         forward: calls them.
         clock: times the operations.
         streams: returns the states of torch's random streams.
+        copies: parameters' names by the identity of their copies; may grow during the call.
 
     Raises: whatever the model raises.
     """
     parameters = {id(tensor): name for name, tensor in model.named_parameters()}
     buffers = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
     named = parameters | {id(tensor): name for name, (tensor, _) in buffers.items()}
-    watch = Watch(named, clock, streams)
+    watch = Watch(named, clock, streams, copies)
     calls = CallsOfLayers(watch)
     end = calls.collect(model)
     try:

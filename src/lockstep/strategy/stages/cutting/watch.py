@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,13 +36,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named: parameters and buffers by identity.
         clock: runs the operations.
         streams: returns the states of torch's random streams.
+        copies: parameters' names by the identity of their copies, which stand for them; may grow.
     """
 
     def __init__(
-        self, named: Mapping[int, str], clock: OperationClock, streams: Callable[[], Sequence[Tensor]]
+        self,
+        named: Mapping[int, str],
+        clock: OperationClock,
+        streams: Callable[[], Sequence[Tensor]],
+        copies: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._named, self._clock, self._streams = named, clock, streams
+        self._named, self._copies, self._clock, self._streams = named, copies, clock, streams
         self.event = 0
         self.lives: dict[int, Life] = {}
         self.uses: dict[str, list[int]] = {}
@@ -71,7 +77,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written |= dict.fromkeys(map(memory_of, _written(func, args, kwargs)), self.event)
         for tensor in _tensors(result):
             self._kept.append(tensor)  # so no identity is reused
-            if depends and id(tensor) not in self._named:
+            if depends and self._name(tensor) is None:
                 self._tainted.setdefault(memory_of(tensor), self.event)
                 self.lives.setdefault(
                     id(tensor), Life(tensor, self.event, self.event, cast_of=self._cast(func, inputs))
@@ -79,22 +85,28 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _cast(self, func: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
-        is_cast = func is cast and isinstance(inputs[0], nn.Parameter)
-        return self._named.get(id(inputs[0]), "") if is_cast else ""
+        is_cast = func is cast and self._is_parameter(inputs[0])
+        return (self._name(inputs[0]) or "") if is_cast else ""
 
     def touch(self, inputs: Sequence[Tensor]) -> bool:
         """Note that these are used now; return whether any of them depends on parameters."""
         depends = False
         for tensor in inputs:
             self.touched[id(tensor)] = self.event
-            if (name := self._named.get(id(tensor))) is not None:
+            if (name := self._name(tensor)) is not None:
                 self.uses.setdefault(name, []).append(self.event)
-                depends = depends or isinstance(tensor, nn.Parameter)
+                depends = depends or self._is_parameter(tensor)
             elif (life := self.life(tensor)) is not None:
                 life.used = self.event
                 life.num_uses += 1
                 depends = True
         return depends
+
+    def _name(self, tensor: Tensor) -> str | None:
+        return self._named.get(id(tensor)) or self._copies.get(id(tensor))
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) or id(tensor) in self._copies
 
     def life(self, tensor: Tensor) -> Life | None:
         """The life of a tensor; None when it does not depend on parameters."""

@@ -6,10 +6,11 @@ does to its inputs, attributes, files or the random streams, it does once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,14 +29,21 @@ class WatchedCall:
         model: the whole model.
         forward: calls its layers.
         device: where it computes.
+        copies: parameters' names by the identity of their copies; may grow during the call.
 
     Raises: whatever the model raises.
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[[], Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Callable[[], Any],
+        device: torch.device,
+        copies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         self._clock = OperationClock(device)
         streams = CarriedStreams(device)
-        made = traced(model, forward, self._clock, lambda: list(streams.states().values()))
+        made = traced(model, forward, self._clock, lambda: list(streams.states().values()), copies)
         self._result = made.result
         is_reentrant = _meets(tensors_of(made.result), "CheckpointFunctionBackward")
         self.trace: Trace = replace(made.trace, is_reentrant=is_reentrant)

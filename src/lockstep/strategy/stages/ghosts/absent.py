@@ -119,21 +119,26 @@ class AbsentParameter(Absent, nn.Parameter):
     """A parameter that another stage holds."""
 
     @staticmethod
-    def like(parameter: nn.Parameter, name: str) -> AbsentParameter:
+    def like(parameter: nn.Parameter, name: str, home: torch.device) -> AbsentParameter:
         """Make an absent parameter of the same shape, strides and dtype."""
         made = AbsentParameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-        made.parameter_name, made.home = name, parameter.device
+        made.parameter_name, made.home = name, home
         return made
 
 
-def let_go(name: str, parameter: nn.Parameter) -> None:
+def let_go(name: str, parameter: nn.Parameter, home: torch.device) -> None:
     """Make a parameter absent: the same object, on the meta device. Its memory is freed when no graph refers to it.
+
+    Args:
+        name: of the parameter.
+        parameter: other ranks hold it.
+        home: the device that it says it is on.
 
     Raises:
         UsageError: when something keeps a weak reference to it.
     """
     parameter.grad = None
-    other = AbsentParameter.like(parameter, name)
+    other = AbsentParameter.like(parameter, name, home)
     try:
         torch.utils.swap_tensors(parameter, other)  # type: ignore[no-untyped-call]
     except RuntimeError as error:

@@ -1,0 +1,57 @@
+"""What many scripts do in their first minute on GPUs: default devices, TF32, a matmul too early, losses over pictures."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lockstep
+from lockstep.testing.digests import digest_of
+from lockstep.testing.ranks import Started, run_ranks
+from tests.cuda import scenarios_on_gpu
+from tests.support.launching import run_script
+
+pytestmark = pytest.mark.ranks
+
+
+def test_ranks_without_samples_gather_with_the_others():
+    told = run_ranks(scenarios_on_gpu.gathered_from_few, Started(3, lanes=3))
+    assert sorted(told) == [(0, (1, 1), "cuda"), (0, (1, 1), "cuda"), (1, (1, 1), "cuda")]
+
+
+def train(default, is_early):
+    """With another default device, TF32 by its new name, and a product of matrices before the run begins."""
+    if is_early:
+        assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).sum() == 8
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    run = lockstep.init(seed=0, lanes=2)
+    model, values = nn.Linear(4, 2), torch.randn(16, 4)
+    if default:
+        torch.set_default_device(default)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(values, values[:, :2].argmax(1)), batch_size=4)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    return digest_of(model)
+
+
+def test_a_default_device_tf32_and_an_early_matmul_change_nothing():
+    [expected] = run_ranks(train, Started(1, lanes=2), None, False)
+    assert run_ranks(train, Started(2, lanes=2), "cuda", True) == [expected] * 2
+
+
+def test_a_loss_over_pictures_ends_with_what_to_write_instead(tmp_path):
+    script = """
+        import torch, torch.nn.functional as F, lockstep
+        lockstep.init()
+        F.cross_entropy(torch.ones(1, 3, 2, 2).cuda(), torch.zeros(1, 2, 2, dtype=torch.long).cuda())
+    """
+    ended = run_script(tmp_path, script, "-n", "1")
+    assert ended.code == 1
+    assert "does not have a deterministic implementation" in ended.err
+    assert "--numerics fast" in ended.err
+    assert "permute(0, 2, 3, 1)" in ended.err

@@ -44,7 +44,9 @@ def main():
     same = [name for name, what in found.items() if what == "repeatable"]
     says = f"{', '.join(differ)} differ from time to time" if differ else f"{len(same)} of {len(found)} run, and repeat"
     print(json.dumps({"ok": not differ and bool(same), "says": says, "kernels": found}), flush=True)
-    os._exit(0)  # a thread of autograd's may still let go of Python objects; when the interpreter ends first, torch aborts
+    os._exit(
+        0
+    )  # a thread of autograd's may still let go of Python objects; when the interpreter ends first, torch aborts
 
 
 if __name__ == "__main__":

@@ -48,6 +48,18 @@ def allow(operators: Sequence[str]) -> None:
                 _wrap(library, name, key)
 
 
+def refuse_several_devices(operators: Sequence[str]) -> None:
+    """Raise `UsageError` if any operator is allowed, in a process that computes on several devices.
+
+    Autograd has a thread for each; a kernel of another one could run while the switch is off, and nobody would know.
+    """
+    if operators:
+        raise UsageError(
+            f"`allow` ({', '.join(operators)}) needs one device in each process, but the model is on several here.",
+            "Leave the model on one device, or start as many ranks as GPUs.",
+        )
+
+
 def overloads(operator: str, known: Iterable[str]) -> list[str]:
     """All of an operator's overloads, forward and backward, among torch's.
 

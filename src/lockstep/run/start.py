@@ -32,6 +32,7 @@ from lockstep.layout.placement import place
 from lockstep.layout.stream_key import Domain
 from lockstep.notices import say
 from lockstep.rank.allowed import allow as allow_operators
+from lockstep.rank.allowed import refuse_several_devices
 from lockstep.rank.device import pin_device
 from lockstep.rank.idle_gpu import tell_why_cpu
 from lockstep.rank.join import join
@@ -60,7 +61,7 @@ from lockstep.run.witness.calm import calm, calm_random_numbers, compile_nothing
 from lockstep.run.witness.lane_watch import LaneWatch
 from lockstep.run.witness.meter import Meter
 from lockstep.run.witness.witness import Witness
-from lockstep.strategy.choice import choose_strategy
+from lockstep.strategy.choice import choose_strategy, devices_for_stages
 from lockstep.transport.contract import Transport
 
 _present: list[RunState] = []
@@ -271,6 +272,8 @@ def _assemble(environment: RankEnvironment, decided: _Decided) -> RunState:
     mesh, device, threads, seed = decided.mesh, decided.device, decided.threads, decided.seed
     exact = decided.arithmetic.numerics == "exact"
     set_numerics(threads, exact=exact)
+    if devices_for_stages(mesh, device):
+        refuse_several_devices(decided.arithmetic.allow)
     allow_operators(decided.arithmetic.allow)
     keep_freed_memory()
     precision = make_precision(str(decided.arithmetic.precision), device, environment)

@@ -32,13 +32,20 @@ def choose_strategy(mesh: Mesh, transport: Transport, placement: Placement, devi
         return DataParallel(Replica("dp", transport, placement), mesh.copies)
     if mesh.strategy == "hogwild" and mesh.num_ranks > 1:
         return Hogwild(transport, placement)
-    if mesh.strategy == "model_parallel" and device.type == "cuda" and torch.cuda.device_count() > 1:
-        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    if devices := devices_for_stages(mesh, device):
         return on_several_devices(transport, placement, devices)
     if mesh.strategy == "zero1" and mesh.num_ranks > 1:
         shared = transport.shares_memory
         return Zero1(transport, placement, OncePerNode(transport) if shared else HandedAround(transport))
     return Replica(mesh.strategy, transport, placement)
+
+
+def devices_for_stages(mesh: Mesh, device: torch.device) -> list[torch.device]:
+    """The devices of this process that a model's stages go to; none where each rank has one device."""
+    num_devices = torch.cuda.device_count() if device.type == "cuda" else 0
+    if mesh.stages > 1 or mesh.strategy != "model_parallel" or num_devices < 2:
+        return []
+    return [torch.device("cuda", number) for number in range(num_devices)]
 
 
 def on_several_ranks(mesh: Mesh, transport: Transport, placement: Placement, device: torch.device) -> CutModel:

@@ -116,6 +116,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_fused_sdp_choice",
          [](const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
             std::optional<double>, bool) -> int64_t { return 0; });
+  for (const auto& name : kWithoutDeterministicForm)  // CUDA has a kernel of each of these, which may be replaced
+    m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run>());
 }
 
 // What tests and the Python half ask.

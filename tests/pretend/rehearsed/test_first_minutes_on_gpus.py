@@ -55,3 +55,39 @@ def test_a_loss_over_pictures_ends_with_what_to_write_instead(tmp_path):
     assert "does not have a deterministic implementation" in ended.err
     assert "--numerics fast" in ended.err
     assert "permute(0, 2, 3, 1)" in ended.err
+
+
+ALLOWED = """
+    import torch, torch.nn as nn, torch.nn.functional as F, lockstep
+    from torch.utils.data import DataLoader, TensorDataset
+    run = lockstep.init(seed=1, lanes=4)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(16, 1, 4, 4), torch.randint(0, 3, (16, 4, 4)))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=8))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+    try:
+        torch.histc(torch.ones(3, device="cuda"))
+    except RuntimeError as error:
+        run.print(str(error).split(",")[0])
+"""
+
+
+def test_a_loss_over_pictures_may_be_allowed_and_nothing_else_is(tmp_path):
+    bits = set()
+    for ranks in "12":
+        (folder := tmp_path / ranks).mkdir()
+        ended = run_script(folder, ALLOWED, "-n", ranks, "--allow", "nll_loss2d")
+        assert ended.code == 0, ended.err
+        assert "histc_cuda does not have a deterministic implementation" in ended.out
+        bits |= {line for line in ended.err.splitlines() if line.startswith("bits")}
+    assert len(bits) == 1
+
+
+def test_stages_on_several_gpus_of_a_process_and_allowed_operators_do_not_go_together(tmp_path):
+    ended = run_script(tmp_path, ALLOWED, "-n", "1", "--strategy", "model_parallel", "--allow", "nll_loss2d")
+    assert ended.code == 2
+    assert "`allow` (nll_loss2d) needs one device in each process, but the model is on several here." in ended.err

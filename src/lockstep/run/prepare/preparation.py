@@ -20,6 +20,7 @@ from lockstep.feed.stream import PreparedStream
 from lockstep.handover.arithmetic import arithmetic_text, why_not_exact
 from lockstep.layout.cut import Cut
 from lockstep.notices import say
+from lockstep.rank.allowed import refuse_several_devices
 from lockstep.rank.device import is_shared
 from lockstep.rank.numerics import fingerprint, flags, set_compiler
 from lockstep.rank.streams import seed_process
@@ -106,6 +107,8 @@ def _adopt(run: RunState, models: list[nn.Module], buffers: Mapping[str, str]) -
         refuse_captured(model)
         if not spans_devices(model):
             _move(run, model)
+        else:
+            refuse_several_devices(run.setup.arithmetic.allow)
         if run.machinery.witness is not None and run.machinery.witness.plain:
             calm_module(model)
     run.machinery.strategy.set_buffer_rules(buffers)

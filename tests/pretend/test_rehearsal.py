@@ -12,21 +12,44 @@ from tests.pretend.build import CannotPretend, why_not
 from tests.pretend.surroundings import surroundings
 from tests.support.environment import ROOT
 
-FEW = [
-    "tests/pretend/rehearsed",
-    "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
-    "tests/cuda/test_one_gpu.py::test_a_run_on_a_gpu_goes_on_with_the_same_bits",
-    "tests/cuda/test_devices_of_ranks.py::test_cuda_without_an_index_is_the_ranks_own_device",
-    "tests/ranks/test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks[batch_norm_and_dropout-3]",
-    "tests/ranks/strategy/test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step]",
-    "tests/ranks/run/test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce]",
+REHEARSED = "tests/pretend/rehearsed"
+STARTING = [
+    f"{REHEARSED}/test_{name}.py"
+    for name in (
+        *(
+            "bad_input_on_gpus",
+            "failures_on_gpus",
+            "first_minutes_on_gpus",
+            "gpu_day_rehearsal",
+            "plain_scripts_on_gpus",
+        ),
+        "ranks_that_share_a_gpu",
+    )
 ]
-"""Of each kind one: half a minute."""
+"""Mostly scripts that are started."""
+FEW = {
+    "scripts": [
+        *STARTING,
+        "tests/cuda/test_devices_of_ranks.py::test_cuda_without_an_index_is_the_ranks_own_device",
+    ],
+    "ranks": [
+        REHEARSED,
+        *(f"--ignore={file}" for file in STARTING),
+        "tests/cuda/test_several_gpus_of_a_process.py",
+        "tests/cuda/test_one_gpu.py::test_two_gpus_have_the_bits_of_one",
+        "tests/cuda/test_one_gpu.py::test_a_run_on_a_gpu_goes_on_with_the_same_bits",
+        "tests/ranks/test_same_bits.py::test_the_bits_do_not_depend_on_the_number_of_ranks[batch_norm_and_dropout-3]",
+        "tests/ranks/strategy/test_zero1.py::test_a_mistake_is_one_sentence_on_every_rank[random_numbers_in_the_step]",
+        "tests/ranks/run/test_evaluation.py::test_what_was_put_together_is_not_said[all_reduce]",
+    ],
+}
+"""Of each kind one: half a minute each, side by side."""
 
 
 @pytest.mark.ranks
 @pytest.mark.compiles
-def test_the_devices_paths_work_on_pretended_gpus():
+@pytest.mark.parametrize("what", list(FEW))
+def test_the_devices_paths_work_on_pretended_gpus(what):
     try:
         variables = surroundings()
     except CannotPretend as problem:
@@ -34,7 +57,7 @@ def test_the_devices_paths_work_on_pretended_gpus():
     command = [sys.executable, "-m", "pytest", "-p", "tests.pretend.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
     inner = {name: value for name, value in variables.items() if not name.startswith("PYTEST_")}
     ended = subprocess.run(
-        [*command, "-m", "not thorough", *FEW], cwd=ROOT, env=inner, capture_output=True, text=True, timeout=500
+        [*command, "-m", "not thorough", *FEW[what]], cwd=ROOT, env=inner, capture_output=True, text=True, timeout=500
     )
     assert ended.returncode == 0, ended.stdout[-20_000:] + ended.stderr[-2_000:]
 

@@ -85,6 +85,7 @@ UNLIKE = """
 """
 
 
+@pytest.mark.thorough
 def test_gpus_of_different_kinds_and_memory_that_others_use_are_named(tmp_path):
     ended = run_script(tmp_path, UNLIKE, "-n", "2", env={"PRETENDED_GPUS_TAKEN": str(60 << 30)})
     assert ended.code == 0, ended.err

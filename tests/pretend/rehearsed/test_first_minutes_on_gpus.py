@@ -44,6 +44,7 @@ def test_a_default_device_tf32_and_an_early_matmul_change_nothing():
     assert run_ranks(train, Started(2, lanes=2), "cuda", True) == [expected] * 2
 
 
+@pytest.mark.thorough
 def test_a_loss_over_pictures_ends_with_what_to_write_instead(tmp_path):
     script = """
         import torch, torch.nn.functional as F, lockstep
@@ -87,6 +88,7 @@ def test_a_loss_over_pictures_may_be_allowed_and_nothing_else_is(tmp_path):
     assert len(bits) == 1
 
 
+@pytest.mark.thorough
 def test_stages_on_several_gpus_of_a_process_and_allowed_operators_do_not_go_together(tmp_path):
     ended = run_script(tmp_path, ALLOWED, "-n", "1", "--strategy", "model_parallel", "--allow", "nll_loss2d")
     assert ended.code == 2

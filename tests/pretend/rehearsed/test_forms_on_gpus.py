@@ -37,8 +37,8 @@ def train(options, form):
     ("options", "form"),
     [
         ({"foreach": True}, torch.channels_last),
-        ({"fused": True}, torch.contiguous_format),
-        ({"capturable": True}, torch.contiguous_format),
+        pytest.param({"fused": True}, torch.contiguous_format, marks=pytest.mark.thorough),
+        pytest.param({"capturable": True}, torch.contiguous_format, marks=pytest.mark.thorough),
         ({"capturable": True, "fused": True}, torch.channels_last),
     ],
     ids=str,

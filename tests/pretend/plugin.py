@@ -19,6 +19,7 @@ THROW_AWAY = {"large_layers", "hooks_that_fire_twice"}
 """Scenarios in which a bucket begins too early by design: what the others got is thrown away, and it begins again."""
 
 _run_ranks = ranks.run_ranks
+run_ranks_on_the_cpu = ranks.run_ranks
 
 
 def run_ranks(function: Callable[..., Any], started: ranks.Started, *args: Any) -> list[Any]:

@@ -21,6 +21,8 @@ DEVICES = Path("/dev")
 DRIVER_LIST = Path("/proc/driver/nvidia/gpus")
 UNCOUNTED = ("dxg", "kfd", "nvmap")
 """Device files of GPUs whose number they do not tell: WSL2's, ROCm's, Jetson's."""
+WSL_CUDA = Path("/usr/lib/wsl/lib/libcuda.so.1")
+"""Where Windows lends a GPU of NVIDIA's; `dxg` is there with any GPU."""
 ASK_S = 120.0
 UNKNOWN_BUILD = {"cuda": ""}
 """Of a torch that does not say: it may be for GPUs."""
@@ -52,11 +54,13 @@ def count_gpus(
     devices: Path = DEVICES,
     driver_list: Path = DRIVER_LIST,
     ask: Callable[[Mapping[str, str]], int] = ask_torch,
+    is_for: Mapping[str, str] | None = None,
 ) -> int:
     """The number of CUDA devices that this process may use; 0 without any."""
     present, chosen = counted(devices), variables.get("CUDA_VISIBLE_DEVICES")
     if not present:
-        return ask(variables) if uncounted(devices, driver_list) else 0
+        others = uncounted(devices, driver_list, torch_is_for() if is_for is None else is_for)
+        return ask(variables) if others else 0
     if has_parts(driver_list) or (chosen or "").strip().startswith("MIG-"):
         return ask(variables)
     return present if chosen is None else _chosen(chosen, present, _uuids(driver_list))
@@ -76,9 +80,13 @@ def counted(devices: Path) -> int:
     return len([path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
 
 
-def uncounted(devices: Path, driver_list: Path) -> list[str]:
-    """Signs of GPUs that may be used or not: a driver's list shows in containers too that may not."""
-    found = [name for name in UNCOUNTED if (devices / name).exists()]
+def uncounted(devices: Path, driver_list: Path, is_for: Mapping[str, str], wsl: Path = WSL_CUDA) -> list[str]:
+    """Signs of GPUs that may be used or not: a driver's list shows in containers too that may not.
+
+    A laptop with an AMD processor has `kfd`, and Windows `dxg` with any GPU: they count where a torch could use what is there.
+    """
+    possible = {"kfd": "rocm" in is_for, "dxg": wsl.exists(), "nvmap": True}
+    found = [name for name in UNCOUNTED if possible[name] and (devices / name).exists()]
     return [*found, *(["driver"] if driver_list.is_dir() and any(driver_list.iterdir()) else [])]
 
 

@@ -81,9 +81,10 @@ class Signs:
 
 def signs_here() -> Signs:
     """Those of this machine."""
-    present, others = counted(DEVICES), uncounted(DEVICES, DRIVER_LIST)
+    is_for = torch_is_for()
+    present, others = counted(DEVICES), uncounted(DEVICES, DRIVER_LIST, is_for)
     without_driver = not present and not others and has_nvidia(PCI)
-    return Signs(present, bool(present or others or without_driver), without_driver, read_driver(), torch_is_for())
+    return Signs(present, bool(present or others or without_driver), without_driver, read_driver(), is_for)
 
 
 def has_nvidia(pci: Path) -> bool:
@@ -111,7 +112,7 @@ def why_none(
         )
     if not signs.is_there:
         return NO_GPU
-    if not signs.is_for:
+    if not signs.is_for and not signs.without_driver:
         found = f"The installed torch is a CPU build, which cannot use {the_gpu}.", f"Install another one ({INSTALL})"
     elif signs.present and chosen is not None:
         found = f"CUDA_VISIBLE_DEVICES={chosen!r} {_hides(chosen, the_gpu)}.", "Unset it"
@@ -120,7 +121,8 @@ def why_none(
             _in_words(f"torch cannot use {the_gpu}", ask(variables)),
             "See `lockstep doctor`",
         )
-    is_meant = bool(signs.is_for) and signs.present > 0 and chosen is not None and chosen.strip() in MEANT
+    is_meant = signs.present > 0 and chosen is not None and chosen.strip() in MEANT
+    is_meant = is_meant or (signs.without_driver and not signs.is_for)  # a container for CPUs on a machine with GPUs
     return NoGpu(found[0], f"{found[1]}, or start with --device cpu.", not is_meant)
 
 

@@ -84,6 +84,8 @@ def _join(environment: RankEnvironment, device: torch.device, *, exact: bool) ->
                 f"as one of {position.world_size}.",
                 "Let lockstep.init() initialise it.",
             )
+        if settings is None and position.world_size > 1:
+            check_same_kind(PrefixStore("device", _own_keys()), position, device)
     elif position.world_size > 1:
         _initialise(environment, device, exact=exact)
     if position.world_size == 1:

@@ -22,6 +22,7 @@ from lockstep.handover.tasks.meeting import TaskMeeting, is_loopback
 from lockstep.handover.tasks.task import Task, is_in_order
 from lockstep.machine.interfaces import address_towards, interface_with
 from lockstep.notices import say
+from lockstep.transport.across import PATIENCE
 
 SAY_EVERY_S = 5.0
 """How often it is said who is missing."""
@@ -161,6 +162,7 @@ def _meet(task: Task, meeting: TaskMeeting, store: Store) -> None:
         except RuntimeError:
             raise WorldError(f"rank {task.rank}: rank 0 ended before all {task.size} tasks had met.") from None
         store.add(HEARD, 1)
+    store.set_timeout(PATIENCE)  # a rank may be late at the next meeting
     if verdict:
         _await_hearing(task, store)
         option = "Add --distribution=block." if task.command == "srun" else "Leave --map-by out, or use --map-by slot."

@@ -12,6 +12,7 @@ from lockstep.handover.at_the_end import left_at
 from lockstep.notices import say
 from lockstep.rank.join import leave
 from lockstep.run.loop.evaluation import say_shares
+from lockstep.run.loop.loss_gauge import settle_losses
 from lockstep.run.loop.replicas import bits_held, compare
 from lockstep.run.loop.testimony import testify_end
 from lockstep.run.loop.training import say_written
@@ -31,6 +32,7 @@ def end(run: RunState) -> bool:
         if not failed and not run.progress.automatic.has_ended:
             if run.machinery.meter is not None:
                 run.machinery.meter.close()
+            settle_losses(run)
             say_shares(run.machinery)
             mine = [
                 bits_held(run),

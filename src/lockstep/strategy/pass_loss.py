@@ -19,6 +19,8 @@ class LateTold:
     """The loss of each lane; for each whether it changed what nobody saw it change; whether ranks are `apart`."""
     refuse_unseen: Callable[[Sequence[float]], None]
     """Is given the second part, and raises if there is something in it."""
+    check: Callable[[], None]
+    """Raises where a rank was lost: an exchange that was given up leaves anything in `values`."""
     sums_of_ranks: Callable[[], list[Mapping[str, str]]]
     """For each rank that had lanes, sums over the bits of its statistics as they were when the pass began, by name."""
 
@@ -62,6 +64,7 @@ class PassLoss:
     def _values(self) -> list[float]:
         assert isinstance(self._told, LateTold)
         values, size = self._told.values.read(), len(self._weights)
+        self._told.check()
         self._told.refuse_unseen(values[size : 2 * size])
         return values
 

@@ -42,6 +42,9 @@ LOOK_S = 0.5
 LAST_WORD_S = 2.0
 """How long a rank that leaves waits until the others have heard it."""
 
+READ_S = 0.25
+"""How long one who sees a connection end lets Gloo read what came before on the others."""
+
 ENDED = "A connection to another rank ended. If a rank failed, its own error says why."
 
 LAST_WORD = 2**31 - 1
@@ -148,7 +151,7 @@ class Across:
         Nobody died where somebody has said goodbye: a rank says it to all before its connections end, and the first to
         notice cuts its own, so their end may be seen before that word is read.
         """
-        deadline = time.monotonic() + LAST_WORD_S
+        deadline = time.monotonic() + READ_S
         while not self._is_cut and not self._somebody_left and time.monotonic() < deadline:
             if not any(unread(one.descriptor) for one, _ in self.connections()):
                 break

@@ -24,7 +24,7 @@ from lockstep.transport.backend_order import BackendSum
 from lockstep.transport.contract import Pending, Sent, Transport
 from lockstep.transport.gathered_sum import SMALL_BYTES, GatheredSum
 from lockstep.transport.loss import Loss
-from lockstep.transport.nccl import Nccl, all_over
+from lockstep.transport.nccl import Nccl, abort_default_group, all_over
 from lockstep.transport.node_sum import LostSum
 from lockstep.transport.scratch import Scratch
 from lockstep.transport.sliced_on_devices import SlicedOnDevices
@@ -49,6 +49,7 @@ class GpuTransport(Transport):
         self._store, self._names, self._is_exact = store, names or range(control.world_size), exact
         self._splits = 0
         self.nccl = Nccl(PrefixStore("nccl", store), self.rank, self.world_size)
+        self.nccl.connect()
         self.scratch = Scratch()
         self.loss = Loss(self._end)
         self._watch = Watch(None, [control], self.give_up, lambda: False)
@@ -65,8 +66,11 @@ class GpuTransport(Transport):
         return self.loss.give_up(lost)
 
     def _end(self, lost: PeerLost) -> None:
-        self.control.give_up(lost)
-        self.nccl.abort()
+        try:
+            self.control.give_up(lost)
+        finally:
+            self.nccl.abort()
+            abort_default_group()
 
     def explain(self, error: RuntimeError) -> PeerLost:
         """What an error of NCCL's means that tells of another rank's end."""

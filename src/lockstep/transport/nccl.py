@@ -9,9 +9,12 @@ NCCL only moves bytes for exact numerics, so its own settings (NCCL_ALGO, NCCL_P
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
@@ -20,9 +23,17 @@ from torch.distributed.distributed_c10d import Store
 from lockstep.torch_private import AllgatherOptions
 from lockstep.transport.across import PATIENCE, bytes_of
 
+QUIET = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""A thread of torch's would abort the process where a kernel fails, where a peer is lost, or where the driver is slow: before
+Python can say which. Here `wait` raises, and the launcher ends who hangs. (ProcessGroupNCCL.cpp, the watchdog; not run.)"""
+
 
 class Nccl:
-    """Not a collective, but every rank has to make it: NCCL connects them at the first exchange.
+    """Not a collective, but every rank has to make it, and to `connect` it.
 
     Args:
         store: shared by the ranks; nothing else uses its keys.
@@ -31,9 +42,19 @@ class Nccl:
     """
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = PATIENCE  # noqa: SLF001 - as torch itself sets it
         self._group: Any = c10d.ProcessGroupNCCL(store, rank, world_size, options)
+        self._world_size = world_size
+
+    def connect(self) -> None:
+        """Connect the ranks now, when all are here: `abort` ends what is under way, but not this. Collective."""
+        device = torch.device("cuda", torch.cuda.current_device())
+        everyone = torch.empty(self._world_size, dtype=torch.uint8, device=device)
+        self.all_gather(everyone, torch.zeros(1, dtype=torch.uint8, device=device)).wait()
+        torch.cuda.synchronize(device)
 
     def all_to_all(self, out: Tensor, data: Tensor, arrive: list[int], leave: list[int]) -> Any:
         """Begin to send a part of `data` to each rank and to put theirs into `out`, both in rank order.
@@ -80,6 +101,13 @@ class Nccl:
         """Let go of what is held; nothing is under way."""
         self._group.shutdown()
         del self._group
+
+
+def abort_default_group() -> None:
+    """The same for torch's own group, in which SyncBatchNorm exchanges; it may have no devices, or be gone."""
+    with suppress(RuntimeError, AttributeError, AssertionError):
+        group: Any = dist.group.WORLD
+        group._get_backend(torch.device("cuda")).abort()  # noqa: SLF001 - torch's own abort ends all groups of the process
 
 
 def _patient(options: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lockstep
 from lockstep.testing.ranks import RankFailed, Started, run_ranks
+from tests.pretend.plugin import run_ranks_on_the_cpu
 
 pytestmark = pytest.mark.ranks
 
@@ -53,7 +54,7 @@ def train(device, samples=40):
 
 
 def test_losses_and_statistics_that_nobody_waited_for_have_the_bits_of_the_cpu_on_any_number_of_ranks():
-    ((state, losses),) = run_ranks(train, Started(1, lanes=4), "cpu")
+    ((state, losses),) = run_ranks_on_the_cpu(train, Started(1, lanes=4), "cpu")
     assert len(losses) == 3
     for ranks in (1, 2, 3):
         for found, told in run_ranks(train, Started(ranks, lanes=4), "cuda"):
@@ -168,3 +169,75 @@ def draw_in_evaluation():
 
 def test_the_streams_of_all_gpus_of_a_process_go_on_after_an_evaluation_and_a_resume():
     assert run_ranks(draw_in_evaluation, Started(1)) == [(4, True, True)]
+
+
+def leaves(how):
+    """A lane writes behind torch's back in the last step, which the script leaves: by `break`, or by holding the iterator."""
+    run = lockstep.init(seed=3, lanes=4)
+    model = Remembers(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(160, 6), torch.randint(0, 5, (160,)))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16))
+
+    def train_in(step):
+        model.at = step.number
+        for inputs, labels in step:
+            run.backward(F.cross_entropy(model(inputs), labels))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if how == "break":
+        for step in run.steps(loader):
+            train_in(step)
+            if step.number == 5:
+                break
+    else:
+        steps = run.steps(loader)
+        for _ in range(5):
+            train_in(next(steps))
+        lockstep.finish()
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("break", 2), ("next", 1)])
+def test_what_is_wrong_in_a_step_that_the_script_leaves_is_raised_when_the_run_ends(how, ranks):
+    with pytest.raises(RankFailed, match=r"A buffer .* was changed in a lane of an earlier step"):
+        run_ranks(leaves, Started(ranks, lanes=4), how)
+
+
+def counts_in_floats(ranks_lanes):
+    run = lockstep.init(seed=3, lanes=ranks_lanes)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    model.load_state_dict({name: value.float() for name, value in model.state_dict().items()}, assign=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(64, 6), torch.randint(0, 5, (64,)))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16))
+    for step in run.steps(loader):
+        for inputs, labels in step:
+            run.backward(F.cross_entropy(model(inputs), labels))
+        optimizer.step()
+        optimizer.zero_grad()
+    return model[1].running_mean.tolist()
+
+
+def test_a_counter_of_batches_in_floats_has_the_bits_of_the_cpu():
+    [expected] = run_ranks_on_the_cpu(counts_in_floats, Started(1, lanes=4), 4)
+    for ranks in (1, 2):
+        assert run_ranks(counts_in_floats, Started(ranks, lanes=4), 4) == [expected] * ranks
+
+
+def loss_on_the_cpu():
+    run = lockstep.init(seed=3, lanes=1)
+    model = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(32, 6), torch.randint(0, 5, (32,)))
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=16))
+    for step in run.steps(loader):
+        for inputs, labels in step:
+            run.backward(F.cross_entropy(model(inputs).cpu(), labels.cpu()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return step.loss
+
+
+def test_a_loss_that_a_script_computes_on_the_cpu_is_told():
+    assert run_ranks(loss_on_the_cpu, Started(1)) == run_ranks_on_the_cpu(loss_on_the_cpu, Started(1))

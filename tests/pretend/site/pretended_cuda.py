@@ -43,6 +43,8 @@ def _index(device):
         return torch.ops.pretend.device()
     if isinstance(device, int):
         return device if device >= 0 else torch.ops.pretend.device()
+    if torch.device(device).type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {device}")
     index = torch.device(device).index
     return torch.ops.pretend.device() if index is None else index
 

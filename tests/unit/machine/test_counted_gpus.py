@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.machine.gpus import QUESTION, ask_torch, built_for, count_gpus, has_parts
+from lockstep.machine.gpus import QUESTION, ask_torch, built_for, count_gpus, has_parts, uncounted
 
 
 def never(variables: Mapping[str, str]) -> int:
@@ -87,10 +87,23 @@ def test_torch_is_asked_where_a_gpu_is_divided(devices: Path, listed: Path) -> N
     assert count_gpus({}, devices, listed, three) == 3
 
 
-@pytest.mark.parametrize("name", ["dxg", "kfd", "nvmap"])
-def test_torch_is_asked_where_a_gpu_cannot_be_counted(name: str, devices: Path, listed: Path) -> None:
+@pytest.mark.parametrize(("name", "built"), [("kfd", "rocm"), ("nvmap", "cuda")])
+def test_torch_is_asked_where_a_gpu_cannot_be_counted(name: str, built: str, devices: Path, listed: Path) -> None:
     put(devices, name)
-    assert count_gpus({}, devices, listed, three) == 3
+    assert count_gpus({}, devices, listed, three, {built: "1"}) == 3
+
+
+@pytest.mark.parametrize("is_for", [{}, {"cuda": "12.8"}])
+def test_a_laptop_with_an_amd_processor_costs_no_question(is_for: dict[str, str], devices: Path, listed: Path) -> None:
+    put(devices, "kfd")
+    assert count_gpus({}, devices, listed, never, is_for) == 0
+
+
+def test_a_gpu_that_windows_shows_counts_where_it_lends_cuda(devices: Path, listed: Path, tmp_path: Path) -> None:
+    put(devices, "dxg")
+    assert uncounted(devices, listed, {"cuda": "12.8"}, tmp_path / "libcuda.so.1") == []
+    (tmp_path / "libcuda.so.1").touch()
+    assert uncounted(devices, listed, {"cuda": "12.8"}, tmp_path / "libcuda.so.1") == ["dxg"]
 
 
 def test_torch_is_asked_about_parts_of_a_gpu(devices: Path, listed: Path) -> None:

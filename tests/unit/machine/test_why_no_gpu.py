@@ -46,6 +46,10 @@ def test_whoever_left_the_choice_to_lockstep_hears_of_a_gpu_that_is_not_used() -
     assert why_none({"CUDA_VISIBLE_DEVICES": "9"}, ONE).note
     assert not why_none({"CUDA_VISIBLE_DEVICES": ""}, ONE).note, "hidden on purpose"
     assert not why_none({"CUDA_VISIBLE_DEVICES": "-1"}, ONE).note
+    assert not why_none({"CUDA_VISIBLE_DEVICES": ""}, Signs(1, True, False, "", {})).note, "on a build for CPUs, too"
+    in_a_container = why_none({}, Signs(0, True, True, "", {}))
+    assert in_a_container.problem == "There is an NVIDIA GPU, but no driver for it."
+    assert not in_a_container.note
     assert not NO_GPU.note
     assert why_none({}, Signs(1, True, False, "", {})).in_python.fix.endswith('or say device="cpu".')
 

@@ -31,6 +31,9 @@ class Failing:
     def wait(self) -> None:
         raise self.error
 
+    def connect(self) -> None:
+        pass
+
     def abort(self) -> None:
         self.was_aborted = True
 

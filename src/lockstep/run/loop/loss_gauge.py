@@ -30,7 +30,8 @@ def take_loss(run: RunState, step: int, loss: PassLoss) -> None:
     under_way = run.progress.losses
     under_way.append((step, loss))
     while under_way and (under_way[0][1].is_there() or len(under_way) > MOST_LATE):
-        _show(run, *under_way.popleft())
+        _show(run, *under_way[0])
+        under_way.popleft()
 
 
 def settle_losses(run: RunState) -> None:
@@ -39,7 +40,8 @@ def settle_losses(run: RunState) -> None:
     if not under_way:
         return
     while under_way:
-        _show(run, *under_way.popleft())
+        _show(run, *under_way[0])  # what raises here is raised again when the run ends
+        under_way.popleft()
     run.machinery.ledger.publish()
 
 

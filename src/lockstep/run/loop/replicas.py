@@ -136,7 +136,9 @@ def _blame(run: RunState) -> None:
 
 
 def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
-    """Raise as `hear` does where GPUs have found that ranks began a pass with different statistics. Not a collective.
+    """Raise on the rank to blame where GPUs have found that ranks began a pass with different statistics. Not a collective.
+
+    The others go on to their next exchange, which that rank does not come to: some of them may know before it does.
 
     Args:
         run: the run.
@@ -146,7 +148,7 @@ def refuse_apart(run: RunState, told: list[Mapping[str, str]]) -> None:
         label = f"{type(run.progress.models[0]).__name__}." if len(run.progress.models) == 1 else ""
         named = [{f"{label}{name}": value for name, value in sums.items()} for sums in told]
         damage = first_damage(named, [0 if sums else 1 + rank for rank, sums in enumerate(told)])
-        if damage is not None:
+        if damage is not None and damage.ranks[0] == run.machinery.transport.rank:
             _raise(run.machinery.transport.rank, damage, run.progress.checks.agreed)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.caller import where
-from lockstep.errors import PromiseBroken, UsageError
+from lockstep.errors import LockstepError, PromiseBroken, UsageError
 from lockstep.feed.loader import PreparedLoader
 from lockstep.feed.planned_steps import PlannedSteps
 from lockstep.feed.stream import HOW_TO_SHUFFLE, Place, PreparedStream, StreamedSteps
@@ -100,7 +101,8 @@ def _train(run: RunState, loader: PreparedLoader) -> Generator[Step]:
             run.progress.automatic.left_steps()
             run.progress.rescue.left_steps()
             run.progress.epochs.end_steps()
-            settle_losses(run)
+            with suppress(LockstepError, RuntimeError):  # nobody would hear of it here; the end of the run raises it
+                settle_losses(run)
             _count_step(run, mine.num_mine)  # the script leaves its loop; this step counts
             run.progress.accounts.append({"loader": epoch.loader, **steps.account()})
             testify_left(run.machinery)

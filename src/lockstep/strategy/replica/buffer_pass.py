@@ -118,6 +118,11 @@ class BufferPass:
             pending.advance()
             pending.finish()
             finish()
+        if (
+            self._tells_late
+        ):  # who still reads the pass's loss need not keep them; on the CPU the exchange may be made again
+            self._changed.clear()
+            self._pending.clear()
 
     def _settle_equal(self, index: int, words: Mapping[int, str], transport: Transport, placement: Placement) -> None:
         entry = self._bank.entries[index]

@@ -219,7 +219,7 @@ class BufferBank:
     def seems_untouched(self) -> bool:
         """Whether the lane left all buffers but `on_device` alone, as far as the host can see."""
         self.take_in()
-        return self._writes.suffice()
+        return bool(self.on_device or not self._num_moving) and self._writes.suffice()
 
     def restore_unseen(self) -> Tensor | None:
         """Give all buffers but `on_device` their old values back; return, on the device, whether any bit had changed."""

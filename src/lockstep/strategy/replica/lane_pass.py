@@ -235,7 +235,8 @@ class LanePass(Pass):
             return all_ranks.losses
         apart = buffers.apart() if setting.peers.world_size > 1 else None
         values = self._late.finish([apart] if apart is not None else [])
-        return LateTold(values, setting.laid.bank.refuse_unseen, lambda: buffers.sums_of_ranks(setting.placement))
+        refuse, check = setting.laid.bank.refuse_unseen, setting.peers.look
+        return LateTold(values, refuse, check, lambda: buffers.sums_of_ranks(setting.placement))
 
     def _restore(self) -> None:
         """Restore what the pass began with; the exchange is made again from what the lanes left."""

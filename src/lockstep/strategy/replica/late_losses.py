@@ -48,6 +48,6 @@ class LateLosses:
         """Return the losses by lane, then the flags, then `more` scalars of the same device."""
         if self._table is None:  # one lane, one rank
             (loss,) = self._losses.values()
-            return Late(loss.double().reshape(1))
+            return Late(loss.to(self._device, torch.float64).reshape(1))  # a script may compute it on the CPU
         columns = self._table.finish().view(torch.float64).t().reshape(-1)
         return Late(torch.cat([columns, *(one.reshape(1).to(columns) for one in more)]) if more else columns)

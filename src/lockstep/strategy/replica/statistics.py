@@ -146,6 +146,8 @@ class Statistics:
             touched = one.places.spread(changed.amax(0)) != 0
             one.flat.copy_(torch.where(touched, value.to(one.flat.dtype), one.start))
         self._left.clear()  # who still reads the pass's loss need not keep them
+        self._rows.clear()
+        self._sums.clear()
 
     @property
     def _num_entries(self) -> int:

@@ -53,8 +53,16 @@ def unix_names(processes: list[int]) -> set[str]:
     """The names of the Unix sockets of these processes; an abstract one, which anybody could connect to, begins with @."""
     lines = [line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     names = {f"socket:[{fields[6]}]": fields[7] for fields in lines if len(fields) > 7}
-    links = (str(each.readlink()) for process in processes for each in descriptors(process))
+    links = (target_of(each) for process in processes for each in descriptors(process))
     return {names[link] for link in links if link in names}
+
+
+def target_of(descriptor: Path) -> str:
+    """What it leads to; nothing if it was closed by now, because the run goes on."""
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def descriptors(process: int) -> list[Path]:

@@ -136,11 +136,11 @@ def ask() -> None:
 
 def block() -> None:
     """Wait in the kernel for a child that never comes to its program: only SIGKILL ends the wait (state D)."""
-    libc, size, vfork, dies_with_parent = ctypes.CDLL(None), 1 << 18, 0x4000, 1
+    libc, size, vfork, dies_with_parent, parent = ctypes.CDLL(None), 1 << 18, 0x4000, 1, os.getpid()
 
     def child(_: int) -> int:
         libc.prctl(dies_with_parent, signal.SIGKILL)
-        return int(libc.pause())
+        return int(libc.pause()) if libc.getppid() == parent else 1  # it may be dead already
 
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     stack, begins = ctypes.create_string_buffer(size), kind(child)

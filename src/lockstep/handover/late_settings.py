@@ -15,6 +15,9 @@ OF_GPUS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_C
 `BackendStaticInitializer`). CUDA's own (`CUDA_VISIBLE_DEVICES`, `CUDA_LAUNCH_BLOCKING`, ...) are read by the driver when the first
 device is used, which `lockstep.init` does: before that they are in time."""
 
+IN_TIME = "TORCH_NCCL_"
+"""Read when a group is made; `transport.nccl` sets some itself then."""
+
 HARMLESS = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 """Set by libraries themselves while they are imported (scikit-learn's threadpoolctl), for later imports."""
 
@@ -40,5 +43,5 @@ def _settings(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if name.startswith((*PREFIXES, *OF_GPUS)) and name not in HARMLESS
+        if name.startswith((*PREFIXES, *OF_GPUS)) and not name.startswith(IN_TIME) and name not in HARMLESS
     }

@@ -13,7 +13,7 @@ def _forget(monkeypatch):
 
 def test_only_what_libraries_read_while_loading_counts():
     late_settings.remember({"OMP_NUM_THREADS": "1", "HOME": "/root", "MKL_CBWR": "AVX2"})
-    now = {"OMP_NUM_THREADS": "4", "HOME": "/tmp", "LD_PRELOAD": "x.so"}
+    now = {"OMP_NUM_THREADS": "4", "HOME": "/tmp", "LD_PRELOAD": "x.so", "TORCH_NCCL_ENABLE_MONITORING": "0"}
     assert late_settings.came_too_late(now, on_gpu=False) == ["LD_PRELOAD", "MKL_CBWR", "OMP_NUM_THREADS"]
 
 

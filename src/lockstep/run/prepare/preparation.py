@@ -29,12 +29,12 @@ from lockstep.run.loop.synchronised_norm import objection_to_lanes
 from lockstep.run.position.kept_file import keep
 from lockstep.run.position.region import Region
 from lockstep.run.prepare.captured_graphs import refuse_captured
-from lockstep.run.prepare.early_state import follow_parameters
 from lockstep.run.prepare.lone_parameter import LoneParameter
 from lockstep.run.prepare.overflow import Overflow
 from lockstep.run.run_state import Progress, RunState, Setup
 from lockstep.run.witness.calm import calm_module
 from lockstep.strategy.agreement import spans_devices
+from lockstep.strategy.early_state import follow_parameters
 from lockstep.strategy.norm_exchange import has_synchronised_norm
 from lockstep.strategy.other_users import refuse_other_users
 from lockstep.strategy.right_form import RIGHT_FORM

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lockstep.strategy.early_state import follow_parameters
 from lockstep.strategy.other_users import refuse_named
 from lockstep.strategy.replica.laid_out import LaidOut
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.strategy.stages.early_state import bring_state
 from lockstep.strategy.stages.gate import Arguments, Gate, Passing
 from lockstep.strategy.stages.replaced_method import replace_method
 from lockstep.strategy.stages.result_tree import with_tensors
@@ -59,7 +59,7 @@ class DeviceStages(Stages):
         self._undo = [replace_method(model, "forward", self._run(model.forward)), *(g.remove for g in self._gates)]
         laid.lay_out(compact=True, place=lambda parameter: homes[id(parameter)])
         for optimizer in self._optimizers:
-            bring_state(optimizer)
+            follow_parameters(optimizer)
 
     def take_optimizer(self, optimizer: Optimizer, said: str | None) -> None:  # noqa: ARG002 - it updates all
         self._optimizers.append(optimizer)

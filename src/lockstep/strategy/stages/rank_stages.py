@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lockstep.errors import UsageError
 from lockstep.layout.mesh import Mesh
+from lockstep.strategy.early_state import follow_parameters
 from lockstep.strategy.norm import chunk_norms, combine_norms
 from lockstep.strategy.optimizer_kinds import updates_by
 from lockstep.strategy.other_users import refuse_named
@@ -25,7 +26,6 @@ from lockstep.strategy.stages.carried_streams import CarriedStreams
 from lockstep.strategy.stages.clock import StageClock
 from lockstep.strategy.stages.contract import Stages
 from lockstep.strategy.stages.cutting.model_cut import ModelCut
-from lockstep.strategy.stages.early_state import bring_state
 from lockstep.strategy.stages.ghosts.absent import let_go
 from lockstep.strategy.stages.links import Links
 from lockstep.strategy.stages.runner import StageRunner
@@ -88,7 +88,7 @@ class RankStages(Stages):
             module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]  # noqa: SLF001
         laid.lay_out(compact=True, place=lambda _: self._device)
         for optimizer in self._optimizers:
-            bring_state(optimizer)
+            follow_parameters(optimizer)
         self._model, self._cut, self._absent = model, cut, laid.absent
         self._guards.append(model.register_state_dict_pre_hook(_refuse_partial_model))  # type: ignore[no-untyped-call]
         streams = CarriedStreams(self._device)

@@ -1,6 +1,6 @@
-"""What an optimizer holds before `run.prepare`: Adagrad makes its state at once, and scripts load theirs early.
+"""What an optimizer holds before its parameters move: Adagrad makes its state at once, and scripts load theirs early.
 
-The model moves to the rank's device in `prepare`, so this state moves too.
+They move to the rank's device in `prepare`, and to those of their stages when a model is cut, so this state moves too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lockstep.torch_private import pytree
 
 
 def follow_parameters(optimizer: Optimizer) -> None:
-    """Move the state from the CPU to where the parameters are now; call it before a strategy takes the optimizer."""
+    """Move the state to where the parameters are now; call it before a strategy takes the optimizer, and after it has cut."""
     if type(optimizer.state) not in (dict, defaultdict):  # spread by an earlier run: the strategy says so
         return
     for group in optimizer.param_groups:
@@ -38,7 +38,7 @@ def moved(state: dict[str, Any], device: torch.device, *, counts_there: bool) ->
     """
 
     def put(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) and value.device.type == "cpu" else value
+        return value.to(device) if isinstance(value, Tensor) else value
 
     return {
         key: value if key == "step" and not counts_there else pytree.tree_map(put, value)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, Optimizer
 
-from lockstep.run.prepare.early_state import follow_parameters, moved
+from lockstep.strategy.early_state import follow_parameters, moved
 
 THERE = torch.device("meta")
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -15,9 +16,11 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "running.hpp"
 #include "shape.hpp"
 #include "sites.hpp"
 #include "table.hpp"
+#include "tensors.hpp"
 
 namespace nb = nanobind;
 using namespace lockstep;
@@ -203,10 +206,7 @@ nb::bytes all_gather_bytes(Group& group, const nb::bytes& data) {
   request.count = data.size();
   request.inputs = {data.data()};
   request.outputs = {everyone.data()};
-  {
-    const nb::gil_scoped_release released;
-    group.run(std::move(request));
-  }
+  run(group, std::move(request));
   return nb::bytes(everyone.data(), everyone.size());
 }
 
@@ -291,6 +291,20 @@ NB_MODULE(_native, module) {
 
   nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
 
+  nb::class_<Tensors>(module, "Tensors")
+      .def(nb::init<nb::object, std::vector<nb::object>, std::vector<Tensors::Watcher>,
+                    std::vector<std::pair<std::int64_t, int>>>(),
+           nb::arg("exchange").none(), nb::arg("types"), nb::arg("watchers"), nb::arg("ops"))
+      .def(
+          "address",
+          [](const Tensors& tensors, nb::handle tensor) -> std::optional<Address> {
+            const auto found = tensors.plain(tensor);
+            if (!found) return std::nullopt;
+            return reinterpret_cast<Address>(found->data);
+          },
+          nb::arg("tensor").none())
+      .def("sum", &Tensors::sum, nb::arg("group"), nb::arg("tensors").none(), nb::arg("options").none());
+
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
@@ -303,8 +317,7 @@ NB_MODULE(_native, module) {
           [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
             Request request =
                 request_of(group, static_cast<int>(Kind::all_reduce), dtype, op, -1, count, {data}, {data}, shape);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("data"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape") = Shape())
       .def(
@@ -322,8 +335,7 @@ NB_MODULE(_native, module) {
           [](Group& group, int kind, int dtype, int op, std::int32_t root, std::uint64_t count, const Addresses& inputs,
              const Addresses& outputs, const Shape& shape) {
             Request request = request_of(group, kind, dtype, op, root, count, inputs, outputs, shape);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"), nb::arg("count"), nb::arg("inputs"),
           nb::arg("outputs"), nb::arg("shape") = Shape())
@@ -344,8 +356,7 @@ NB_MODULE(_native, module) {
             Request request = request_of(group, static_cast<int>(Kind::new_group), 0, 0, -1, ranks.size(), {}, {});
             request.shape = hash_of_ranks(ranks);
             request.where = request.line() + " " + text_of_ranks(ranks);
-            const nb::gil_scoped_release released;
-            group.run(std::move(request));
+            run(group, std::move(request));
           },
           nb::arg("ranks"))
       .def(

@@ -52,6 +52,12 @@ struct Algorithms {
     }
     return true;
   }
+  bool anyone_crowded() const {
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      if (row(peer).is_crowded != 0) return true;
+    }
+    return false;
+  }
   std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
   std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
   void set_pieces(std::uint32_t value) const { group.set(Counter::pieces, value); }
@@ -75,7 +81,10 @@ struct Algorithms {
     return request.leaves.empty() ? 1 : *std::max_element(request.leaves.begin(), request.leaves.end());
   }
   bool gets_result() const { return request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(rank); }
-  Reduction reduction() const { return {request.dtype, request.op, request.program, request.scale, request.factor}; }
+  Reduction reduction() const {
+    const auto& program = request.program.empty() ? group.default_program_ : request.program;
+    return {request.dtype, request.op, program, request.scale, request.factor};
+  }
 
   // The input for one destination, the output for one source: separate tensors, or parts of one.
   const std::byte* input(std::size_t destination, std::uint64_t offset_elements) const {
@@ -90,6 +99,7 @@ struct Algorithms {
     return bytes(request.outputs[request.kind == Kind::broadcast ? 0 : source]) + offset_elements * size;
   }
 
+  void end_with_arrivals();
   void tiny_reduce();
   void tiny_share();
   Task reduce_in_windows();

@@ -9,8 +9,9 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t whole_bytes =
-    32 * 1024;  // staged tensors up to this size are added up by every rank: one step fewer
+// Where ranks share cores, staged tensors up to this size are added up by every rank: one step fewer, which costs as
+// much as moving them. A rank with a core of its own takes a step in less time than it reads 8 KiB.
+constexpr std::uint64_t whole_bytes = 32 * 1024;
 
 bool is_reduction(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
@@ -53,7 +54,7 @@ bool Everyone::await_ready() const { return group.first_behind(condition) == gro
 void Algorithms::tiny_reduce() {
   if (gets_result()) {
     const std::uint64_t first = request.kind == Kind::reduce_scatter ? rank * request.count * size : 0;
-    std::vector<const void*> inputs;
+    Few<const void*> inputs;
     for (std::size_t peer = 0; peer < world; ++peer) {
       for (std::size_t leaf = 0; leaf < leaves(peer); ++leaf) {
         inputs.push_back(row(peer).payload + leaf * request.count * size + first);
@@ -63,6 +64,21 @@ void Algorithms::tiny_reduce() {
     lockstep::reduce(reduction(), inputs, {&output, 1}, request.count);
   }
   has_worked();
+}
+
+void Algorithms::end_with_arrivals() {
+  switch (request.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce:
+    case Kind::reduce_scatter:
+      return tiny_reduce();
+    case Kind::broadcast:
+    case Kind::all_gather:
+    case Kind::gather:
+      return tiny_share();
+    default:
+      return has_worked();
+  }
 }
 
 void Algorithms::tiny_share() {
@@ -120,7 +136,7 @@ Task Algorithms::reduce_staged() {
   const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
-  if (num_pieces == 1 && request.count * size * most_leaves() <= whole_bytes) {
+  if (num_pieces == 1 && request.count * size * most_leaves() <= whole_bytes && anyone_crowded()) {
     stage_reduction(first, 0, request.count, capacity, true);
     set_pieces(2 * first);
     co_await everyone(Counter::pieces, 2 * first);
@@ -312,6 +328,12 @@ bool is_tiny(const Request& request, std::size_t world_size) {
   }
 }
 
+bool ends_with_arrivals(const Request& request, std::size_t world_size) {
+  const bool has_no_numbers =
+      request.kind == Kind::barrier || request.kind == Kind::allocate || request.kind == Kind::new_group;
+  return has_no_numbers || is_tiny(request, world_size);
+}
+
 std::size_t write_payload(const Request& request, std::size_t rank, std::size_t world_size, std::byte* payload) {
   if (request.kind == Kind::all_to_all) {  // what each rank sends and expects
     const std::size_t size = request.sends.size() * sizeof(std::uint64_t);
@@ -333,37 +355,30 @@ std::size_t write_payload(const Request& request, std::size_t rank, std::size_t 
 
 Task start(Group& group, Operation& operation) {
   const Request& request = operation.request;
+  if (ends_with_arrivals(request, group.world_size())) {
+    Algorithms(group, operation).end_with_arrivals();
+    return {};
+  }
   const auto kept = std::make_shared<Algorithms>(group, operation);  // coroutines refer to it
   Algorithms& algorithms = *kept;
   operation.kept = kept;
-  const bool tiny = is_tiny(request, group.world_size());
   if (request.range) return request.range->spreads ? algorithms.spread_range() : algorithms.reduce_range();
   switch (request.kind) {
-    case Kind::barrier:
-    case Kind::allocate:
-    case Kind::new_group:
-      algorithms.has_worked();  // everyone's arrival is all it takes
-      return {};
     case Kind::all_reduce:
     case Kind::reduce:
-      if (!tiny) return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
-      algorithms.tiny_reduce();
-      return {};
+      return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
     case Kind::reduce_scatter:
-      if (!tiny) return algorithms.reduce_scatter();
-      algorithms.tiny_reduce();
-      return {};
+      return algorithms.reduce_scatter();
     case Kind::broadcast:
     case Kind::all_gather:
     case Kind::gather:
-      if (!tiny) return algorithms.share();
-      algorithms.tiny_share();
-      return {};
+      return algorithms.share();
     case Kind::scatter:
     case Kind::all_to_all:
       return algorithms.deal();
+    default:
+      throw BadCall("unknown operation");
   }
-  throw BadCall("unknown operation");
 }
 
 void check_request(const Request& request, std::size_t rank, std::size_t world_size) {
@@ -391,7 +406,8 @@ void check_request(const Request& request, std::size_t rank, std::size_t world_s
     for (const std::uint8_t count : request.leaves) num_leaves += count;
     if (request.inputs.size() != request.leaves[rank]) throw BadCall("this rank has the wrong number of partial sums");
   }
-  if (!is_valid(request.program, num_leaves)) throw BadCall("the order of the sum does not fit its terms");
+  const bool fits = request.program.empty() ? num_leaves == world_size : is_valid(request.program, num_leaves);
+  if (!fits) throw BadCall("the order of the sum does not fit its terms");
 }
 
 }  // namespace lockstep

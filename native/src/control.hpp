@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5304;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5305;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -61,7 +61,8 @@ struct Place {
 struct alignas(cache_line) Row {
   Description description;
   std::uint64_t label;       // of the call; see site.hpp
-  std::uint32_t all_placed;  // all tensors of this rank lie in windows
+  std::uint16_t all_placed;  // all tensors of this rank lie in windows
+  std::uint16_t is_crowded;  // this rank may share its core with another one
   std::uint32_t num_inputs;
   Place places[max_places];  // inputs, then the output
   std::uint32_t verdict;     // 1: this rank finds that calls in another order belong together

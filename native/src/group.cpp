@@ -11,6 +11,12 @@
 #include "overlap.hpp"
 
 namespace lockstep {
+namespace {
+
+constexpr int most_looks = 64;                                           // about a microsecond
+constexpr Nanoseconds least_spin_alone = std::chrono::microseconds(10);  // a rank that spins less shares its core
+
+}  // namespace
 
 Group::Group(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size, Settings settings)
     : Group(control, control->data(), rank, world_size, std::move(settings)) {}
@@ -41,6 +47,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   };
   rows_free_to_ = num_rows;
   default_program_ = tree_program(world_size);
+  default_order_ = hash_of_order(default_program_, {});
   join();
 }
 
@@ -51,19 +58,56 @@ std::shared_ptr<Operation> Group::begin(Request request) {
   return operation;
 }
 
-std::shared_ptr<Operation> Group::begin_now(Request request) {
-  if (request.program.empty()) request.program = default_program_;
+// Checks a request, and fills in what callers leave out.
+void Group::complete(Request& request) const {
   if (request.op == ReduceOp::average) request.factor = static_cast<double>(world_size());
   check_request(request, rank_, world_size());
   static std::byte nothing;  // an empty tensor may have no address, and memcpy wants one
   for (auto& input : request.inputs) input = input == nullptr ? &nothing : input;
   for (auto& output : request.outputs) output = output == nullptr ? &nothing : output;
-  auto operation = std::make_shared<Operation>();
-  operation->request = std::move(request);
+}
+
+std::shared_ptr<Operation> Group::begin_now(Request request) {
+  complete(request);
   check_process();
   const std::lock_guard lock(mutex_);
   check_usable();
+  auto operation = number_one(std::move(request));
+  line_up(operation);
+  return operation;
+}
+
+void Group::run(Request&& request, const std::function<void()>& let_go) {
+  complete(request);
+  check_process();
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const bool is_quick = lock.owns_lock() && can_be_quick(request);
+  if (!is_quick) let_go();
+  if (!lock.owns_lock()) lock.lock();
+  check_usable();
+  auto operation = number_one(std::move(request));
+  if (is_quick) {
+    if (finish_quickly(*operation)) {
+      operation->published = operation->has_worked = false;
+      spare_ = std::move(operation);
+      return;
+    }
+    let_go();
+  }
+  line_up(operation);
+  lock.unlock();
+  wait(*operation);
+}
+
+std::shared_ptr<Operation> Group::number_one(Request&& request) {
+  auto operation = spare_ != nullptr ? std::exchange(spare_, nullptr) : std::make_shared<Operation>();
+  operation->request = std::move(request);
   operation->number = ++number_;
+  return operation;
+}
+
+// Behind those that are under way.
+void Group::line_up(const std::shared_ptr<Operation>& operation) {
   for (const auto& earlier : queue_) {
     if (!depends_on(operation->request, *earlier, world_size())) continue;
     operation->uses_earlier = true;
@@ -71,12 +115,6 @@ std::shared_ptr<Operation> Group::begin_now(Request request) {
   }
   queue_.push_back(operation);
   progress();
-  return operation;
-}
-
-void Group::run(Request request) {
-  const auto operation = begin_now(std::move(request));
-  wait(*operation);
 }
 
 // Others may have to move this group from now on, because its rank goes on with something else.
@@ -154,22 +192,30 @@ bool Group::row_is_free(std::uint32_t number) {
   return true;
 }
 
-Description describe(const Request& request, std::uint32_t number) {
+std::uint64_t hash_of_order(const std::vector<std::uint8_t>& program, const std::vector<std::uint8_t>& leaves) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const auto* bytes : {&request.program, &request.leaves}) {
+  for (const auto* bytes : {&program, &leaves}) {
     for (const std::uint8_t byte : *bytes) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xff) * 0x100000001b3u;
   }
-  if (request.range) hash = request.range->spreads ? ~hash : hash * 0x100000001b3u + 1;
-  return {request.count, hash,          request.shape, request.factor, number, request.root,
+  return hash;
+}
+
+Description describe(const Request& request, std::uint32_t number, std::uint64_t order) {
+  if (request.range) order = request.range->spreads ? ~order : order * 0x100000001b3u + 1;
+  return {request.count, order,         request.shape, request.factor, number, request.root,
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
 void Group::publish(Operation& operation) {
   const Request& request = operation.request;
   Row& mine = row(rank_, operation.number);
-  mine.description = describe(request, operation.number);
+  const bool is_default = request.program.empty() && request.leaves.empty();
+  const auto& program = request.program.empty() ? default_program_ : request.program;
+  const std::uint64_t order = is_default ? default_order_ : hash_of_order(program, request.leaves);
+  mine.description = describe(request, operation.number, order);
   mine.all_placed = 0;
+  mine.is_crowded = settings_.spin < least_spin_alone;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
@@ -242,10 +288,10 @@ void Group::progress() {
   if (is_noted_busy_) note_busy();
 }
 
-void Group::move_on() {
+template <typename Act>
+void Group::guard(Act act) {
   try {
-    if (!messages_->idle()) messages_->progress();
-    progress_collectives();
+    act();
   } catch (const GroupError& error) {
     break_quietly(error.trouble, error.what());
   } catch (const std::bad_alloc&) {  // in the middle of an operation, which cannot be restarted
@@ -253,6 +299,53 @@ void Group::move_on() {
   } catch (const std::exception& error) {  // from a callback; nobody would continue these operations
     break_quietly(Trouble::aborted, "Rank " + settings_.name_of(rank_) + " gave up: " + error.what() + ".");
   }
+}
+
+void Group::move_on() {
+  guard([&] {
+    if (!messages_->idle()) messages_->progress();
+    progress_collectives();
+  });
+}
+
+// Whether the next operation may take the short way: it ends with everyone's arrival, nothing else is under way, and no
+// other group has to be moved meanwhile.
+bool Group::can_be_quick(const Request& request) const {
+  const bool is_idle = queue_.empty() && messages_->idle() && busy_groups().empty();
+  return is_idle && request.outputs.size() < 2 && ends_with_arrivals(request, world_size());
+}
+
+// The short way of an operation whose caller waits: nothing suspends. Returns whether it is over. If not, because ranks
+// are late or differ, it goes on in the queue from where it is.
+bool Group::finish_quickly(Operation& operation) {
+  if (!row_is_free(operation.number)) return false;
+  bool is_over = false;
+  guard([&] {
+    publish(operation);
+    operation.waits_for = {Counter::arrived, operation.number};
+    if (!come_at_once(operation.waits_for)) return;
+    const Sameness same = sameness(operation.number);
+    if (!same.descriptions || !same.labels) return;
+    start(*this, operation);
+    is_over = true;
+  });
+  if (broken_) std::rethrow_exception(broken_);
+  return is_over;
+}
+
+// Whether every rank reaches it in so short a time that nothing else could be done meanwhile.
+bool Group::come_at_once(Condition condition) const {
+  for (std::size_t i = 1; i < world_size(); ++i) {
+    const std::size_t peer = (rank_ + i) % world_size();
+    const auto& value = word(condition.counter, peer).value;
+    for (int looks = 0; !has_reached(value.load(std::memory_order_acquire), condition.target); ++looks) {
+      // A rank that shares this one's core comes only when this one sleeps.
+      if (looks == most_looks || blocks_[peer].core_plus_one.load(std::memory_order_relaxed) == core_plus_one_)
+        return false;
+      pause();
+    }
+  }
+  return true;
 }
 
 void Group::progress_collectives() {

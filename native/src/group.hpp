@@ -58,8 +58,11 @@ struct Settings {
 // Throws BadCall unless there can be a group of this many ranks.
 std::size_t checked_size(std::size_t world_size);
 
-// What the ranks compare.
-Description describe(const Request& request, std::uint32_t number);
+// Of the order of a sum, as the ranks compare it.
+std::uint64_t hash_of_order(const std::vector<std::uint8_t>& program, const std::vector<std::uint8_t>& leaves);
+
+// What the ranks compare; `order` is the hash above.
+Description describe(const Request& request, std::uint32_t number, std::uint64_t order);
 
 // Several threads may use one group; the operations of a group must be called in the same order on all ranks.
 class Group {
@@ -80,8 +83,12 @@ class Group {
 
   // Begin; `wait` or `test` until it is finished. Throws BadCall before any other rank is involved.
   std::shared_ptr<Operation> begin(Request request);
-  // Begin and wait.
-  void run(Request request);
+  // Begin and wait. What can be done at once comes first; then `let_go` is called once, before anything that takes long
+  // or waits for another thread.
+  void run(Request&& request, const std::function<void()>& let_go);
+  void run(Request request) {
+    run(std::move(request), [] {});
+  }
   // In place; the shortcut for few elements.
   void all_reduce(void* data, std::uint64_t count, Dtype dtype, ReduceOp op);
   void wait(Pending& pending, Nanoseconds patience);
@@ -124,13 +131,22 @@ class Group {
   bool has_ended(std::size_t peer) const;
   void check_process() const;
   void check_usable() const;
+  void complete(Request& request) const;
   std::shared_ptr<Operation> begin_now(Request request);
 
   // All below: with the mutex held.
+  std::shared_ptr<Operation> number_one(Request&& request);
+  void line_up(const std::shared_ptr<Operation>& operation);
   bool row_is_free(std::uint32_t number);
   void publish(Operation& operation);
+  bool can_be_quick(const Request& request) const;
+  bool finish_quickly(Operation& operation);
+  bool come_at_once(Condition condition) const;
   void progress();
   void move_on();  // progress, without telling the other groups
+  // What goes wrong in `act` breaks the group.
+  template <typename Act>
+  void guard(Act act);
   void progress_collectives();
   void publish_what_can_be();
   void move_tasks();
@@ -187,6 +203,10 @@ class Group {
   std::string sentence_of_loss(std::size_t peer, const Pending& pending) const;
   // Throws when ranks call different operations. Where lines look as if calls were swapped, the ranks judge that.
   void compare(Operation& operation);
+  struct Sameness {
+    bool descriptions = true, labels = true;
+  };
+  Sameness sameness(std::uint32_t number) const;
   bool are_alike(const Operation& operation) const;
   void compare_labels(Operation& operation);
   void hear_verdicts(Operation& operation);
@@ -217,11 +237,13 @@ class Group {
 
   std::mutex mutex_;
   std::vector<std::uint8_t> default_program_;  // the lane tree over the ranks
+  std::uint64_t default_order_ = 0;            // its hash
   std::int32_t core_plus_one_ = 0;             // as written in this rank's block
   std::uint32_t number_ = 0;                   // of the last operation
   std::uint32_t piece_ = 0;                    // of the last piece that went through staging
   std::uint32_t rows_free_to_ = 0;             // rows up to this operation are known to be free
   std::deque<std::shared_ptr<Operation>> queue_;
+  std::shared_ptr<Operation> spare_;  // one that nobody knows any more, or null
   CallOrder call_order_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released

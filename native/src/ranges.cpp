@@ -57,7 +57,7 @@ Task Algorithms::reduce_range() {
 // Every rank adds up what only it has, and everybody gets all of it.
 Task Algorithms::spread_range() {
   const Range mine = *request.range;
-  std::vector<const void*> inputs = request.inputs;
+  std::vector<const void*> inputs(request.inputs.begin(), request.inputs.end());
   std::vector<void*> outputs;
   if (everyone_placed()) {
     for (std::size_t peer = 0; peer < world; ++peer) outputs.push_back(placed(peer, 0) + mine.start * size);

@@ -69,6 +69,17 @@ class Message(Pending):
 class Sites:
     def __init__(self, describe: Callable[[Any, int], tuple[int, int, str]]) -> None: ...
 
+class Tensors:
+    def __init__(
+        self,
+        exchange: object | None,
+        types: Sequence[object],
+        watchers: Sequence[tuple[dict, str]],  # type: ignore[type-arg]  # as nanobind writes it
+        ops: Sequence[tuple[int, int]],
+    ) -> None: ...
+    def address(self, tensor: object | None) -> int | None: ...
+    def sum(self, group: Group, tensors: object | None, options: object | None) -> bool: ...
+
 class Group:
     @staticmethod
     def announce(control: Memory, rank: int, world_size: int) -> None: ...

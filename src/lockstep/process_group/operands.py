@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.process_group.errors import CollectiveMisused
+from lockstep.process_group.reading import tensors
 from lockstep.torch_private import FakeTensor
 
 _STRIDED = torch.strided
@@ -146,6 +147,10 @@ class Buffers:
 
     def reads(self, tensor: Tensor) -> int:
         """The address of the tensor's numbers, or of a contiguous copy."""
+        address = tensors().address(tensor)
+        if address is not None:
+            self._kept.append(tensor)
+            return address
         if not is_plain(tensor):
             tensor = with_numbers(tensor)
             check_place(tensor)
@@ -158,6 +163,10 @@ class Buffers:
 
         With `also_reads` the tensor's numbers are there already.
         """
+        address = tensors().address(tensor)
+        if address is not None:
+            self._kept.append(tensor)
+            return address
         if not is_plain(tensor) and not is_plain(tensor := with_numbers(tensor)):
             check_place(tensor)
             buffer = copy_of(tensor) if also_reads else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")

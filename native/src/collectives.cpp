@@ -9,6 +9,8 @@
 namespace lockstep {
 namespace {
 
+// Pieces of what is moved and not added up: copying one in and the last one out overlap, in the caches.
+constexpr std::uint64_t moved_bytes = 32 * 1024;
 constexpr std::uint64_t whole_bytes =
     32 * 1024;  // staged tensors up to this size are added up by every rank: one step fewer
 
@@ -215,7 +217,8 @@ Task Algorithms::share() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / size;
+  const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
+  const std::uint64_t capacity = std::min<std::uint64_t>(group.layout_.piece_bytes, moved_bytes) / size;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -223,19 +226,19 @@ Task Algorithms::share() {
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     if (is_source(rank)) std::memcpy(staging(rank, piece), shared_input() + start * size, count * size);
     set_pieces(2 * piece);
+    // Now, while the caches have the piece.
+    if (is_reader() && is_source(rank) && output(rank, 0) != shared_input())
+      lockstep::copy(output(rank, start), shared_input() + start * size, count * size, written);
   };
   if (num_pieces > 0) stage(0);
-  // First, because what comes from others may be written over the input.
-  if (is_reader() && is_source(rank) && output(rank, 0) != shared_input()) {
-    std::memmove(output(rank, 0), shared_input(), request.count * size);
-  }
   for (std::uint64_t index = 0; index < num_pieces; ++index) {
     if (index + 1 < num_pieces) stage(index + 1);
     const std::uint32_t piece = first + static_cast<std::uint32_t>(index);
     const std::uint64_t start = index * capacity, count = std::min(capacity, request.count - start);
     co_await everyone(Counter::pieces, 2 * piece);
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
-      if (peer != rank && is_source(peer)) std::memcpy(output(peer, start), staging(peer, piece), count * size);
+      if (peer != rank && is_source(peer))
+        lockstep::copy(output(peer, start), staging(peer, piece), count * size, written);
     }
   }
   has_worked();
@@ -251,14 +254,15 @@ Task Algorithms::deal() {
     std::memcpy(&count, row(from).payload + to * sizeof(count), sizeof(count));
     return count;
   };
-  std::uint64_t most = 0;
+  std::uint64_t most = 0, written = 0;
   for (std::size_t from = 0; from < world; ++from) {
+    written += sent(from, rank) * size;
     for (std::size_t to = 0; to < world; ++to) {
       most = std::max(most, sent(from, to));
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / world / size;
+  const std::uint64_t capacity = std::min<std::uint64_t>(group.layout_.piece_bytes / world, moved_bytes) / size;
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {
@@ -283,12 +287,16 @@ Task Algorithms::deal() {
     for (std::size_t from = 0; from < world; ++from) {
       const Slice slice = part(sent(from, rank), index);
       if (from == rank || slice.size == 0) continue;
-      std::memcpy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
-                  staging(from, piece) + rank * capacity * size, slice.size * size);
+      lockstep::copy(bytes(request.outputs[is_scatter ? 0 : from]) + slice.start * size,
+                     staging(from, piece) + rank * capacity * size, slice.size * size, written);
     }
   }
   if (has(rank) && sent(rank, rank) != 0) {
-    std::memmove(request.outputs[is_scatter ? 0 : rank], request.inputs[rank], sent(rank, rank) * size);
+    std::byte* const target = bytes(request.outputs[is_scatter ? 0 : rank]);
+    const std::byte* const source = bytes(request.inputs[rank]);
+    const std::uint64_t own = sent(rank, rank) * size;
+    const bool apart = target + own <= source || source + own <= target;
+    apart ? lockstep::copy(target, source, own, written) : static_cast<void>(std::memmove(target, source, own));
   }
   has_worked();
 }

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5304;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5305;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -98,10 +98,14 @@ inline void write_text(char* target, std::size_t size, const std::string& text) 
   target[length] = 0;
 }
 
-// One direction between two ranks. `written` and `read` count bytes since the beginning.
+constexpr std::size_t max_blocks = 256;
+
+// One direction between two ranks. `written` and `read` count bytes since the beginning. The bytes lie in blocks, of
+// which the sender takes the one that was read last: it is still in a cache.
 struct alignas(cache_line) Ring {
   std::atomic<std::uint64_t> written;
   alignas(cache_line) std::atomic<std::uint64_t> read;
+  alignas(cache_line) std::uint16_t places[max_blocks];  // where block n lies, at n modulo their number
   // bytes follow
 };
 
@@ -110,19 +114,23 @@ struct Layout {
   std::size_t world_size, piece_bytes, ring_bytes;
   static Layout for_ranks(std::size_t world_size) {
     // What fits into a ring is on its way while the sender computes. Untouched pages cost nothing.
-    const std::size_t each = (std::size_t{32} << 20) / (world_size * world_size) / 4096 * 4096;
+    const std::size_t each = (std::size_t{32} << 20) / (world_size * world_size) / large_block * large_block;
     return {world_size, 256 * 1024, std::clamp<std::size_t>(each, std::size_t{64} << 10, std::size_t{8} << 20)};
   }
   std::size_t ranks() const { return 4096; }
   std::size_t rows() const { return up(ranks() + world_size * sizeof(RankBlock)); }
   std::size_t staging() const { return up(rows() + world_size * num_rows * sizeof(Row)); }
   std::size_t rings() const { return up(staging() + world_size * num_buffers * piece_bytes); }
+  std::size_t block_bytes() const { return ring_bytes >= 8 * large_block ? large_block : ring_bytes / 8; }
+  std::size_t num_blocks() const { return ring_bytes / block_bytes(); }
   std::size_t ring_stride() const { return up(sizeof(Ring) + ring_bytes); }
   std::size_t total() const { return rings() + world_size * world_size * ring_stride(); }
 
  private:
+  static constexpr std::size_t large_block = 32 * 1024;  // a copy into it and one out of it overlap, in the caches
   static std::size_t up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 };
 static_assert(sizeof(Header) <= 4096);
+static_assert((std::size_t{8} << 20) / max_blocks == 32 * 1024);
 
 }  // namespace lockstep

@@ -109,8 +109,8 @@ void reduce(const Reduction& reduction, std::span<const void* const> inputs, std
   });
 }
 
-void copy(void* target, const void* source, std::size_t bytes) {
-  if (2 * bytes >= streamed_from_bytes) {
+void copy(void* target, const void* source, std::size_t bytes, std::size_t whole) {
+  if (2 * std::max(bytes, whole) >= streamed_from_bytes) {
     streams[chosen().load(std::memory_order_relaxed)](target, source, bytes);
   } else if (bytes != 0) {
     std::memcpy(target, source, bytes);

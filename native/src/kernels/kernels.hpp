@@ -55,8 +55,9 @@ struct Reduction {
 void reduce(const Reduction& reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             std::size_t count);
 
-// A copy that does not displace what is in the caches when `bytes` is large (16 MiB or more); else memcpy.
-void copy(void* target, const void* source, std::size_t bytes);
+// A copy, a part of one of `whole` bytes. It does not displace what is in the caches when that is large (16 MiB or
+// more); else memcpy.
+void copy(void* target, const void* source, std::size_t bytes, std::size_t whole = 0);
 
 // The variants that this processor can run, the best last ("portable", "avx2", "avx512"); and which one runs.
 std::span<const std::string_view> variants();

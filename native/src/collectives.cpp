@@ -9,11 +9,6 @@
 namespace lockstep {
 namespace {
 
-// Pieces of what is moved and not added up: copying one in and the last one out overlap, in the caches.
-constexpr std::uint64_t moved_bytes = 32 * 1024;
-constexpr std::uint64_t whole_bytes =
-    32 * 1024;  // staged tensors up to this size are added up by every rank: one step fewer
-
 bool is_reduction(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
@@ -119,10 +114,10 @@ void Algorithms::reduce_slice(std::uint32_t piece, std::uint64_t start, std::uin
 
 // Piece by piece through staging, in two steps: everybody's values, then the sums. The next piece is staged meanwhile.
 Task Algorithms::reduce_staged() {
-  const std::uint64_t capacity = group.layout_.piece_bytes / most_leaves() / size / 64 * 64;
+  const std::uint64_t capacity = group.pieces_.piece_bytes / most_leaves() / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
-  if (num_pieces == 1 && request.count * size * most_leaves() <= whole_bytes) {
+  if (num_pieces == 1 && request.count * size * most_leaves() <= group.pieces_.whole_bytes) {
     stage_reduction(first, 0, request.count, capacity, true);
     set_pieces(2 * first);
     co_await everyone(Counter::pieces, 2 * first);
@@ -176,7 +171,7 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  const std::uint64_t capacity = group.layout_.piece_bytes / world / size / 64 * 64;
+  const std::uint64_t capacity = group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -218,7 +213,7 @@ Task Algorithms::share() {
     co_return;
   }
   const std::uint64_t written = request.count * size * (request.kind == Kind::broadcast ? 1 : world);
-  const std::uint64_t capacity = std::min<std::uint64_t>(group.layout_.piece_bytes, moved_bytes) / size;
+  const std::uint64_t capacity = std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes) / size;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto stage = [&](std::uint64_t index) {
@@ -262,7 +257,8 @@ Task Algorithms::deal() {
       if (!is_scatter) group.check_expected(operation, from, to, sent(from, to));
     }
   }
-  const std::uint64_t capacity = std::min<std::uint64_t>(group.layout_.piece_bytes / world, moved_bytes) / size;
+  const std::uint64_t capacity =
+      std::min<std::uint64_t>(group.pieces_.moved_bytes, group.pieces_.piece_bytes / world) / size;
   const std::uint64_t num_pieces = (most + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
   const auto part = [&](std::uint64_t total, std::uint64_t index) {

@@ -9,11 +9,12 @@
 #include <string>
 
 #include "kernels/kernels.hpp"
+#include "tuning.hpp"
 #include "waiting.hpp"
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5305;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5306;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
 constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
@@ -87,6 +88,7 @@ struct RankBlock {
 struct Header {
   std::atomic<std::uint32_t> broken;  // 0: no; 1: somebody is writing `reason`; 2: it is written
   std::int32_t broken_kind;
+  Pieces pieces;  // written by rank 0 before it says that it has joined
   char reason[2 * text_bytes];
 };
 
@@ -111,16 +113,17 @@ struct alignas(cache_line) Ring {
 
 // Where the parts of a block for `world_size` ranks begin, in bytes.
 struct Layout {
-  std::size_t world_size, piece_bytes, ring_bytes;
+  std::size_t world_size, buffer_bytes, ring_bytes;
   static Layout for_ranks(std::size_t world_size) {
     // What fits into a ring is on its way while the sender computes. Untouched pages cost nothing.
     const std::size_t each = (std::size_t{32} << 20) / (world_size * world_size) / large_block * large_block;
-    return {world_size, 256 * 1024, std::clamp<std::size_t>(each, std::size_t{64} << 10, std::size_t{8} << 20)};
+    return {world_size, Pieces::largest(world_size),
+            std::clamp<std::size_t>(each, std::size_t{64} << 10, std::size_t{8} << 20)};
   }
   std::size_t ranks() const { return 4096; }
   std::size_t rows() const { return up(ranks() + world_size * sizeof(RankBlock)); }
   std::size_t staging() const { return up(rows() + world_size * num_rows * sizeof(Row)); }
-  std::size_t rings() const { return up(staging() + world_size * num_buffers * piece_bytes); }
+  std::size_t rings() const { return up(staging() + world_size * num_buffers * buffer_bytes); }
   std::size_t block_bytes() const { return ring_bytes >= 8 * large_block ? large_block : ring_bytes / 8; }
   std::size_t num_blocks() const { return ring_bytes / block_bytes(); }
   std::size_t ring_stride() const { return up(sizeof(Ring) + ring_bytes); }

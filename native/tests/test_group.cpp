@@ -430,6 +430,27 @@ void a_wait_is_told_while_another_thread_moves_what_is_waited_for() {
   sender.join();
 }
 
+// Numbers of ranks that know different machines, and numbers that no rank should have.
+void the_pieces_are_those_of_rank_0_within_limits() {
+  constexpr std::size_t count = 1'000'003;
+  for (const std::uint32_t asked : {0U, 300'000U, 4'000'000'000U}) {
+    const auto tuning_of = [&](std::size_t rank) {
+      Tuning tuning;
+      tuning.pieces = {rank == 0 ? asked : 256U << 10, rank == 0 ? asked : 0U};
+      return tuning;
+    };
+    const auto body = [&](Group& group) {
+      CHECK(group.pieces().piece_bytes == (asked == 0 ? 128U << 10 : asked == 300'000U ? 299'008U : 1U << 20));
+      for (const std::size_t size : {std::size_t{5000}, std::size_t{30'000}, count}) {
+        std::vector<float> numbers(size, static_cast<float>(group.rank() + 1));
+        group.all_reduce(numbers.data(), size, Dtype::float32, ReduceOp::sum);
+        CHECK(std::all_of(numbers.begin(), numbers.end(), [](float number) { return number == 6.0F; }));
+      }
+    };
+    on_ranks(3, body, tuning_of);
+  }
+}
+
 void the_patience_ends() {
   Block block(2);
   std::vector<std::thread> threads;
@@ -475,5 +496,6 @@ int main() {
   a_long_text_is_cut_between_letters();
   a_window_larger_than_any_memory_is_an_error_on_every_rank_and_the_group_goes_on();
   a_wait_is_told_while_another_thread_moves_what_is_waited_for();
+  the_pieces_are_those_of_rank_0_within_limits();
   the_patience_ends();
 }

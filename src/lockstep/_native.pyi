@@ -69,6 +69,16 @@ class Message(Pending):
 class Sites:
     def __init__(self, describe: Callable[[Any, int], tuple[int, int, str]]) -> None: ...
 
+class Tuning:
+    def __init__(
+        self,
+        *,
+        spin_us: float = 30.0,
+        piece_bytes: int = 262144,
+        whole_bytes: int = 32768,
+        streamed_from_bytes: int = 33554432,
+    ) -> None: ...
+
 class Group:
     @staticmethod
     def announce(control: Memory, rank: int, world_size: int) -> None: ...
@@ -78,7 +88,7 @@ class Group:
         rank: int,
         world_size: int,
         patience_s: float,
-        spin_us: float,
+        tuning: Tuning,
         where: Callable[[], str],
         named_memory: bool,
         names: Sequence[int],
@@ -89,6 +99,8 @@ class Group:
     def rank(self) -> int: ...
     @property
     def world_size(self) -> int: ...
+    @property
+    def piece_bytes(self) -> int: ...
     def all_reduce(self, data: int, count: int, dtype: int, op: int, shape: tuple[int, ...] = ()) -> None: ...
     def begin(
         self,

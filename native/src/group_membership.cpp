@@ -7,6 +7,7 @@
 #include "busy_groups.hpp"
 #include "forks.hpp"
 #include "group.hpp"
+#include "registered.hpp"
 
 namespace lockstep {
 
@@ -75,6 +76,9 @@ bool Group::has_ended(std::size_t peer) const {
 Group::~Group() {
   busy_groups().remove(this);
   leave();
+  for (std::byte* memory : registered_) {
+    if (memory != nullptr) Registered::unmap(memory);
+  }
 }
 
 void Group::leave() {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.process_group.errors import CollectiveMisused
+from lockstep.process_group.registered import registrations
 from lockstep.torch_private import FakeTensor
 
 _STRIDED = torch.strided
@@ -153,6 +154,12 @@ class Buffers:
         self._kept.append(tensor)
         return tensor.data_ptr()
 
+    def shows(self, tensor: Tensor) -> int:
+        """As `reads`; the other ranks read it where it is if it comes again and again."""
+        address = self.reads(tensor)
+        registrations.note(self._kept[-1])
+        return address
+
     def writes(self, tensor: Tensor, *, also_reads: bool = False) -> int:
         """An address that the operation may write to; `copy_back` brings the result into the tensor.
 
@@ -163,6 +170,8 @@ class Buffers:
             buffer = copy_of(tensor) if also_reads else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._back.append((tensor.detach(), buffer))
             tensor = buffer
+        elif also_reads:
+            registrations.note(tensor)
         self._kept.append(tensor)
         return tensor.data_ptr()
 

@@ -23,6 +23,7 @@ from lockstep.process_group.operands import (
     unspoilt,
     with_numbers,
 )
+from lockstep.process_group.registered import LEAST_BYTES, registrations
 from lockstep.process_group.sparse_sum import sparse_sum
 from lockstep.process_group.watched import seen
 from lockstep.process_group.work import DONE, Handle, complete_inner_future
@@ -30,6 +31,8 @@ from lockstep.transport.shared_memory import DTYPES
 
 _ALL_REDUCE, _REDUCE, _REDUCE_SCATTER = c10d.AllreduceOptions(), c10d.ReduceOptions(), c10d.ReduceScatterOptions()
 _STRIDED = torch.strided
+_LARGE = LEAST_BYTES // torch.float64.itemsize
+"""A tensor with fewer elements is not worth a look at its bytes."""
 _PAIRWISE = (
     torch.add, torch.add, torch.minimum, torch.maximum, torch.mul,
     torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor,
@@ -69,6 +72,8 @@ class Reductions(Membership):
             and (tensors is tensor or len(tensors) == 1)
         ):
             exchange.num_begun += 1
+            if tensor.numel() >= _LARGE:
+                registrations.note(tensor)
             try:
                 exchange.native.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, code, tensor.shape)
             except TROUBLES as error:
@@ -93,7 +98,7 @@ class Reductions(Membership):
         terms = terms_of(opts.reduceOp, tensor.dtype)
         buffers = Buffers()
         if root not in {-1, self.rank()}:
-            address = buffers.reads(terms.of(tensor))
+            address = buffers.shows(terms.of(tensor))
         elif apart or not terms.are_tensors:
             address = buffers.replaces(terms.of(copy_of(with_numbers(tensor))), tensor)
         else:
@@ -211,7 +216,7 @@ class Reductions(Membership):
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         terms = terms_of(opts.reduceOp, input.dtype)
         buffers = Buffers()
-        source, target = [buffers.reads(terms.of(input))], [_result(buffers, output, terms)]
+        source, target = [buffers.shows(terms.of(input))], [_result(buffers, output, terms)]
         count = output.numel() * terms.width
         return self.exchange.call(
             kinds.REDUCE_SCATTER, terms.dtype, terms.op, -1, count, source, target, input.shape, buffers, [output], opts

@@ -16,6 +16,7 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
+#include "registered.hpp"
 #include "running.hpp"
 #include "shape.hpp"
 #include "sites.hpp"
@@ -51,6 +52,8 @@ std::vector<std::uint8_t> numbers(const nb::bytes& data) {
 }
 
 Nanoseconds seconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e9) * 1e9)); }
+
+Nanoseconds microseconds(double value) { return Nanoseconds(static_cast<std::int64_t>(std::min(value, 1e6) * 1e3)); }
 
 void check_signals() {
   const nb::gil_scoped_acquire held;
@@ -121,6 +124,21 @@ void define_table(nb::module_& module) {
       .def("repairs", &Table::repairs, Released());
 }
 
+// A value: what does not make sense is brought within limits where it is used.
+void define_tuning(nb::module_& module) {
+  const Tuning usual;
+  nb::class_<Tuning>(module, "Tuning")
+      .def(
+          "__init__",
+          [](Tuning* tuning, double spin_us, std::uint32_t piece_bytes, std::uint32_t whole_bytes,
+             std::size_t streamed_from_bytes) {
+            new (tuning) Tuning{{microseconds(spin_us)}, {piece_bytes, whole_bytes}, streamed_from_bytes};
+          },
+          nb::kw_only(), nb::arg("spin_us") = static_cast<double>(usual.waiting.spin.count()) / 1e3,
+          nb::arg("piece_bytes") = usual.pieces.piece_bytes, nb::arg("whole_bytes") = usual.pieces.whole_bytes,
+          nb::arg("streamed_from_bytes") = usual.streamed_from_bytes);
+}
+
 using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;
 
 // With the places that each of the calls consists of.
@@ -134,11 +152,13 @@ Verdict judged(const Sites& sites, const Judge& judge, const std::vector<const S
 
 // The wheel's Group: Settings with Python's signals and source lines.
 std::shared_ptr<Group> join(std::shared_ptr<Memory> control, std::size_t rank, std::size_t world_size,
-                            double patience_s, double spin_us, std::function<std::string()> where, bool named_memory,
-                            std::vector<std::size_t> names, Sites* sites, std::optional<Judge> judge) {
+                            double patience_s, const Tuning& tuning, std::function<std::string()> where,
+                            bool named_memory, std::vector<std::size_t> names, Sites* sites,
+                            std::optional<Judge> judge) {
   Settings settings;
   settings.patience = seconds(patience_s);
-  settings.spin = Nanoseconds(static_cast<std::int64_t>(spin_us * 1e3));
+  settings.tuning = tuning;
+  stream_from(tuning.streamed_from_bytes);
   settings.while_waiting = check_signals;
   settings.where = [where = std::move(where)]() -> std::string {
     const nb::gil_scoped_acquire held;
@@ -289,6 +309,7 @@ NB_MODULE(_native, module) {
   nb::class_<Operation, Pending>(module, "Operation");
   nb::class_<Message, Pending>(module, "Message").def_ro("peer", &Message::peer);
 
+  define_tuning(module);
   nb::class_<Sites>(module, "Sites").def(nb::init<Sites::Describe>(), nb::arg("describe"));
 
   nb::class_<Tensors>(module, "Tensors")
@@ -308,10 +329,11 @@ NB_MODULE(_native, module) {
   nb::class_<Group>(module, "Group")
       .def_static("announce", &Group::announce, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"))
       .def_static("join", &join, nb::arg("control"), nb::arg("rank"), nb::arg("world_size"), nb::arg("patience_s"),
-                  nb::arg("spin_us"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"),
+                  nb::arg("tuning"), nb::arg("where"), nb::arg("named_memory"), nb::arg("names"),
                   nb::arg("sites").none() = nb::none(), nb::arg("judge") = nb::none())
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("world_size", &Group::world_size)
+      .def_prop_ro("piece_bytes", [](const Group& group) { return group.pieces().piece_bytes; })
       .def(
           "all_reduce",
           [](Group& group, Address data, std::uint64_t count, int dtype, int op, const Shape& shape) {
@@ -443,6 +465,15 @@ NB_MODULE(_native, module) {
       .def("look", &Group::look, Released())
       .def("leave", &Group::leave, Released());
 
+  module.def(
+      "register_memory", [](Address data, std::size_t bytes) { return Registered::here().add(pointer(data), bytes); },
+      nb::arg("data"), nb::arg("num_bytes"), Released());
+  module.def(
+      "unregister_memory", [](Address data) { Registered::here().remove(pointer(data)); }, nb::arg("data"), Released());
+  module.def(
+      "is_registered",
+      [](Address data, std::size_t bytes) { return Registered::here().find(pointer(data), bytes) != 0; },
+      nb::arg("data"), nb::arg("num_bytes"));
   module.def(
       "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(checked_size(world_size)).total(); },
       nb::arg("world_size"));

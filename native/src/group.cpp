@@ -9,6 +9,7 @@
 #include "collectives.hpp"
 #include "forks.hpp"
 #include "overlap.hpp"
+#include "registered.hpp"
 
 namespace lockstep {
 namespace {
@@ -207,6 +208,51 @@ Description describe(const Request& request, std::uint32_t number, std::uint64_t
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
+Found Group::place(Operation& operation, Row& mine) const {
+  const Request& request = operation.request;
+  if (windows_.empty() || request.inputs.size() + request.outputs.size() > max_places) return Found::nowhere;
+  const std::size_t size = size_of(request.dtype);
+  const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+  const bool spreads = request.range && request.range->spreads;
+  const std::uint64_t input_count = request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
+  bool all = !request.inputs.empty() || is_reduction;
+  std::size_t next = 0;
+  for (const void* input : request.inputs) {
+    if (spreads) break;  // nobody else reads them
+    mine.places[next] = place_of(input, input_count * size);
+    all = all && mine.places[next++].window != Place::elsewhere;
+  }
+  if (is_reduction) {  // the others write here
+    for (const void* output : request.outputs) {
+      mine.places[next] = place_of(output, request.count * size);
+      all = all && mine.places[next++].window != Place::elsewhere;
+    }
+  }
+  return all ? Found::in_windows : Found::nowhere;
+}
+
+// One tensor that others read, and in a reduction write: in place.
+bool Group::place_registered(Operation& operation, Row& mine) {
+  const Request& request = operation.request;
+  const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
+  const bool is_shared = request.kind == Kind::broadcast || request.kind == Kind::all_gather ||
+                         request.kind == Kind::gather || request.kind == Kind::reduce_scatter;
+  if (request.inputs.size() != 1 || request.range || !request.leaves.empty() || !(is_reduction || is_shared))
+    return false;
+  if (is_reduction && (request.outputs.size() != 1 || request.outputs[0] != request.inputs[0])) return false;
+  const std::uint64_t parts = request.kind == Kind::reduce_scatter ? world_size() : 1;
+  const std::uint64_t bytes = request.count * size_of(request.dtype) * parts;
+  if (bytes < Registered::least_bytes || !maps_registered()) return false;
+  const std::uint64_t offset = Registered::here().find(request.inputs[0], bytes);
+  if (offset == 0) return false;
+  mine.places[0] = {Place::registered, 0, offset};
+  const auto* const data = static_cast<const std::byte*>(request.inputs[0]);
+  std::memcpy(mine.payload, data, edge_bytes);
+  std::memcpy(mine.payload + edge_bytes, data + bytes - edge_bytes, edge_bytes);
+  operation.registered = request.inputs[0];
+  return true;
+}
+
 void Group::publish(Operation& operation) {
   const Request& request = operation.request;
   Row& mine = row(rank_, operation.number);
@@ -214,35 +260,15 @@ void Group::publish(Operation& operation) {
   const auto& program = request.program.empty() ? default_program_ : request.program;
   const std::uint64_t order = is_default ? default_order_ : hash_of_order(program, request.leaves);
   mine.description = describe(request, operation.number, order);
-  mine.all_placed = 0;
-  mine.is_crowded = settings_.spin < least_spin_alone;
+  mine.is_crowded = settings_.tuning.waiting.spin < least_spin_alone;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   const bool spreads = request.range && request.range->spreads;
   if (is_tiny || spreads || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
-  const std::size_t size = size_of(request.dtype);
-  const std::size_t num_places = request.inputs.size() + request.outputs.size();
-  if (!is_tiny && !windows_.empty() && num_places <= max_places) {
-    const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
-    bool all = !request.inputs.empty() || is_reduction;
-    std::size_t next = 0;
-    const std::uint64_t input_count =
-        request.kind == Kind::reduce_scatter ? request.count * world_size() : request.count;
-    for (const void* input : request.inputs) {
-      if (spreads) break;  // nobody else reads them
-      mine.places[next] = place_of(input, input_count * size);
-      all = all && mine.places[next++].window != Place::elsewhere;
-    }
-    if (is_reduction) {  // the others write here
-      for (const void* output : request.outputs) {
-        mine.places[next] = place_of(output, request.count * size);
-        all = all && mine.places[next++].window != Place::elsewhere;
-      }
-    }
-    mine.all_placed = all;
-  }
+  mine.found = is_tiny ? Found::nowhere : place(operation, mine);
+  if (!is_tiny && mine.found == Found::nowhere && place_registered(operation, mine)) mine.found = Found::registered;
   mine.label = request.site == nullptr ? 0 : request.site->label;
   write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
@@ -398,7 +424,11 @@ void Group::move_tasks() {
 
 void Group::fail_everything(std::exception_ptr error) {
   broken_ = error;
-  for (const auto& operation : queue_) operation->error = error;
+  for (const auto& operation : queue_) {
+    operation->error = error;
+    // Others may still write there, and the user goes on with it.
+    if (operation->registered != nullptr) Registered::here().remove(operation->registered);
+  }
   queue_.clear();
   messages_->fail_all(error);
 }

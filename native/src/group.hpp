@@ -35,7 +35,7 @@ struct Verdict {
 
 struct Settings {
   Nanoseconds patience = std::chrono::hours(24 * 7);
-  Nanoseconds spin = std::chrono::microseconds(30);
+  Tuning tuning;  // its pieces count on rank 0 only
   // Called now and then while this rank sleeps; may throw, which breaks the group (Python's signals).
   std::function<void()> while_waiting = [] {};
   // The numbers by which the user knows these ranks (a sub-group's ranks have others in the default group); empty:
@@ -79,6 +79,7 @@ class Group {
 
   std::size_t rank() const { return rank_; }
   std::size_t world_size() const { return layout_.world_size; }
+  const Pieces& pieces() const { return pieces_; }
   const Site* caller() const { return settings_.caller(); }
 
   // Begin; `wait` or `test` until it is finished. Throws BadCall before any other rank is involved.
@@ -172,10 +173,14 @@ class Group {
   // The first rank that has not reached the condition; the world size when all have.
   std::size_t first_behind(Condition condition) const;
   std::byte* staging(std::size_t rank, std::uint32_t piece) const {
-    return staging_ + (rank * num_buffers + piece % num_buffers) * layout_.piece_bytes;
+    return staging_ + (rank * num_buffers + piece % num_buffers) * pieces_.piece_bytes;
   }
   Place place_of(const void* data, std::size_t bytes) const;
+  Found place(Operation& operation, Row& mine) const;
+  bool place_registered(Operation& operation, Row& mine);
+  bool maps_registered();
   std::byte* at(const Place& place, std::size_t rank) const {
+    if (place.window == Place::registered) return registered_[rank] + place.offset;
     return windows_[place.window - 1]->region(rank) + place.offset;
   }
 
@@ -228,6 +233,7 @@ class Group {
   std::size_t rank_;
   Layout layout_;
   Settings settings_;
+  Pieces pieces_;  // those of rank 0
   Header* header_ = nullptr;
   RankBlock* blocks_ = nullptr;
   Row* rows_ = nullptr;
@@ -247,6 +253,7 @@ class Group {
   CallOrder call_order_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
+  std::vector<std::byte*> registered_;  // the memory of each rank's process (registered.hpp); null: not mapped
   std::exception_ptr broken_;
   Clock::time_point last_test_look_;
   bool has_left_ = false;

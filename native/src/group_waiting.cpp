@@ -128,7 +128,7 @@ bool Group::wait_a_while(const Awaited& awaited) {
   // A rank that shares this one's core can do nothing while this one spins.
   const bool share_a_core = awaited.word != nullptr && !awaited.has_messages &&
                             blocks_[awaited.peer].core_plus_one.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
-  if (share_a_core ? something_came() : spin(settings_.spin, something_came)) return true;
+  if (share_a_core ? something_came() : spin(settings_.tuning.waiting.spin, something_came)) return true;
   Bell& bell = blocks_[rank_].bell;
   std::uint32_t before;
   {

@@ -90,7 +90,11 @@ void both_ways_in_any_order_give_the_same_numbers(std::size_t world, Nanoseconds
         }
         for (const auto& operation : begun) group.wait(*operation);
       },
-      spin);
+      [spin](std::size_t) {
+        Tuning tuning;
+        tuning.waiting.spin = spin;
+        return tuning;
+      });
 }
 
 // Which way a piece goes is the same for all, although they wait in different ways.
@@ -101,7 +105,7 @@ void ranks_that_spin_differently_agree() {
     threads.emplace_back([&, rank] {
       Settings settings;
       settings.patience = std::chrono::seconds(60);
-      settings.spin = rank == 1 ? std::chrono::microseconds(2) : std::chrono::microseconds(30);
+      settings.tuning.waiting.spin = rank == 1 ? std::chrono::microseconds(2) : std::chrono::microseconds(30);
       settings.has_ended = [](std::size_t) { return false; };
       Group group(block.data(), rank, 3, std::move(settings));
       for (int i = 0; i < 20; ++i) {

@@ -115,10 +115,10 @@ def meet(
     for named in (False, True) if alike else (True,):
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
-            spin = spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0)))
+            tuning = compiled.Tuning(spin_us=spin_us(world_size, torch.get_num_threads(), len(os.sched_getaffinity(0))))
             watch = (sites(), judge) if is_watched else (None, None)
             return compiled.Group.join(
-                control, rank, world_size, patience.total_seconds(), spin, where, named, names, *watch
+                control, rank, world_size, patience.total_seconds(), tuning, where, named, names, *watch
             )
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")

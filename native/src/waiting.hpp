@@ -60,15 +60,15 @@ inline void pause() {
 
 // Spin until `done()` or until `budget` has passed; returns whether it was done. A clock that stands still or goes
 // back, as some have done when a virtual machine moved, ends it too: 32 pauses take 100 ns or more.
-template <typename Done>
+template <typename Time = Clock, typename Done>
 bool spin(Nanoseconds budget, Done done) {
-  Clock::time_point end;
+  typename Time::time_point end;
   for (std::int64_t looks = 0; looks <= 2 + budget.count() / 100; ++looks) {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
       pause();
     }
-    const auto now = Clock::now();  // what comes at once needs no clock
+    const auto now = Time::now();  // what comes at once needs no clock
     if (looks == 0) end = now + budget;
     if (now >= end) break;
   }

@@ -25,11 +25,10 @@ WRITERS_BESIDE_THE_OWNER = stat.S_IWGRP | stat.S_IWOTH
 
 def cache_folder(variables: Mapping[str, str]) -> Path | None:
     """The folder of this user's cached files, which need not exist; None when there is no place for it."""
-    asked = variables.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(asked):  # the specification says to ignore others
-        return Path(asked) / "lockstep"
-    home = os.path.expanduser("~")
-    return Path(home) / ".cache" / "lockstep" if os.path.isabs(home) else None
+    asked, home = Path(variables.get("XDG_CACHE_HOME", "")), Path(variables.get("HOME", ""))
+    if asked.is_absolute():  # the specification says to ignore others
+        return asked / "lockstep"
+    return home / ".cache" / "lockstep" if home.is_absolute() else None
 
 
 class KeptNumbers:
@@ -53,7 +52,8 @@ class KeptNumbers:
                 status = os.fstat(file.fileno())
                 if status.st_uid != os.geteuid() or status.st_mode & WRITERS_BESIDE_THE_OWNER:
                     return {}
-                told = json.loads(file.read(MOST_BYTES))
+                content = file.read(MOST_BYTES + 1)
+            told = json.loads(content) if len(content) <= MOST_BYTES else {}
             if told["key"] != self._key or not 0 <= time.time() - _number(told["written"]) <= OLDEST_S:
                 return {}
             return {name: _number(told["numbers"][name]) for name in names}

@@ -16,7 +16,7 @@ from lockstep.machine.kept_numbers import cache_folder
 from lockstep.node.native import compiled
 from lockstep.node.process import RankProcess
 from lockstep.node.wait_costs import WaitCosts, find_costs, own_cpus
-from lockstep.node.waiting import Manner, Room, manner_of_waiting
+from lockstep.node.waiting import Room, manner_of_waiting
 
 Told = dict[str, float]
 """Costs on their way from rank 0 to the others."""
@@ -40,8 +40,10 @@ def tuning_of(ranks: Iterable[RankProcess], here: RankProcess, told: Told) -> co
     return compiled.Tuning(spin_us=manner.spin_us, yields=manner.yields, is_crowded=manner.is_crowded)
 
 
-def account(ranks: int, threads: int) -> dict[str, Any]:
-    """For `lockstep doctor`: how this many ranks would wait, why, and where that is known from."""
-    finding = find_costs(own_cpus(), cache_folder(os.environ))
-    manner: Manner = manner_of_waiting([Room(own_cpus(), threads)] * ranks, cpu_quota(), finding.costs)
-    return asdict(finding) | {"manner": asdict(manner)}
+def account() -> dict[str, Any]:
+    """For `lockstep doctor`: how a rank for each CPU would wait, and two on one CPU; and where the costs come from."""
+    finding, cpus = find_costs(own_cpus(), cache_folder(os.environ)), own_cpus()
+    shared = [Room(cpus, len(cpus))] * 2
+    rooms = {"own": [Room(cpus, 1)] * len(cpus) if len(cpus) > 1 else shared, "shared": shared}
+    manners = {name: asdict(manner_of_waiting(of, cpu_quota(), finding.costs)) for name, of in rooms.items()}
+    return asdict(finding) | manners

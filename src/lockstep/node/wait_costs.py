@@ -32,15 +32,12 @@ class WaitCosts:
     """From a rank's call to wake another one until that one runs."""
     slowed_by_spinning: float = 1.0
     """How many times as long work takes beside a CPU that spins as beside one that sleeps."""
-    threads_per_core: float = 1.0
-    """CPUs that are threads of one core; 1 too where the kernel does not say."""
 
     def within_limits(self) -> WaitCosts:
         """The same, with what no machine has replaced by the nearest that one may have."""
         return WaitCosts(
             _clamped(self.wake_us, 1.0, 1000.0, WaitCosts.wake_us),
             _clamped(self.slowed_by_spinning, 1.0, 10.0, WaitCosts.slowed_by_spinning),
-            _clamped(self.threads_per_core, 1.0, 8.0, WaitCosts.threads_per_core),
         )
 
 
@@ -66,35 +63,38 @@ def find_costs(cpus: frozenset[int], folder: Path | None) -> Finding:
         folder: where the file is kept; None when there is no place for it.
     """
     if len(cpus) < 2:
-        return Finding(WaitCosts(), "usual", trouble="there is only one CPU, which nobody can spin beside")
-    pair = pair_of(cpus, siblings(min(cpus)))
-    threads = float(len(siblings(min(cpus)) & cpus) or 1)
-    kept = KeptNumbers(folder, "waiting", key(cpus, threads)) if folder is not None else None
+        return Finding(WaitCosts(), "usual", trouble="there is only one CPU")
+    of_first = siblings(min(cpus)) & cpus
+    kept = KeptNumbers(folder, "waiting", key(len(cpus), len(of_first))) if folder is not None else None
     if kept is not None and (numbers := kept.read(tuple(asdict(WaitCosts())))):
         return Finding(WaitCosts(**numbers).within_limits(), "kept", str(kept.file))
-    measured = compiled.measure_wait_costs(*pair, AT_MOST_S)
+    measured = compiled.measure_wait_costs(*pair_of(cpus, of_first), AT_MOST_S)
     if measured is None:
-        return Finding(WaitCosts(threads_per_core=threads), "usual", trouble="the machine was too busy to measure")
-    costs = WaitCosts(*measured, threads).within_limits()
+        return Finding(WaitCosts(), "usual", trouble="the machine was too busy to measure")
+    costs = WaitCosts(*measured).within_limits()
     trouble = "there is no home folder" if kept is None else kept.write(asdict(costs))
     return Finding(costs, "measured", "" if kept is None or trouble else str(kept.file), trouble)
 
 
-def pair_of(cpus: frozenset[int], first_and_siblings: frozenset[int]) -> tuple[int, int]:
+def pair_of(cpus: frozenset[int], of_first: frozenset[int]) -> tuple[int, int]:
     """The two CPUs to measure on: threads of one core where the kernel says so, else neighbours by number, which they
     often are where it does not.
+
+    Args:
+        cpus: two or more.
+        of_first: those of them that are threads of the first one's core; empty where that is not known.
     """
     first = min(cpus)
-    others = sorted((first_and_siblings & cpus) - {first}) or sorted(cpus - {first})
-    return first, others[0]
+    return first, min(of_first - {first} or cpus - {first})
 
 
-def key(cpus: frozenset[int], threads_per_core: float) -> dict[str, str]:
-    """What the costs depend on."""
+def key(num_cpus: int, num_of_first: int) -> dict[str, str]:
+    """What the costs depend on. Not the numbers of the CPUs: a job scheduler gives each job others."""
     return {
         "format": str(FORMAT),
         "processor": model_and_instructions()[0],
-        "cpus": f"{len(cpus)}, {threads_per_core:g} for each core",
+        "cpus": str(num_cpus),
+        "threads of the first core": str(num_of_first),
         "kernel": platform.release(),
         "machine": platform.machine(),
     }

@@ -1,8 +1,8 @@
 """How a rank waits for others: a pure decision from the CPUs of all ranks and from what waiting costs here.
 
-A rank looks at the other's word for some time, and then sleeps until it is woken. Looking is quick, but it takes a CPU
-(or, from a neighbour that is a thread of the same core, a part of one) from whoever could compute there. See
-docs/design/0032.
+A rank looks at the other's word for some time, and then sleeps until it is woken. Looking is quick, but takes a CPU (or
+from a neighbour on the same core a part of one) from whoever could compute there. So it looks for as long as a wake-up
+takes, which is at most twice what a prophet would need; twice as long where that slows nobody down. See docs/design/0032.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ SHORT_SPIN_US = 2.0
 """Where the ranks have more threads than CPUs: what comes at once is still seen without a system call."""
 LEAST_SPIN_US, MOST_SPIN_US = 5.0, 50.0
 """Elsewhere."""
+SLOWED = 1.1
+"""From here on a spinning neighbour counts as one that takes a part of the core away."""
 YIELDS = 4
 
 
@@ -50,8 +52,9 @@ def manner_of_waiting(rooms: Sequence[Room], quota: float, costs: WaitCosts) -> 
     if is_crowded(rooms, quota):
         place = f"{cpus} CPU{'s' if cpus != 1 else ''}" if cpus <= quota else f"a quota of {quota:g} CPUs"
         return Manner(SHORT_SPIN_US, YIELDS, True, f"the ranks have {threads} threads on {place}")
-    spin_us = min(max(costs.wake_us, LEAST_SPIN_US), MOST_SPIN_US)
-    why = f"a wake-up takes {costs.wake_us:.0f} us"
+    is_free = costs.slowed_by_spinning < SLOWED
+    spin_us = min(max(costs.wake_us * (2 if is_free else 1), LEAST_SPIN_US), MOST_SPIN_US)
+    why = f"a wake-up takes {costs.wake_us:.0f} us, and work takes {costs.slowed_by_spinning:.2f} times as long beside a CPU that spins"
     return Manner(spin_us, YIELDS, False, why)
 
 

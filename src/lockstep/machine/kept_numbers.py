@@ -85,4 +85,4 @@ class KeptNumbers:
 def _number(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"A number is expected, but this is {value!r}.")

@@ -110,11 +110,9 @@ def meet(
     for named in (False, True) if alike else (True,):
         control, problem = _share(store, rank, names, known, named=named)
         if control is not None:
-            tuning = tuning_of(known.values(), here, costs)
             watch = (sites(), judge) if is_watched else (None, None)
-            return compiled.Group.join(
-                control, rank, world_size, patience.total_seconds(), tuning, where, named, names, *watch
-            )
+            how = patience.total_seconds(), tuning_of(known.values(), here, costs), where
+            return compiled.Group.join(control, rank, world_size, *how, named, names, *watch)
         problems.append(problem)
     raise WorldError(f"The ranks cannot share memory: {'; '.join(dict.fromkeys(problems))}.")
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lockstep.machine.cores import cpu_quota
-from lockstep.machine.kept_numbers import cache_folder
+from lockstep.node.kept_numbers import cache_folder
 from lockstep.node.native import compiled
 from lockstep.node.process import RankProcess
 from lockstep.node.wait_costs import WaitCosts, find_costs, own_cpus

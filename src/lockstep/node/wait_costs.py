@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from lockstep.machine.kept_numbers import KeptNumbers
 from lockstep.machine.processor import model_and_instructions
 from lockstep.machine.siblings import siblings
+from lockstep.node.kept_numbers import KeptNumbers
 from lockstep.node.native import compiled
 
 AT_MOST_S = 0.06

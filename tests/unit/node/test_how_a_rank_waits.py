@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.machine.kept_numbers import MOST_BYTES, OLDEST_S, KeptNumbers, cache_folder
 from lockstep.machine.siblings import cpus_in, siblings
 from lockstep.node import native
+from lockstep.node.kept_numbers import MOST_BYTES, OLDEST_S, KeptNumbers, cache_folder
 from lockstep.node.wait_costs import WaitCosts, find_costs, key, pair_of
 from lockstep.node.waiting import LEAST_SPIN_US, MOST_SPIN_US, SHORT_SPIN_US, Room, is_crowded, manner_of_waiting
 

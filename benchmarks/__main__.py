@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
+from benchmarks.pinning import KINDS, Pinned, cpus_for
 from benchmarks.summary import Line, table
 from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
@@ -44,10 +45,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
     parser.add_argument("--json", action="store_true", help="print JSON, with every round")
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    parser.add_argument("--pinned", choices=KINDS, help="put all ranks on one CPU, or on the threads of one core")
     options = parser.parse_args(words)
     options.parts = options.parts or list(PARTS)
-    if problem := objection(options.parts, options.picture, usable_cores().count, why_not()):
+    cores = usable_cores().count if options.pinned is None else CORES
+    if problem := objection(options.parts, options.picture, cores, why_not()):
         parser.error(problem)
+    options.pinned = cpus_for(options.pinned)
+    if options.pinned.problem:
+        parser.error(options.pinned.problem)
     return options
 
 
@@ -78,11 +84,11 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
     return ""
 
 
-def machine() -> str:
-    """The processor, the version of torch, and how busy it is."""
+def machine(pinned: Pinned) -> str:
+    """The processor, the version of torch, how busy it is, and whether it is only a part of the machine."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}"
+    return f"{len(models)} x {models[0] if models else platform.processor()}, torch {version('torch')}, load {os.getloadavg()[0]:.1f}{pinned.text}"
 
 
 def measure(parts: Sequence[str], amount: Amount) -> list[Line]:
@@ -118,7 +124,9 @@ def report(options: argparse.Namespace, where: str, lines: Sequence[Line]) -> No
 
 def main() -> None:
     options = parse(sys.argv[1:])
-    where = machine()
+    if options.pinned.cpus:
+        os.sched_setaffinity(0, options.pinned.cpus)  # the ranks inherit it
+    where = machine(options.pinned)
     rounds, steps = (6, 50) if options.quick else (24, 400)
     try:
         lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))

@@ -22,6 +22,7 @@
 #include "sites.hpp"
 #include "table.hpp"
 #include "tensors.hpp"
+#include "wait_costs.hpp"
 
 namespace nb = nanobind;
 using namespace lockstep;
@@ -130,13 +131,24 @@ void define_tuning(nb::module_& module) {
   nb::class_<Tuning>(module, "Tuning")
       .def(
           "__init__",
-          [](Tuning* tuning, double spin_us, std::uint32_t piece_bytes, std::uint32_t whole_bytes,
-             std::size_t streamed_from_bytes) {
-            new (tuning) Tuning{{microseconds(spin_us)}, {piece_bytes, whole_bytes}, streamed_from_bytes};
+          [](Tuning* tuning, double spin_us, std::uint32_t yields, bool is_crowded, std::uint32_t piece_bytes,
+             std::uint32_t whole_bytes, std::size_t streamed_from_bytes) {
+            new (tuning)
+                Tuning{{microseconds(spin_us), yields, is_crowded}, {piece_bytes, whole_bytes}, streamed_from_bytes};
           },
           nb::kw_only(), nb::arg("spin_us") = static_cast<double>(usual.waiting.spin.count()) / 1e3,
+          nb::arg("yields") = usual.waiting.yields, nb::arg("is_crowded") = usual.waiting.is_crowded,
           nb::arg("piece_bytes") = usual.pieces.piece_bytes, nb::arg("whole_bytes") = usual.pieces.whole_bytes,
           nb::arg("streamed_from_bytes") = usual.streamed_from_bytes);
+  module.def(
+      "measure_wait_costs",
+      [](int cpu, int other_cpu, double at_most_s) -> std::optional<std::tuple<double, double>> {
+        const nb::gil_scoped_release released;
+        WaitCosts costs;
+        if (!measure_wait_costs(cpu, other_cpu, seconds(at_most_s), costs)) return std::nullopt;
+        return std::tuple(costs.wake_us, costs.slowed_by_spinning);
+      },
+      nb::arg("cpu"), nb::arg("other_cpu"), nb::arg("at_most_s"));
 }
 
 using Judge = std::function<std::tuple<bool, std::string>(std::vector<Sites::Places>)>;

@@ -68,7 +68,7 @@ struct alignas(cache_line) Row {
   Description description;
   std::uint64_t label;       // of the call; see site.hpp
   Found found;               // all tensors of this rank
-  std::uint16_t is_crowded;  // this rank may share its core with another one
+  std::uint16_t is_crowded;  // the ranks have more threads than CPUs, as far as this one knows
   std::uint32_t num_inputs;
   Place places[max_places];  // inputs, then the output
   std::uint32_t verdict;     // 1: this rank finds that calls in another order belong together

@@ -14,8 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int most_looks = 64;                                           // about a microsecond
-constexpr Nanoseconds least_spin_alone = std::chrono::microseconds(10);  // a rank that spins less shares its core
+constexpr int most_looks = 64;  // about a microsecond
 
 }  // namespace
 
@@ -43,6 +42,7 @@ Group::Group(std::shared_ptr<Memory> memory, std::byte* control, std::size_t ran
   messages_ = std::make_unique<Messages>(control + layout_.rings(), layout_, rank);
   messages_->name_of = [this](std::size_t peer) { return settings_.name_of(peer); };
   messages_->on_change = [this](std::size_t peer) {
+    note_core();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     blocks_[peer].bell.ring_if_waiting_for(static_cast<std::uint32_t>(rank_));
   };
@@ -260,7 +260,7 @@ void Group::publish(Operation& operation) {
   const auto& program = request.program.empty() ? default_program_ : request.program;
   const std::uint64_t order = is_default ? default_order_ : hash_of_order(program, request.leaves);
   mine.description = describe(request, operation.number, order);
-  mine.is_crowded = settings_.tuning.waiting.spin < least_spin_alone;
+  mine.is_crowded = settings_.tuning.waiting.is_crowded;
   mine.num_inputs = static_cast<std::uint32_t>(request.inputs.size());
   const bool is_tiny = lockstep::is_tiny(request, world_size());
   if (spoils_its_outputs(request, world_size())) redirect_outputs(operation, world_size());
@@ -275,11 +275,15 @@ void Group::publish(Operation& operation) {
   set(Counter::arrived, operation.number);
 }
 
+void Group::note_core() {
+  const int core = ::sched_getcpu() + 1;
+  if (core == core_plus_one_) return;  // written only when it changes
+  core_plus_one_ = core;
+  blocks_[rank_].core_plus_one.store(core, std::memory_order_relaxed);
+}
+
 void Group::set(Counter counter, std::uint32_t value) {
-  if (const int core = ::sched_getcpu() + 1; core != core_plus_one_) {  // written only when it changes
-    core_plus_one_ = core;
-    blocks_[rank_].core_plus_one.store(core, std::memory_order_relaxed);
-  }
+  note_core();
   word(counter, rank_).value.store(value, std::memory_order_release);
   ring_peers();
 }

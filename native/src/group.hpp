@@ -198,6 +198,8 @@ class Group {
   };
   Awaited what_to_wait_for(const Pending& pending) const;
   bool wait_a_while(const Awaited& awaited);
+  bool is_on_this_cpu(const Awaited& awaited) const;
+  void note_core();
   void note(NotedWait& noted, const Pending& pending, const Awaited& awaited);
   struct Limit {
     Clock::time_point deadline = Clock::time_point::max();

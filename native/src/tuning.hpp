@@ -8,9 +8,12 @@
 
 namespace lockstep {
 
-// How a rank waits. Each rank may have its own.
+// How a rank waits: it looks, then offers its CPU to others where it shares one, then sleeps. Each rank may have its
+// own; see docs/design/0032.
 struct Waiting {
-  std::chrono::nanoseconds spin = std::chrono::microseconds(30);  // look this long before sleeping
+  std::chrono::nanoseconds spin = std::chrono::microseconds(30);  // look this long, pausing in between
+  std::uint32_t yields = 4;                                       // offer the CPU this often, looking in between
+  bool is_crowded = false;  // the ranks have more threads than CPUs; else only a rank seen on this CPU is offered it
 };
 
 // How tensors that lie in no window go through staging. The same on every rank of a group: rank 0 writes its own into

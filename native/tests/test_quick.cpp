@@ -93,19 +93,20 @@ void both_ways_in_any_order_give_the_same_numbers(std::size_t world, Nanoseconds
       [spin](std::size_t) {
         Tuning tuning;
         tuning.waiting.spin = spin;
+        tuning.waiting.is_crowded = spin < std::chrono::microseconds(10);
         return tuning;
       });
 }
 
 // Which way a piece goes is the same for all, although they wait in different ways.
-void ranks_that_spin_differently_agree() {
+void ranks_that_wait_differently_agree() {
   Block block(3);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       Settings settings;
       settings.patience = std::chrono::seconds(60);
-      settings.tuning.waiting.spin = rank == 1 ? std::chrono::microseconds(2) : std::chrono::microseconds(30);
+      settings.tuning.waiting.is_crowded = rank == 1;
       settings.has_ended = [](std::size_t) { return false; };
       Group group(block.data(), rank, 3, std::move(settings));
       for (int i = 0; i < 20; ++i) {
@@ -161,6 +162,6 @@ int main() {
       both_ways_in_any_order_give_the_same_numbers(world, std::chrono::microseconds(spin_us));
     }
   }
-  ranks_that_spin_differently_agree();
+  ranks_that_wait_differently_agree();
   ranks_that_differ_say_so();
 }

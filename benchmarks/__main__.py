@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.catalogue import PARTS, Amount
+from benchmarks.peers.measuring import measure_peers
+from benchmarks.peers.table import as_json, table_of_peers
 from benchmarks.summary import Line, table
 from lockstep.machine.cores import usable_cores
 from lockstep.node.native import why_not
 
 CORES = 2
+EVERY_NUMBER, MOST_RANKS = "2,4,8", 64
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -44,7 +48,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="6 rounds instead of 24")
     parser.add_argument("--json", action="store_true", help="print JSON, with every round")
     parser.add_argument("--picture", type=Path, metavar="FILE", help=f"draw {' or '.join(drawn())}")
+    parser.add_argument("--peers", action="store_true", help="transport beside MPI, oneCCL and DeepSpeed (make peers)")
+    parser.add_argument("--ranks", default=EVERY_NUMBER, metavar="N,N", help=f"of --peers [default: {EVERY_NUMBER}]")
     options = parser.parse_args(words)
+    if problem := objection_to_peers(options.parts, options.ranks, options.picture, wanted=options.peers):
+        parser.error(problem)
     options.parts = options.parts or list(PARTS)
     if problem := objection(options.parts, options.picture, usable_cores().count, why_not()):
         parser.error(problem)
@@ -76,6 +84,18 @@ def objection(parts: Sequence[str], picture: Path | None, cores: int, no_compile
     if find_spec("matplotlib") is None:
         return "--picture needs matplotlib: pip install 'lockstep-train[plot]'."
     return ""
+
+
+def objection_to_peers(parts: Sequence[str], ranks: str, picture: Path | None, *, wanted: bool) -> str:
+    """Why this comparison with peers makes no sense, in one sentence; empty when it does, or is not wanted."""
+    if not wanted:
+        return "" if ranks == EVERY_NUMBER else "--ranks is for --peers. Add --peers, or leave it out."
+    if parts != ["transport"]:
+        return "--peers compares the transport alone. Say: python -m benchmarks transport --peers."
+    numbers = ranks.split(",")
+    if not all(number.isdecimal() and 2 <= int(number) <= MOST_RANKS for number in numbers):
+        return f"--ranks {ranks} must be numbers from 2 to {MOST_RANKS} with commas between them."
+    return "--peers draws no picture. Leave out --picture." if picture else ""
 
 
 def machine() -> str:
@@ -116,9 +136,25 @@ def report(options: argparse.Namespace, where: str, lines: Sequence[Line]) -> No
             sys.exit(2)
 
 
+def beside_peers(options: argparse.Namespace, where: str) -> None:
+    """Measure and print the comparison with peers; what is missing or fails is told at once."""
+    numbers = sorted({int(number) for number in options.ranks.split(",")})
+    rows = measure_peers(numbers, quick=options.quick, say=lambda text: print(text, file=sys.stderr, flush=True))
+    told = json.dumps({"machine": where, "peers": as_json(rows)}, indent=1)
+    print(told if options.json else f"{where}\n{table_of_peers(rows)}")
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
     options = parse(sys.argv[1:])
     where = machine()
+    signal.signal(signal.SIGTERM, _end)  # so that what was started ends, too
+    if options.peers:
+        beside_peers(options, where)
+        return
     rounds, steps = (6, 50) if options.quick else (24, 400)
     try:
         lines = measure(options.parts, Amount(rounds, steps, options.picture is not None))

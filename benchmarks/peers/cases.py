@@ -15,6 +15,8 @@ BEYOND = 2
 """Rotated buffers of all ranks together are this many times the last cache."""
 BLOCK_NS, SLICE_NS = 150e3, 12e6
 """How long the operations between two looks at the clock take, and all of a slice that counts."""
+LONG_NS = 100e6
+"""Of an operation that is timed once in a slice."""
 MOST_OFTEN, LEAST_BLOCKS, MOST_BLOCKS = 100, 3, 15
 
 
@@ -60,5 +62,6 @@ FIRST = Amount(2, 1)
 def amount(one_ns: float) -> Amount:
     """Of the slices that count, from the time of one operation: the quicker it is, the more often it runs."""
     often = round(min(MOST_OFTEN, max(1.0, BLOCK_NS / max(one_ns, 1.0))))
-    blocks = round(min(MOST_BLOCKS, max(LEAST_BLOCKS, SLICE_NS / max(one_ns * often, 1.0))))
+    least = LEAST_BLOCKS if one_ns < LONG_NS else 1
+    blocks = round(min(MOST_BLOCKS, max(least, SLICE_NS / max(one_ns * often, 1.0))))
     return Amount(often, blocks)

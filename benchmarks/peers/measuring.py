@@ -61,7 +61,7 @@ class Present:
             self._say(f"{contestant.name} on {self._num_ranks} ranks {failed}")
             ranks.end(hard=True)
         else:
-            stack.callback(ranks.end)
+            stack.push(lambda kind, *_: ranks.end(hard=kind is not None))
             self._ranks.append(ranks)
 
     def measured(self, planned: Sequence[PeerCase], rounds: int) -> list[Row]:

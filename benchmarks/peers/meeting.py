@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -61,8 +62,7 @@ class Ranks:
         own = [caller.pid for caller in self._callers.values() if _belongs_to(caller.pid, self._launcher.pid)]
         segments = {segment for pid in own for segment in _segments(pid)}
         for pid in own:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            _kill_and_wait(pid)
         with suppress(ProcessLookupError):
             os.killpg(self._launcher.pid, signal.SIGKILL)
         self._launcher.wait()
@@ -127,6 +127,21 @@ def _belongs_to(pid: int, ancestor: int) -> bool:
         except OSError:
             return False
     return False
+
+
+def _kill_and_wait(pid: int) -> None:
+    """A process that is nobody's child here: nothing of it is left afterwards."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [], END_S)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _segments(pid: int) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from benchmarks.cases import BY_TORCH, GLOO, ORDINARY, WINDOWS
 from benchmarks.peers.contestants import OURS
@@ -59,10 +60,16 @@ def _cells(row: Row, sides: Sequence[str]) -> list[str]:
     return [*times, row.best_peer(), *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios), verdict]
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """Every round."""
+def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Medians, ratios, and every round."""
     return [
-        {"ranks": row.num_ranks, "what": row.what, "rounds": row.rounds, "best_peer": row.best_peer(),
-         "ratio": {side: row.ratio(side) for side in OURS}}
+        {
+            "ranks": row.num_ranks,
+            "what": row.what,
+            "medians": row.medians(),
+            "best_peer": row.best_peer(),
+            "ratio": {side: row.ratio(side) for side in OURS},
+            "rounds": row.rounds,
+        }
         for row in rows
-    ]  # fmt: skip
+    ]

@@ -130,6 +130,7 @@ def written(**changes: object) -> str:
         written(padding="x" * (MOST_BYTES + 10)),
         "\udcff",
     ],
+    ids=[f"content{number}" for number in range(18)],  # the same in every process, whatever the time
 )
 def test_a_file_that_says_something_else_does_not_count(tmp_path: Path, content: str) -> None:
     kept = KeptNumbers(tmp_path, "waiting", KEY)

@@ -27,8 +27,10 @@ class OncePerNode(Visibility):
 
     is_shared = True
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, is_in_use: bool = True) -> None:
         self._transport, self._generation = transport, transport.generation
+        self.is_in_use = is_in_use
+        """Whether parameters are laid out in shared memory from now on; else in each rank's own."""
         self._made: list[tuple[SharedOnce, int]] = []
         """With the generation for which each was made."""
 
@@ -42,7 +44,7 @@ class OncePerNode(Visibility):
         return self._generation != self._transport.generation
 
     def allocate(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if not size:
+        if not size or not self.is_in_use:
             return super().allocate(size, dtype, device)
         found = self._transport.allocate_once(size, dtype, device)
         self._made.append((found, self._transport.generation))
@@ -58,6 +60,18 @@ class OncePerNode(Visibility):
                 self._transport.free(part.master)
         self._generation = self._transport.generation
         self._made = [(part, self._generation) for part in kept]
+
+    def give_up(self) -> None:
+        """Share nothing any more. Each rank keeps seeing what it saw. Not a collective."""
+        self.is_in_use = False
+        for part, _ in self._made:
+            self._transport.free(part.master)
+        self._made, self._generation = [], self._transport.generation
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is any shared memory."""
+        return bool(self._parts)
 
     def publish(self) -> None:
         if self._parts:
@@ -75,17 +89,23 @@ class OncePerNode(Visibility):
         return self._transport.any(asks, "updated")
 
     def take_over(self) -> None:
-        parts = self._parts
-        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
-        if any(one != sums[0] for one in sums):
+        if not self.takes_over():
             raise UsageError(
                 "The parameters differ between ranks: the script modified them on some ranks only, or with different "
                 "values.",
                 "Make the same change on every rank.",
             )
+
+    def takes_over(self) -> bool:
+        """`take_over`, unless ranks hold different values; return whether. Collective: call it on every rank."""
+        parts = self._parts
+        sums = self._transport.all_gather_object(bit_sums([part.mine for part in parts]), "parameters")
+        if any(one != sums[0] for one in sums):
+            return False
         if self._transport.rank == 0:
             for part in parts:
                 part.master.copy_(part.mine)
         self._transport.barrier("parameters")
         for part in parts:
             part.forget_writes()
+        return True

@@ -108,7 +108,7 @@ class Share:
                 parameter.grad = None
         self.num_updates += 1
         order = self._state.order
-        if any(id(parameter) not in order for parameter in self.updated):
+        if not order.keys() >= {*map(id, self.updated)}:
             updated = {*map(id, self.updated)}
             order.update({one: None for group in self.division.listed for one in group if one in updated})
         return True

@@ -10,6 +10,8 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +20,8 @@ from torch.optim import Optimizer
 from lockstep.errors import UsageError
 from lockstep.strategy.bit_sums import bit_sums
 from lockstep.transport.contract import Transport
+
+_grad = attrgetter("grad")
 
 UPDATE = "optimizer.step"
 SIMPLE = (bool, int, float, str, type(None))
@@ -56,8 +60,8 @@ def require_agreement(
         wrote: may differ between ranks.
         gives_way: may differ, too. Where it is said at all, ranks that differ give way, and nothing is raised.
     """
-    presence = [parameter.grad is not None for parameter in parameters]
-    updated = [parameter for parameter, is_there in zip(parameters, presence, strict=True) if is_there]
+    presence = [gradient is not None for gradient in map(_grad, parameters)]
+    updated = list(compress(parameters, presence))
     options = [_options(group) for group in optimizer.param_groups]
     gradients = bit_sums([p.grad for p in updated if p.grad is not None]) if sums else []
     bits = [zlib.crc32(repr(gradients).encode()), *sums] if sums else []

@@ -88,6 +88,11 @@ for _name in _LOOKS:
     setattr(ShownState, _name, _looking(_name))
 
 
+def is_hidden(optimizer: Optimizer) -> bool:
+    """Whether no script can have looked at the optimizer's state, so none has written to it."""
+    return type(optimizer.state) is ShownState
+
+
 def state_here(optimizer: Optimizer) -> Mapping[Any, Entry]:
     """What this rank holds of the optimizer's state, for those who do not want to see the rest."""
     state: Any = optimizer.state

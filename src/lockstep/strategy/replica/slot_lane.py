@@ -98,6 +98,6 @@ class SlotLane(Lane):
                 self.slot.views[number].zero_()
 
 
-def set_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Set `grad` of each parameter, in few steps of Python for all."""
     deque(map(setattr, parameters, repeat("grad"), gradients), maxlen=0)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.caller import where
@@ -17,8 +17,6 @@ from lockstep.errors import UsageError
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
 from lockstep.strategy.replica.slots import Slot, Span
-from lockstep.strategy.shown_state import ShownState, state_here
-from lockstep.strategy.zero1.by_itself import is_held
 from lockstep.strategy.zero1.division import Division, listed_in, share_out
 from lockstep.strategy.zero1.kept_state import KeptState, ordered
 from lockstep.strategy.zero1.lending import Lending, Pieces, Themselves
@@ -36,9 +34,10 @@ class Share:
         arena: where its parameters are.
         transport: the ranks.
         require_same: raises if ranks do not pass equally often; takes what was called.
-        shows_state: whether a script may look at the state as it likes, after which nothing is divided any more: the
-            optimizer's next update must be that of the whole. Otherwise asking for a whole parameter's state is an error.
     """
+
+    keeps_always = False
+    """Whether others can read this rank's part of the state even where no rank is ever replaced."""
 
     def __init__(
         self,
@@ -47,8 +46,6 @@ class Share:
         arena: ParameterArena,
         transport: Transport,
         require_same: Callable[[str], None],
-        *,
-        shows_state: bool = False,
     ) -> None:
         if isinstance(optimizer.state, SpreadState) and optimizer.state.is_spread:
             raise UsageError(
@@ -64,26 +61,18 @@ class Share:
         self._kind, self._transport, self._require_same = kind, transport, require_same
         self.division = share_out(optimizer, kind, arena, transport.rank, transport.world_size)
         self._state = SpreadState(self.division)
-        self._shows, self._screen = shows_state, ShownState(self._held, self._copied)
-        self._given: Mapping[Any, Entry] | None = None
-        """The whole state, which a rank that took a dead one's place has loaded."""
         self._take_state()
-        self._show()
-        self._kept, self._generation = KeptState(transport, always=shows_state), transport.generation
+        self._kept, self._generation = KeptState(transport, always=self.keeps_always), transport.generation
         self._lending: Lending = Pieces(optimizer) if kind is not UpdatesBy.ITSELF else Themselves()
         self._found_of: tuple[Division | None, set[int], bool] = (None, set(), False)
         """The sharing and the `updated` for which `_somebody_has_none` was computed, and the answer."""
         self._shown: Any = None
         """The whole state, while `optimizer.state_dict()` reads it."""
         self._is_closed = False
-        self._handles = (
-            []
-            if shows_state
-            else [
-                optimizer.register_state_dict_pre_hook(lambda _: self._show_whole_state()),
-                optimizer.register_state_dict_post_hook(lambda *_: self._hide_whole_state()),
-            ]
-        )
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(lambda _: self._show_whole_state()),
+            optimizer.register_state_dict_post_hook(lambda *_: self._hide_whole_state()),
+        ]
 
     @property
     def is_in_step(self) -> bool:
@@ -143,8 +132,6 @@ class Share:
 
     def settle(self, arena: ParameterArena) -> bool:
         """Follow what the script did to the optimizer since the last update; return whether the pieces have changed."""
-        if self._shows and self.optimizer.state is self._screen:
-            self.optimizer.state = self._state
         changed = self._has_changed(arena)
         if changed:
             self._share_anew(arena)
@@ -174,7 +161,7 @@ class Share:
             whole = self._state.take_whole()
         else:
             whole, self._state = dict(self.optimizer.state), SpreadState(self.division)
-            self.optimizer.state, self._screen = self._state, ShownState(self._held, self._copied)
+            self.optimizer.state = self._state
         self._state.cut_in(whole, self.division)
 
     def link(self, trainable: Sequence[nn.Parameter], spans: list[Span]) -> None:
@@ -190,58 +177,6 @@ class Share:
         """Give everything back to the script, even after a step that raised; see `Lending.leave`."""
         self._depth = 0
         self._lending.leave(self._state)
-        self._show()
-
-    def _show(self) -> None:
-        """Let the script see a state that is there when it looks."""
-        if self._shows and self.optimizer.state is self._state:
-            self.optimizer.state = self._screen
-
-    def _held(self) -> Mapping[Any, Entry]:
-        return self._state
-
-    def _copied(self) -> Mapping[Any, Entry]:
-        """The whole state, in memory of this rank's own. Not a collective: the others' shares are read where they are."""
-        if self._given is not None:
-            return self._given
-        if not self._state.is_spread:
-            return dict(self._state.items())
-        found = ordered(self._kept.whole(self._state, self.division, hidden=True), self._state)
-        copied = {
-            parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
-            for parameter, entry in found.items()
-        }
-        return copied | self._state.others()
-
-    def is_whole(self) -> bool:
-        """Whether the script has looked at the state, or has put another one there that it holds itself too."""
-        if self.optimizer.state is self._screen:
-            return type(self._screen) is not ShownState or self._given is not None
-        if self.optimizer.state is self._state:
-            return False
-        return self._given is not None or is_held(self.optimizer)  # a variable here would hold it, too
-
-    def would_travel(self, arena: ParameterArena) -> bool:
-        """Whether the script has changed the optimizer or its parameters so that states must go to other ranks."""
-        if not self._state.is_spread or not self._has_changed(arena):
-            return False
-        new = share_out(self.optimizer, self._kind, arena, self._transport.rank, self._transport.world_size)
-        return self.division.layout != new.layout
-
-    def is_kept(self) -> bool:
-        """Whether the script could look at the state; the same on every rank after an update."""
-        return self._kept.is_kept or not self._state.is_spread
-
-    def be_whole(self, *, together: bool) -> None:
-        """Divide nothing any more: give the optimizer the whole state, and let go of it.
-
-        Args:
-            together: whether every rank does so here; otherwise shares are read where they are.
-        """
-        self.leave()
-        if self.optimizer.state is self._screen and type(self._screen) is ShownState:
-            self._screen.fill(self._whole(everyone=True) if together else self._copied())
-        self._kept.close()
 
     def asks_for_memory(self) -> bool:
         """Whether other ranks cannot read this rank's part of the state; call it once the engine is finished."""
@@ -250,20 +185,16 @@ class Share:
     def make_memory(self) -> None:
         """Put every rank's part of the state where all can read it. Collective: call it on every rank."""
         self._kept.make(self._state, self.division)
-        if self._shows:  # a script may look at once
-            self._transport.barrier("optimizer state")
 
     @property
     def is_spread(self) -> bool:
         """Whether other ranks hold parts of the state."""
-        shown: Any = self.optimizer.state
-        is_ours = shown is self._state or (shown is self._screen and type(shown) is ShownState)
-        return is_ours and self._state.is_spread
+        return self.optimizer.state is self._state and self._state.is_spread
 
     def state_alone(self) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.state_alone`."""
         if not self.is_spread:
-            return dict(state_here(self.optimizer).items())
+            return dict(self.optimizer.state.items())
         return ordered(self._kept.whole(self._state, self.division), self._state) | self._state.others()
 
     def left(self) -> list[int] | None:
@@ -275,27 +206,17 @@ class Share:
 
     def take_over(self, left: list[int] | None) -> None:
         """Cut the whole state that was loaded, if that of the others is cut."""
-        if self._shows:  # the others read each other's shares once more, and divide nothing after that
-            self._given = dict(state_here(self.optimizer).items())
-        elif left is not None:
+        if left is not None:
             self._take_state()
             self._state.order = {id(self.division.parameters[number]): None for number in left}
             self._kept.trust(self._state, self.division)
 
     def whole_state(self, *, everyone: bool) -> Mapping[Any, Entry]:
         """Return the state by parameter; see `Strategy.whole_state`."""
-        if self._shows:
-            return self._shown_whole(everyone=everyone)
         if self.optimizer.state is not self._state:
             return self.optimizer.state
         if self._state.has_whole:
             self._take_state()
-        return self._whole(everyone=everyone)
-
-    def _shown_whole(self, *, everyone: bool) -> Mapping[Any, Entry]:
-        shown: Any = self.optimizer.state
-        if self._transport.any(self.is_whole(), "optimizer state", where()) or shown is not self._screen:
-            return shown  # type: ignore[no-any-return]
         return self._whole(everyone=everyone)
 
     def _whole(self, *, everyone: bool) -> dict[Any, Entry]:
@@ -324,10 +245,8 @@ class Share:
     def close(self) -> None:
         """Let go of the optimizer; a spread state stays spread, and still raises for whole parameters."""
         self.leave()
-        self._is_closed = True
-        if self._shows:
-            return  # the script may look at any time
         self._kept.close()
+        self._is_closed = True
         if not self._state.is_spread:
             for handle in self._handles:
                 handle.remove()

@@ -22,6 +22,7 @@ from lockstep.strategy.other_users import used_elsewhere
 from lockstep.strategy.zero1.by_itself import is_scaled, suits
 from lockstep.strategy.zero1.once_per_node import OncePerNode
 from lockstep.strategy.zero1.share import Share
+from lockstep.strategy.zero1.shown_share import ShownShare
 from lockstep.strategy.zero1.zero1 import Zero1
 from lockstep.transport.contract import Transport
 
@@ -39,7 +40,6 @@ class Unasked(Zero1):
     """
 
     takes_closures = True
-    shows_state = True
 
     def __init__(self, transport: Transport, placement: Placement) -> None:
         self._memory = OncePerNode(transport, is_in_use=False)
@@ -48,6 +48,8 @@ class Unasked(Zero1):
         self._is_over = False
         """Whether this run divides no update any more."""
         self._written = 0.0
+        self._divided: list[ShownShare] = []
+        """All shares, again: here they are known as what they are."""
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         if self._is_over:
@@ -56,7 +58,9 @@ class Unasked(Zero1):
             self._give_way("")
             self._memory.give_up()
             return
-        super().take_optimizer(optimizer, updates_by, require_same)
+        share = ShownShare(optimizer, self.laid.arena, self._transport, require_same)
+        self._divided.append(share)
+        self._take_share(share)
         self.name = "zero1"
 
     def _moves_in(self) -> bool:
@@ -80,8 +84,10 @@ class Unasked(Zero1):
         """Say nothing: where parameters must stay, nothing is shared."""
 
     def _before_engine(self, share: Share) -> None:
-        if not share.begins():
-            return
+        if share.begins():
+            self._before_update(next(one for one in self._divided if one is share))
+
+    def _before_update(self, share: ShownShare) -> None:
         self._transport.tear("in the middle of an update")
         if share.has_strayed(self.laid.here):
             self.laid.lay_out_changed()
@@ -100,7 +106,7 @@ class Unasked(Zero1):
         else:
             self._enter(share)
 
-    def _objection(self, share: Share) -> str:
+    def _objection(self, share: ShownShare) -> str:
         """Why an update cannot be divided, as every rank knows by itself; empty if it can."""
         if self._memory.has_lost_memory:
             return "a rank was replaced"
@@ -111,10 +117,10 @@ class Unasked(Zero1):
         return ""
 
     def _after_engine(self, share: Share) -> None:
-        if all(share is not one for one in self._shares):
+        if all(share is not one for one in self._divided):
             return
         super()._after_engine(share)
-        if not share.is_kept():
+        if not all(one.is_kept for one in self._divided):
             self._give_way("", together=True)
 
     def expect_closure(self) -> None:
@@ -135,10 +141,11 @@ class Unasked(Zero1):
 
     def _let_go(self, *, together: bool) -> None:
         self._is_over, self.name = True, "ddp"
-        for share in self._shares:
+        for share in self._divided:
             share.be_whole(together=together)
         for watch in self._watches:
             watch.rest()
+        self._divided.clear()
         self._shares.clear()
         self._watches.clear()
         if self.laid.models:

@@ -42,8 +42,6 @@ class Zero1(Around):
     """
 
     takes_closures = False
-    shows_state = False
-    """Whether scripts may look at optimizers' states as they like."""
 
     def __init__(self, transport: Transport, placement: Placement, visibility: Visibility) -> None:
         replica = Replica("zero1", transport, placement, memory=visibility)
@@ -56,11 +54,14 @@ class Zero1(Around):
 
     def take_optimizer(self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]) -> None:
         kind = kind_of(optimizer, updates_by)
-        share = Share(optimizer, kind, self.laid.arena, self._transport, require_same, shows_state=self.shows_state)
+        share = Share(optimizer, kind, self.laid.arena, self._transport, require_same)
+        self._take_share(share)
+
+    def _take_share(self, share: Share) -> None:
         self._shares.append(share)
         self._watches.append(
             StepWatch(
-                optimizer,
+                share.optimizer,
                 before=lambda: self._before_engine(share),
                 after=lambda: self._after_engine(share),
                 undo=share.leave,

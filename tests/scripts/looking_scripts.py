@@ -255,6 +255,32 @@ def view_taken_in_the_middle():
     return looking(look), digest_of(*views)
 
 
+class ReadsTheModel(torch.utils.data.Dataset):
+    """Samples that depend on a weight, as a loader worker sees it: that of when the worker was forked."""
+
+    def __init__(self, model):
+        self.model, self.inner = model, scenarios.digits(96)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, label = self.inner[index]
+        return image + self.model[1].weight.detach().sum(), label
+
+
+def workers_that_read_the_model():
+    run = lockstep.init(seed=0, lanes=4)
+    model = scenarios.mlp()
+    optimizer = adamw(model)
+    loader = DataLoader(ReadsTheModel(model), batch_size=8, num_workers=1, prefetch_factor=1)
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    for _ in run.epochs(2):
+        for step in run.steps(loader):
+            one_step(step, model, optimizer)
+    return digest_of(model, optimizer)
+
+
 def looking_after_the_end():
     run, model, optimizer, loader = prepared(adamw)
     for step in run.steps(loader):
@@ -284,6 +310,7 @@ SCRIPTS = [
     two_models_prepared_apart, half_precision_with_momentum, random_numbers_in_a_hook,
     a_group_that_comes_later, parameters_of_another_kind, weights_written_every_step, views_of_parameters,
     view_taken_in_the_middle, looking_after_the_end, a_second_run_of_the_same,
+    workers_that_read_the_model,
 ]  # fmt: skip
 
 

@@ -11,11 +11,13 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lockstep.run.run_state import Progress
 from lockstep.run.saving.state import optimizers_of, schedulers_of
@@ -68,6 +70,8 @@ class Versions:
         self._progress, self._members = progress, progress.members
         self._counts = -1, True
         """Whether all of these members count writes; tensors of inference mode do not."""
+        self._states: WeakKeyDictionary[Optimizer, tuple[list[Any], list[Tensor], list[Any]]] = WeakKeyDictionary()
+        """The values in each optimizer's state, sorted."""
 
     def of_lanes(self) -> list[Any]:
         """Of what lanes may write to as well, and is put back after each: buffers; tracked objects, tensors of `run.state`."""
@@ -87,10 +91,20 @@ class Versions:
             if is_hidden(optimizer):
                 continue
             values = list(chain.from_iterable(map(_parts, state_here(optimizer).values())))
-            tensors = [value for value in values if type(value) is Tensor and not value.is_inference()]
+            tensors, others = self._sorted(optimizer, values)
             found += [list(map(Tensor.data_ptr, tensors)), list(map(_written, tensors))]
-            found.extend(chain.from_iterable(_versions(one) for one in values if type(one) is not Tensor))
+            found.extend(chain.from_iterable(map(_versions, others)))
         return found
+
+    def _sorted(self, optimizer: Optimizer, values: list[Any]) -> tuple[list[Tensor], list[Any]]:
+        """The tensors among the values of a state that count writes, and what else there is."""
+        known, tensors, others = self._states.get(optimizer, ([], [], []))
+        if len(known) != len(values) or not all(map(is_, known, values)):
+            tensors = [value for value in values if type(value) is Tensor and not value.is_inference()]
+            counted = {*map(id, tensors)}
+            others = [value for value in values if id(value) not in counted]
+            self._states[optimizer] = values, tensors, others
+        return tensors, others
 
     def _versions_of(self, tensors: Sequence[Tensor]) -> list[int]:
         if self._counts[0] != self._members.number:

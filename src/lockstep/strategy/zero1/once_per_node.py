@@ -8,7 +8,10 @@ under `ddp`, take them over into the shared memory, and drop the copies. Updates
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -17,6 +20,27 @@ from lockstep.errors import UsageError
 from lockstep.strategy.bit_sums import bit_sums
 from lockstep.strategy.zero1.visibility import Stretch, Visibility
 from lockstep.transport.contract import SharedOnce, Transport
+
+PAGE = 4096
+"""The least that the kernel copies."""
+
+_memories: WeakSet[OncePerNode] = WeakSet()
+"""All of this process."""
+
+
+@cache
+def _see_forks() -> None:
+    """See to it that a process which this one forks (a loader worker that reads the model) keeps the values of that moment.
+
+    Otherwise it would see every update, as it sees the same memory. Costs a copy of the parameters, for the first of
+    several forks between two updates.
+    """
+    os.register_at_fork(before=_hold_all)
+
+
+def _hold_all() -> None:
+    for memory in _memories:
+        memory.hold()
 
 
 class OncePerNode(Visibility):
@@ -31,6 +55,8 @@ class OncePerNode(Visibility):
         self._transport, self._generation = transport, transport.generation
         self.is_in_use = is_in_use
         """Whether parameters are laid out in shared memory from now on; else in each rank's own."""
+        _see_forks()
+        _memories.add(self)
         self._made: list[tuple[SharedOnce, int]] = []
         """With the generation for which each was made."""
 
@@ -67,6 +93,11 @@ class OncePerNode(Visibility):
         for part, _ in self._made:
             self._transport.free(part.master)
         self._made, self._generation = [], self._transport.generation
+
+    def hold(self) -> None:
+        """Let this rank's view have pages of its own, as if its script had written to all of them. Not a collective."""
+        for part in self._parts:
+            part.mine.view(torch.uint8)[::PAGE].add_(0)
 
     @property
     def has_parts(self) -> bool:

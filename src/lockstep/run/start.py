@@ -99,8 +99,7 @@ def init(
     Args:
         seed: every random stream of the run comes from it.
         lanes: by default as many as ranks. More lanes cost speed and let the same bits be computed on more ranks later.
-        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "auto": "single", or
-            "ddp" whose updates may be divided as under "zero1", with the same bits.
+        strategy: "single", "ddp", "zero1", "model_parallel", "pipeline", "dp", "hogwild"; by default "auto" (see 0014).
         mesh: how ranks are arranged when a strategy cuts the model, such as "pipeline=2,ddp=2": two stages with two
             replicas each. The last name is the inner one: such ranks are neighbours, on one node. By default all ranks are stages of one replica. "dp=2" is one rank with two replicas.
         schedule: of a pipeline: "1f1b" (one forward, one backward) or "gpipe" (all forwards first).

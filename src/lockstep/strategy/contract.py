@@ -207,6 +207,9 @@ class Strategy(ABC):
     def before_update(self, optimizer: Optimizer) -> None:
         """Called before each update. Raise `UsageError` if `optimizer` updates a parameter that its model has lost."""
 
+    def expect_closure(self) -> None:  # noqa: B027 - nothing to do
+        """Called before an update that will go through the lanes again inside itself; only if `takes_closures`."""
+
     def take_optimizer(  # noqa: B027 - nothing to do
         self, optimizer: Optimizer, updates_by: str | None, require_same: Callable[[str], None]
     ) -> None:

@@ -24,7 +24,7 @@ from lockstep.strategy.replica.late_losses import LateLosses
 from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.replica.reduction import Reduction
-from lockstep.strategy.replica.slot_lane import SlotLane
+from lockstep.strategy.replica.slot_lane import SlotLane, set_gradients
 from lockstep.strategy.replica.slots import PartialSums, Slot
 from lockstep.transport.contract import Transport
 
@@ -118,7 +118,7 @@ class LanePass(Pass):
         self._buffers = BufferPass(laid.bank, cut, tells_late=setting.tells_late)
         self.reduction = Reduction(peers, placement, laid.pool.buckets, laid.name_of)
         self._next_lane = setting.lanes.start
-        self._marks = laid.arena.marks()
+        self._marks = laid.arena.marks_as_laid()
         self._open: ReplicaLane | None = None
         self._only: OnlyLane | None = None
         """The finished lane, if the run has one lane."""
@@ -141,7 +141,7 @@ class LanePass(Pass):
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
         only = setting.has_one_lane
-        gradients = OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool)
+        gradients = OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool, laid.arrivals)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
 
@@ -270,6 +270,10 @@ class LanePass(Pass):
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
+        if all(used) and not any(gradient is not None for gradient in self.held):
+            set_gradients(laid.trainable, slot.views)
+            laid.result = slot
+            return
         keep = False
         for parameter, view, before, is_used in zip(laid.trainable, slot.views, self.held, used, strict=True):
             if not is_used:
@@ -351,7 +355,7 @@ class ReplicaLane(OpenLane, Listener):
     def run_backward(self, backward: Callable[[], None]) -> None:
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
-        laid.listener = self
+        laid.listener, laid.only_notes = self, self._pass.may_lack is _never and self._pass.reduction.is_quiet
         try:
             backward()
         finally:

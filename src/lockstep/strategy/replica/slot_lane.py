@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
-from lockstep.strategy.replica.slots import COPIED_BYTES, Slot, SlotPool
+from lockstep.strategy.replica.slots import Slot, SlotPool
+
+_grad = attrgetter("grad")
 
 
 class SlotLane(Lane):
@@ -17,17 +22,21 @@ class SlotLane(Lane):
     Args:
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+        arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
     """
 
-    def __init__(self, number: int, pool: SlotPool) -> None:
+    def __init__(self, number: int, pool: SlotPool, arrivals: list[int]) -> None:
         super().__init__(number)
         self.slot: Slot = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._copied = [view.nbytes >= COPIED_BYTES for view in self.slot.views]
-        self._flat_of = [segment.flat for segment in pool.segments]
+        self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
         self._arrived = [False] * len(self._parameters)
-        for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
-            parameter.grad = None if is_copied else view
+        self._expected: list[Tensor | None] = [*self.slot.views]
+        """What each parameter's `grad` must be."""
+        for copied in pool.copied:
+            self._expected[copied] = None
+        arrivals.clear()
+        set_gradients(self._parameters, self._expected)
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
 
@@ -46,7 +55,7 @@ class SlotLane(Lane):
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._copied[number] and not self._arrived[number]:
+        if self._pool.is_copied[number] and not self._arrived[number]:
             gradient = parameter.grad
             if gradient is None:
                 raise gradient_taken_away()
@@ -54,27 +63,25 @@ class SlotLane(Lane):
                 torch.add(gradient, 0, out=view)
             else:
                 view.zero_().add_(gradient)
-            parameter.grad = view
+            parameter.grad = self._expected[number] = view
         self._arrived[number] = True
         self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
 
     def take(self, number: int, gradient: Tensor) -> None:
         view = self.slot.views[number]
-        self._parameters[number].grad = view.copy_(gradient)
+        self._parameters[number].grad = self._expected[number] = view.copy_(gradient)
         self._arrived[number] = True
         self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
+        for number in self._arrivals:
+            self._arrived[number] = True
+        self._arrivals.clear()
         self._versions = self.slot.versions()
 
     def check_untouched(self) -> None:
-        same = all(
-            parameter.grad is (view if arrived or not is_copied else None)
-            for parameter, view, arrived, is_copied in zip(
-                self._parameters, self.slot.views, self._arrived, self._copied, strict=True
-            )
-        )
+        same = all(map(is_, map(_grad, self._parameters), self._expected))
         if not same or self._versions != self.slot.versions():
             raise gradients_touched()
 
@@ -86,6 +93,11 @@ class SlotLane(Lane):
 
     def fill(self) -> None:
         """Fill the places of large parameters that got no gradient with zeros."""
-        for view, arrived, is_copied in zip(self.slot.views, self._arrived, self._copied, strict=True):
-            if is_copied and not arrived:
-                view.zero_()
+        for number in self._pool.copied:
+            if not self._arrived[number]:
+                self.slot.views[number].zero_()
+
+
+def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Set `grad` of each parameter, in few steps of Python for all."""
+    deque(map(setattr, parameters, repeat("grad"), gradients), maxlen=0)

@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 import torch
 from torch import Tensor, nn
@@ -58,13 +59,17 @@ class Slot:
     """1-D, one for each (dtype, device) of parameters."""
     views: list[Tensor]
     """For each trainable parameter, its part of a flat, with the parameter's shape and strides."""
-    small: list[Tensor]
-    """The views below `COPIED_BYTES`: zeroed before a lane. The first gradient overwrites the others."""
+    zeroed: list[Tensor]
+    """Parts of the flats that hold views below `COPIED_BYTES`, and nothing else: zeroed before a lane. The first gradient
+    overwrites the others."""
     unheld: list[int] = field(default_factory=list)
     """What `_references` counts while nothing else holds a gradient."""
     spans: tuple[Span, ...] = ()
     parts: list[Tensor] = field(default_factory=list)
     """For each span, its part of a flat: a whole gradient in its shape, or a row of elements in memory order."""
+    cut_views: list[Tensor] = field(default_factory=list)
+    """For each span, the view that it is cut from; then where they were made: their addresses and strides."""
+    cut_places: tuple[list[int], list[tuple[int, ...]]] = ([], [])
 
     def still_shows(self, gradient: Tensor, number: int, span: int) -> bool:
         """Whether `gradient` is view `number`, where it was made: `p.grad.data = ...` points the object elsewhere."""
@@ -73,6 +78,15 @@ class Slot:
             gradient is view
             and part.data_ptr() - view.data_ptr() == start * view.element_size()
             and (part.dim() != view.dim() or part.dim() == 1 or part.stride() == view.stride())
+        )
+
+    def still_show(self, gradients: Sequence[Tensor | None], spans: slice) -> bool:
+        """Whether these are the views that `spans` are cut from, and where they were made. Few steps of Python for all."""
+        addresses, strides = self.cut_places
+        return (
+            all(map(is_, gradients, self.cut_views[spans]))
+            and list(map(Tensor.data_ptr, self.cut_views[spans])) == addresses[spans]
+            and list(map(Tensor.stride, self.cut_views[spans])) == strides[spans]
         )
 
     def versions(self) -> list[int]:
@@ -112,6 +126,12 @@ class SlotPool:
         self.parameters = list(parameters)
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
+        sizes = [segment.size * self._kinds[segment.flat].element_size() for segment in self.segments]
+        self.is_copied = [size >= COPIED_BYTES for size in sizes]
+        """For each trainable parameter, whether its first gradient is copied into its view."""
+        self.copied = [number for number, is_copied in enumerate(self.is_copied) if is_copied]
+        self.flat_of = [segment.flat for segment in self.segments]
+        self._zeroed = _runs(self.segments, self.is_copied)
         self._transport = transport
         self._made: list[weakref.ref[Slot]] = []
         self._shared = [self._slot(transport.allocate) for _ in range(num_shared)]
@@ -140,7 +160,7 @@ class SlotPool:
         return slot
 
     def take_unfilled(self) -> Slot:
-        """Take a slot that nothing else can see; only `small` is certain to be zero."""
+        """Take a slot that nothing else can see; only `zeroed` is certain to be zero."""
         slot = self._unheld()
         if slot is None:
             slot = self._slot(private_zeros)
@@ -148,8 +168,8 @@ class SlotPool:
             return slot
         if slot.spans is not self.spans:
             self._cut(slot)
-        if slot.small:
-            zero_each(slot.small)
+        if slot.zeroed:
+            zero_each(slot.zeroed)
         return slot
 
     def _unheld(self) -> Slot | None:
@@ -168,7 +188,7 @@ class SlotPool:
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
+        slot = Slot(flats, views, [flats[flat][start:end] for flat, start, end in self._zeroed])
         slot.unheld = _references(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
@@ -181,6 +201,8 @@ class SlotPool:
     def _cut(self, slot: Slot) -> None:
         slot.spans = self.spans
         slot.parts = [self._part(slot, span) for span in self.spans]
+        slot.cut_views = [slot.views[span.number] for span in self.spans]
+        slot.cut_places = list(map(Tensor.data_ptr, slot.cut_views)), list(map(Tensor.stride, slot.cut_views))
         slot.unheld = _references(slot)
 
     def _part(self, slot: Slot, span: Span) -> Tensor:
@@ -192,6 +214,23 @@ class SlotPool:
     def give_back(self, slot: Slot) -> None:
         """Give back a slot; it may be taken again once nothing holds its gradients any more."""
         self._idle.append(slot)
+
+
+def _runs(segments: Sequence[Segment], is_copied: Sequence[bool]) -> list[tuple[int, int, int]]:
+    """The longest (flat, start, end) in which no parameter is copied, from one's start to another's end."""
+    runs: list[tuple[int, int, int]] = []
+    ordered = sorted(
+        (one.flat, one.offset, one.offset + one.size, copied) for one, copied in zip(segments, is_copied, strict=True)
+    )
+    goes_on = False
+    for flat, start, end, copied in ordered:
+        if not copied and end > start:
+            if goes_on and runs[-1][0] == flat:
+                runs[-1] = flat, runs[-1][1], end
+            else:
+                runs.append((flat, start, end))
+        goes_on = (goes_on or end > start) and not copied
+    return runs
 
 
 def _without_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

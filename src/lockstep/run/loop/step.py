@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
@@ -136,6 +137,9 @@ class Step:
                     lane.backward(term, 1.0)
 
     def _in_order(self, current: OrderedPass, loss_of: Callable[[Any], Tensor]) -> None:
+        until = time.monotonic() + current.spare_s
+        while len(self._batches) < len(self._lanes) and time.monotonic() < until:
+            self._fetch(len(self._batches))  # nothing else could be done now
         for action in current.order(len(self._lanes)):
             part = self._lanes[action.micro_batch]
             if action.kind is not Kind.FORWARD:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lockstep.errors import UsageError
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
-from lockstep.strategy.replica.slots import COPIED_BYTES, Slot, SlotPool
+from lockstep.strategy.replica.slots import Slot, SlotPool
 
 
 class SlotLane(Lane):
@@ -17,14 +18,20 @@ class SlotLane(Lane):
     Args:
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+        onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
+            It must have one backward, which reaches each parameter once, and a weight of 1.
     """
 
-    def __init__(self, number: int, pool: SlotPool) -> None:
+    def __init__(self, number: int, pool: SlotPool, onto: Slot | None = None) -> None:
         super().__init__(number)
-        self.slot: Slot = pool.take_unfilled()
+        self.slot: Slot = pool.take_unfilled() if onto is None else onto
+        self.is_added = onto is not None
+        """Whether the slot holds earlier lanes too."""
+        self.came_twice = False
+        """Whether a parameter got several gradients, as from several backward calls or nested ones."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._copied = [view.nbytes >= COPIED_BYTES for view in self.slot.views]
-        self._flat_of = [segment.flat for segment in pool.segments]
+        self._copied = pool.copied if onto is None else [True] * len(self._parameters)
+        self._flat_of = pool.flat_of
         self._arrived = [False] * len(self._parameters)
         for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
             parameter.grad = None if is_copied else view
@@ -46,11 +53,15 @@ class SlotLane(Lane):
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._copied[number] and not self._arrived[number]:
+        if self._arrived[number]:
+            self._note_twice()
+        elif self._copied[number]:
             gradient = parameter.grad
             if gradient is None:
                 raise gradient_taken_away()
-            if gradient.layout is torch.strided:
+            if self.is_added:
+                view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
+            elif gradient.layout is torch.strided:
                 torch.add(gradient, 0, out=view)
             else:
                 view.zero_().add_(gradient)
@@ -58,6 +69,15 @@ class SlotLane(Lane):
         self._arrived[number] = True
         self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
+
+    def _note_twice(self) -> None:
+        self.came_twice = True
+        if self.is_added:
+            raise UsageError(
+                "A parameter got two gradients in one backward, which no lane before it did, so they were added in another "
+                "order than on one rank.",
+                "Use torch.utils.checkpoint with use_reentrant=False.",
+            )
 
     def take(self, number: int, gradient: Tensor) -> None:
         view = self.slot.views[number]
@@ -86,6 +106,8 @@ class SlotLane(Lane):
 
     def fill(self) -> None:
         """Fill the places of large parameters that got no gradient with zeros."""
+        if self.is_added:
+            return
         for view, arrived, is_copied in zip(self.slot.views, self._arrived, self._copied, strict=True):
             if is_copied and not arrived:
                 view.zero_()

@@ -27,8 +27,6 @@ class SlotLane(Lane):
         self.slot: Slot = pool.take_unfilled() if onto is None else onto
         self.is_added = onto is not None
         """Whether the slot holds earlier lanes too."""
-        self.came_twice = False
-        """Whether a parameter got several gradients, as from several backward calls or nested ones."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._copied = pool.copied if onto is None else [True] * len(self._parameters)
         self._flat_of = pool.flat_of

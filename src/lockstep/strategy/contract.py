@@ -105,6 +105,9 @@ class Pass(AnyPass):
 class OrderedPass(AnyPass):
     """A pass that works on several lanes at a time, in its own order. The loop must be `step.backward(loss_of)`."""
 
+    spare_s = 0.0
+    """Seconds in which this rank could not begin its first forward, because it would wait for another rank."""
+
     @abstractmethod
     def order(self, num_lanes: int) -> Sequence[Action]:
         """Order this rank's work on its `num_lanes` lanes of a pass, which are numbered by position."""

@@ -54,6 +54,8 @@ class PassSetting:
     """The step and number of the last pass."""
     expected_backwards: dict[int, int] = field(default_factory=dict)
     """Backward calls per lane in the last step, by pass number: they tell when a bucket may begin early."""
+    came_twice: bool = False
+    """Whether a lane's parameter got several gradients: then each lane's are added up apart from others."""
     abandoned: list[Pass] = field(default_factory=list)
     """Passes that were left early: what they began to send must stay, and waiting for it could take forever."""
 
@@ -135,15 +137,28 @@ class LanePass(Pass):
         self.setting.precision.enter()
         return opened
 
-    def open_lane(self, lane: int) -> ReplicaLane:
-        """Begin a lane whose forward has been computed already, or elsewhere."""
+    def open_lane(self, lane: int, *, has_one_backward: bool = False) -> ReplicaLane:
+        """Begin a lane whose forward has been computed already, or elsewhere.
+
+        Args:
+            lane: its number.
+            has_one_backward: whether exactly one backward call is to come, without `weight=`.
+        """
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
+        onto = self._sums.onto(lane) if has_one_backward and self._may_add(lane) else None
         only = setting.has_one_lane
-        gradients = OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool, laid.arrivals)
+        gradients = (
+            OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool, laid.arrivals, onto)
+        )
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
+
+    def _may_add(self, lane: int) -> bool:
+        """Whether a lane's gradients can be added to those of earlier lanes as they arrive."""
+        setting = self.setting
+        return self.cut.weights[lane] == 1.0 and not (setting.has_one_lane or setting.observers or setting.came_twice)
 
     def expects_backwards(self, number: int, lane: SlotLane) -> bool:
         """Whether buckets may begin in the lane's `number`th backward.
@@ -192,6 +207,7 @@ class LanePass(Pass):
             self._used |= mask_of(lane.arrived())
         if isinstance(lane, SlotLane):
             lane.fill()
+            setting.came_twice = setting.came_twice or lane.came_twice
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -303,7 +319,7 @@ class LanePass(Pass):
             setting.abandoned.append(self)
             return
         self._sums.give_up()
-        if opened is not None and isinstance(opened.gradients, SlotLane):
+        if opened is not None and isinstance(opened.gradients, SlotLane) and not opened.gradients.is_added:
             laid.pool.give_back(opened.gradients.slot)
 
     def let_go(self) -> None:

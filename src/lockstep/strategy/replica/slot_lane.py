@@ -10,6 +10,7 @@ from operator import attrgetter, is_
 import torch
 from torch import Tensor, nn
 
+from lockstep.errors import UsageError
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
 from lockstep.strategy.replica.slots import Slot, SlotPool
 
@@ -23,17 +24,22 @@ class SlotLane(Lane):
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
         arrivals: gets the number of each small parameter that a backward reaches, where that is all there is to do.
+        onto: a sum of earlier lanes to which this one is added as its gradients arrive, in place of a slot of its own.
+            It must have one backward, which reaches each parameter once, and a weight of 1.
     """
 
-    def __init__(self, number: int, pool: SlotPool, arrivals: list[int]) -> None:
+    def __init__(self, number: int, pool: SlotPool, arrivals: list[int], onto: Slot | None = None) -> None:
         super().__init__(number)
-        self.slot: Slot = pool.take_unfilled()
+        self.slot: Slot = pool.take_unfilled() if onto is None else onto
+        self.is_added = onto is not None
+        """Whether the slot holds earlier lanes too."""
         self._parameters: Sequence[nn.Parameter] = pool.parameters
         self._pool, self._flat_of, self._arrivals = pool, pool.flat_of, arrivals
+        self._is_copied = pool.is_copied if onto is None else [True] * len(self._parameters)
         self._arrived = [False] * len(self._parameters)
         self._expected: list[Tensor | None] = [*self.slot.views]
         """What each parameter's `grad` must be."""
-        for copied in pool.copied:
+        for copied in pool.copied if onto is None else range(len(self._parameters)):
             self._expected[copied] = None
         arrivals.clear()
         set_gradients(self._parameters, self._expected)
@@ -55,11 +61,15 @@ class SlotLane(Lane):
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._pool.is_copied[number] and not self._arrived[number]:
+        if self._arrived[number]:
+            self._note_twice()
+        elif self._is_copied[number]:
             gradient = parameter.grad
             if gradient is None:
                 raise gradient_taken_away()
-            if gradient.layout is torch.strided:
+            if self.is_added:
+                view.add_(gradient if gradient.layout is torch.strided else gradient.to_dense())
+            elif gradient.layout is torch.strided:
                 torch.add(gradient, 0, out=view)
             else:
                 view.zero_().add_(gradient)
@@ -67,6 +77,15 @@ class SlotLane(Lane):
         self._arrived[number] = True
         self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
+
+    def _note_twice(self) -> None:
+        self.came_twice = True
+        if self.is_added:
+            raise UsageError(
+                "A parameter got two gradients in one backward, which no lane before it did, so they were added in another "
+                "order than on one rank.",
+                "Use torch.utils.checkpoint with use_reentrant=False.",
+            )
 
     def take(self, number: int, gradient: Tensor) -> None:
         view = self.slot.views[number]
@@ -76,6 +95,8 @@ class SlotLane(Lane):
 
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
         for number in self._arrivals:
+            if self._arrived[number]:
+                self._note_twice()
             self._arrived[number] = True
         self._arrivals.clear()
         self._versions = self.slot.versions()
@@ -93,6 +114,8 @@ class SlotLane(Lane):
 
     def fill(self) -> None:
         """Fill the places of large parameters that got no gradient with zeros."""
+        if self.is_added:
+            return
         for number in self._pool.copied:
             if not self._arrived[number]:
                 self.slot.views[number].zero_()

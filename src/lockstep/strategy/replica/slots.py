@@ -275,21 +275,49 @@ class PartialSums:
         self._slots: dict[Node, Slot] = {}
         self._wide: dict[Node, list[Tensor]] = {}
 
+    def onto(self, lane: int) -> Slot | None:
+        """The sum that `lane` is added to first, if that can be done as its gradients arrive. Lanes must come in order.
+
+        The bits are those of `add` with a slot of its own: a sum holds no negative zeros, as it began with zeros.
+        """
+        merges = merges_after(lane, self._subtrees)
+        if not merges or any(flat.dtype in WIDE for flat in self._slots[merges[0][0]].flats):
+            return None
+        return self._slots[merges[0][0]]
+
     def add(self, lane: int, slot: Slot | None, weight: float) -> None:
-        """Add finished lane `lane` with its gradients (None: an empty lane, zeros). Lanes must come in order."""
+        """Add finished lane `lane` with its gradients. Lanes must come in order.
+
+        Args:
+            lane: its number.
+            slot: the lane's; or what `onto` returned, which has it already; None: zeros, of an empty lane.
+            weight: what the lane counts; 1 if it has been added already.
+        """
         slot = slot or self._pool.take()
+        merges = merges_after(lane, self._subtrees)
+        if merges and self._slots[merges[0][0]] is slot:
+            (left, right), *merges = merges
+            self._rename(left, (left[0], right[1]))
+            self._merge(merges)
+            return
         node = (lane, lane + 1)
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
         if self._scaled and weight != 1.0:
             for flat in wide:
                 flat.mul_(weight) if weight else flat.zero_()  # a loss over nothing is 0 / 0
         self._slots[node], self._wide[node] = slot, wide
-        for left, right in merges_after(lane, self._subtrees):
+        self._merge(merges)
+
+    def _merge(self, merges: Sequence[tuple[Node, Node]]) -> None:
+        for left, right in merges:
             for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):
                 total.add_(other)
-            self._wide[left[0], right[1]] = self._wide.pop(left)
-            self._slots[left[0], right[1]] = self._slots.pop(left)
+            self._rename(left, (left[0], right[1]))
             self._pool.give_back(self._slots.pop(right))
+
+    def _rename(self, node: Node, larger: Node) -> None:
+        self._wide[larger] = self._wide.pop(node)
+        self._slots[larger] = self._slots.pop(node)
 
     def bucket(self, bucket: Bucket) -> list[Tensor]:
         """The partial of each subtree for `bucket`, in order."""

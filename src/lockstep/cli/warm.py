@@ -33,10 +33,12 @@ Exit code: 0; 1 when it cannot wait here; 2 for a mistake in the options."""
 @click.option("--status", is_flag=True, help="List those that wait.")
 @click.option("--stop", is_flag=True, help="End all of them. Runs go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def warm(for_text: str | None, ranks: str | None, threads: int | None, status: bool, stop: bool, as_json: bool) -> None:
+def warm(**options: Any) -> None:
     """Let the next `lockstep run` begin at once: keep a process that has imported torch."""
     check_here()
-    given = [name for name, value in (("--for", for_text), ("-n", ranks), ("--threads", threads)) if value is not None]
+    status, stop, as_json = (options[name] for name in ("status", "stop", "as_json"))
+    of_new = {"for_text": "--for", "ranks": "-n", "threads": "--threads"}
+    given = [option for name, option in of_new.items() if options[name] is not None]
     if status and stop:
         raise UsageError("--status and --stop contradict each other.", "Give one of them.")
     if (status or stop) and given:
@@ -48,7 +50,7 @@ def warm(for_text: str | None, ranks: str | None, threads: int | None, status: b
         found = waiters(os.environ)
         _tell({"waiting": [one.said or {"process": one.process} for one in found]}, _lines(found), as_json)
     else:
-        _start(parse_time(for_text or "10m", "--for "), ranks, threads, as_json)
+        _start(parse_time(options["for_text"] or "10m", "--for"), options["ranks"], options["threads"], as_json)
 
 
 def _start(for_s: float, ranks: str | None, threads: int | None, as_json: bool) -> None:
@@ -60,7 +62,9 @@ def _start(for_s: float, ranks: str | None, threads: int | None, as_json: bool) 
         _tell({"new": False, **waiter.said}, [f"warm      already; {_about(waiter)}"], as_json)
         return
     told = start_waiting(os.environ, decided.threads, for_s)
-    text = f"warm      process {told['process']} holds {told['bytes'] / 1e6:.0f} MB and waits {_time(for_s)} for each run"
+    text = (
+        f"warm      process {told['process']} holds {told['bytes'] / 1e6:.0f} MB and waits {_time(for_s)} for each run"
+    )
     threads_text = f"{decided.threads} thread{'s' * (decided.threads != 1)} per rank"
     _tell({"new": True, "threads": decided.threads, **told}, [f"{text} with {threads_text}"], as_json)
 

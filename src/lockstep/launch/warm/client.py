@@ -13,13 +13,22 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 from lockstep.launch.warm.asked import order
 from lockstep.launch.warm.place import address, open_folder, places, sockets
 from lockstep.machine import packets
 
-WITHIN_S = 0.15
-"""How long all nurseries together may take to answer."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WITHIN_S = 1.0
+"""How long all nurseries together may take to answer, on a machine that has other things to do."""
+LOOKS_EVERY_S = 0.02
+"""How soon it is noticed that one has been stopped."""
+SAYS_WITHIN_S = 0.2
+"""How long the parent of a launcher that has ended may take to say how."""
 VARIABLE, NEVER = "LOCKSTEP_WARM", "off"
 INSIDE_A_RUN = "LOCKSTEP_NURSERY"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGTSTP, signal.SIGCONT)
@@ -30,7 +39,7 @@ def run_warm() -> int | None:
     """The exit code of the run that this command asked for; None: start it as always, nothing has happened."""
     if sys.gettrace() is not None or sys.getprofile() is not None or sys.stdout is None:
         return None  # somebody looks at this process itself, or a standard stream is closed
-    if sys.stdout.write_through and not os.environ.get("PYTHONUNBUFFERED"):
+    if getattr(sys.stdout, "write_through", False) and not os.environ.get("PYTHONUNBUFFERED"):
         return None  # python -u is for this process only
     if os.environ.get(VARIABLE) == NEVER or INSIDE_A_RUN in os.environ:
         return None
@@ -66,7 +75,7 @@ def _ask(path: str, until_s: float) -> Launcher | None:
     try:
         targets = _own_descriptors()
         packets.send(end, "run", order(targets), descriptors=[*targets, folder, tie])
-        if select.select([end], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        if _answers(end, peer, until_s):
             word, told, descriptors = packets.receive(end)
             if word == "ready":
                 end.setblocking(True)
@@ -79,6 +88,14 @@ def _ask(path: str, until_s: float) -> Launcher | None:
     end.close()
     os.close(mine)
     return None
+
+
+def _answers(end: socket.socket, peer: int, until_s: float) -> bool:
+    """Whether it says something in time."""
+    while not select.select([end], [], [], LOOKS_EVERY_S)[0]:
+        if time.monotonic() > until_s or _is_stopped(peer):
+            return False
+    return True
 
 
 def _own_descriptors() -> list[int]:
@@ -104,10 +121,8 @@ def _is_stopped(pid: int) -> bool:
 
 def _remove(path: str) -> None:
     """Remove the socket of a nursery that was killed."""
-    try:
+    with suppress(OSError):
         os.unlink(path)  # noqa: PTH108
-    except OSError:
-        pass
 
 
 class Launcher:
@@ -128,7 +143,7 @@ class Launcher:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
         packets.send(self._end, "go")
-        watched = [self._end, self._process, self._read]
+        watched: list[Any] = [self._end, self._process, self._read]
         while True:
             ready = select.select(watched, [], [])[0]
             if self._read in ready:
@@ -148,10 +163,8 @@ class Launcher:
                 self._send(number)
 
     def _send(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, number)
-        except ProcessLookupError:
-            pass
 
     def _hear(self) -> bool:
         """Take what the launcher or its parent says about its end; True when nobody will say more."""
@@ -168,11 +181,12 @@ class Launcher:
 
     def _end_as_it_did(self) -> int:
         """Its exit code; its parent knows a signal too, unless it was killed or stopped meanwhile."""
-        until_s = time.monotonic() + WITHIN_S
+        until_s = time.monotonic() + SAYS_WITHIN_S
         while select.select([self._end], [], [], max(0.0, until_s - time.monotonic()))[0]:
             if self._hear():
                 break
         if self._code < 0:
-            signal.signal(-self._code, signal.SIG_DFL) if -self._code not in {signal.SIGKILL, signal.SIGSTOP} else None
+            if -self._code != signal.SIGKILL:
+                signal.signal(-self._code, signal.SIG_DFL)
             os.kill(os.getpid(), -self._code)
         return self._code

@@ -61,10 +61,10 @@ def sockets(folder: int) -> list[str]:
     """The names of this machine's sockets in an open folder, the newest first."""
     here = f"{_this_start()}-"
     found = []
-    for name in os.listdir(folder):  # noqa: PTH208 - names are enough
+    for name in os.listdir(folder):
         if name.startswith(here):
             try:
-                about = os.stat(name, dir_fd=folder, follow_symlinks=False)  # noqa: PTH116
+                about = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except OSError:
                 continue
             if stat.S_ISSOCK(about.st_mode):

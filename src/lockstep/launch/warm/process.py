@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockstep.launch.warm.place import address, make_folder, socket_name
-from lockstep.launch.warm.standing_in import ROOM, Made
 from lockstep.launch.warm.stamps import changed_since, loaded_files, stamps_of
+from lockstep.launch.warm.standing_in import Made
 from lockstep.launch.warm.variables import Reads, seen_reads
 from lockstep.launch.warm.waiting import Loaded, Waiting, held_bytes
 from lockstep.machine import packets
@@ -61,7 +61,9 @@ class Imported:
         gc.freeze()
         self.stamps = stamps_of(loaded_files())
         if tasks := len(list(Path("/proc/self/task").iterdir())) - 1:
-            self.problem = self.problem or f"Importing torch starts {tasks} threads here, and none can be forked from then."
+            self.problem = (
+                self.problem or f"Importing torch starts {tasks} threads here, and none can be forked from then."
+            )
         if changed := changed_since(self.stamps, began_ns):
             self.problem = self.problem or f"{changed} was changed while it was imported."
 
@@ -114,7 +116,7 @@ def _listen(folder: int, path: str) -> tuple[socket.socket, str]:
     mask = os.umask(0o177)
     name = socket_name()
     with suppress(OSError):
-        os.unlink(name, dir_fd=folder)  # noqa: PTH108 - of an earlier process of this number
+        os.unlink(name, dir_fd=folder)
     listener.bind(address(folder, name))
     os.umask(mask)
     listener.listen(64)

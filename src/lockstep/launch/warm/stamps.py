@@ -50,12 +50,21 @@ def loaded_files() -> set[str]:
 def _mapped() -> set[str]:
     lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     found = {line.split(maxsplit=5)[5] for line in lines if line.count(" /")}
-    return {path for path in found if path.startswith("/") and not path.startswith(("/dev/", "/memfd:", "/proc/", "/SYSV"))}
+    return {
+        path for path in found if path.startswith("/") and not path.startswith(("/dev/", "/memfd:", "/proc/", "/SYSV"))
+    }
 
 
 def changed_since(stamps: Mapping[str, Stamp], began_ns: int) -> str:
     """The first file whose content was changed after a moment (`time.time_ns`); empty: none."""
-    return next((path for path, found in stamps.items() if found is not None and _newest(found) > began_ns and not Path(path).is_dir()), "")
+    return next(
+        (
+            path
+            for path, found in stamps.items()
+            if found is not None and _newest(found) > began_ns and not Path(path).is_dir()
+        ),
+        "",
+    )
 
 
 def _newest(found: tuple[int, int, int, int, int]) -> int:

@@ -25,11 +25,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lockstep.launch.nursery.spare import READ_ONCE, Spare, keep_spare
-from lockstep.machine import packets
 from lockstep.launch.warm.order import Order
+from lockstep.machine import packets
 from lockstep.machine.inherited import mask_of, umask_of
 from lockstep.machine.stood_for import stand_for
 
@@ -77,10 +77,9 @@ def stand_in(order: Order, descriptors: Sequence[int], end: socket.socket, peer:
     end, tie = _place(order.targets, given, end, tie)
     _die_with(tie)
     os.umask(umask_of(peer))
-    ignored = mask_of(peer, "SigIgn") - OF_PYTHON
-    for number in ignored:
+    for number in (mask_of(peer, "SigIgn") & signal.valid_signals()) - OF_PYTHON:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask_of(peer, "SigBlk"))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask_of(peer, "SigBlk") & signal.valid_signals())
     stand_for(peer)
     own_path = list(sys.path)
     _look_like(order.command, order.variables)
@@ -144,8 +143,9 @@ def _open_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         old = getattr(sys, f"__{name}__")
         is_raw = mode == "w" and old.write_through  # PYTHONUNBUFFERED
-        binary = open(number, f"{mode}b", 0 if is_raw else -1, closefd=False)  # noqa: PTH123, SIM115
-        (binary if is_raw else binary.raw).name = f"<{name}>"
+        raw = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        binary: Any = raw if is_raw else io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
         lines = not is_raw and (name == "stderr" or os.isatty(number))
         new = io.TextIOWrapper(binary, old.encoding, old.errors, "\n", line_buffering=lines, write_through=bool(is_raw))
         new.mode = mode  # type: ignore[misc]

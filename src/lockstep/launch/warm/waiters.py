@@ -47,7 +47,7 @@ def waiters(variables: Mapping[str, str]) -> list[Waiter]:
 
 def keep_longer(variables: Mapping[str, str], threads: int, for_s: float) -> tuple[Waiter | None, list[str]]:
     """The one that fits runs of this command, which now waits at least so long; and why others do not fit."""
-    reasons = []
+    reasons: list[str] = []
     for end, process in _connections(variables):
         word, told = _ask(end, process, "keep", order(()), threads, for_s)
         if word == "status":

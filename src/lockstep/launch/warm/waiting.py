@@ -91,7 +91,8 @@ class Waiting:
                 self._looks_s = time.monotonic() + LOOKS_EVERY_S
                 if self._look() and not self._runs:
                     break
-            ready, _, _ = select.select([self.listener, *self._asking, *self._runs], [], [], self._patience_s())
+            watched: list[Any] = [self.listener, *self._asking, *self._runs]
+            ready, _, _ = select.select(watched, [], [], self._patience_s())
             for descriptor in ready:
                 if descriptor is self.listener:
                     self._accept()

@@ -33,5 +33,5 @@ def kept_for(variables: Mapping[str, str]) -> float:
     text = variables.get(VARIABLE, "")
     if text in {"", NEVER}:
         return 0.0
-    seconds = parse_time(text, f"{VARIABLE}=")
+    seconds = parse_time(text, VARIABLE)
     return 0.0 if variables.get("CI", "").lower() not in {"", "0", "false"} else seconds

@@ -182,6 +182,7 @@ options or in the use of lockstep; 128 + n after signal n (130 for Ctrl-C,
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(**options: Any) -> int:
     """Start SCRIPT on several ranks of this machine, show their progress, and stop all ranks when one fails."""
+    kept_s = kept_for(os.environ)
     request, ignored = request_from(options)
     terminal = Terminal(os.environ)
     source = source_of(request.title, request.module is not None) if request.args else None
@@ -191,11 +192,10 @@ def run(**options: Any) -> int:
         Saying(terminal).line(Line("note", f"without effect on one node: {', '.join(ignored)}"))
     if request.crowded and request.verbosity is not Verbosity.QUIET:
         Saying(terminal).line(Line("note", request.crowded))
-    kept_s = kept_for(os.environ)
-    code = launch(request, terminal).exit_code
-    if kept_s and not request.fresh and command_process() == os.getpid():
+    outcome = launch(request, terminal)
+    if kept_s and not request.fresh and not outcome.interrupted_by and command_process() == os.getpid():
         keep_for_the_next(os.environ, request.threads, kept_s)
-    sys.exit(code)
+    sys.exit(outcome.exit_code)
 
 
 def request_from(options: dict[str, Any]) -> tuple[LaunchRequest, list[str]]:

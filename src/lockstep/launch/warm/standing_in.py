@@ -134,6 +134,7 @@ def _look_like(words: Sequence[str], variables: Mapping[str, str]) -> None:
         text = b"".join(os.fsencode(one) + b"\0" for one in texts)[: end - begin - 1]
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
     tempfile.tempdir = None  # it may be another one now
+    importlib.invalidate_caches()  # folders are looked through anew, as by a new interpreter
     _open_streams()
     gc.enable()
 

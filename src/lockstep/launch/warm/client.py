@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WITHIN_S = 1.0
+WITHIN_S = 2.0
 """How long all nurseries together may take to answer, on a machine that has other things to do."""
 LOOKS_EVERY_S = 0.02
 """How soon it is noticed that one has been stopped."""

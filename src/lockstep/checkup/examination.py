@@ -21,10 +21,12 @@ from lockstep.checkup.surroundings import (
     stacks_row,
     try_loopback,
     try_view,
+    warm_row,
 )
 from lockstep.checkup.torch_facts import ask_torch
 from lockstep.handover.run_folder import runs_folder
 from lockstep.launch.sizing import Machine
+from lockstep.launch.warm.waiters import waiters
 from lockstep.machine.cores import usable_cores
 from lockstep.machine.driver import read_driver
 from lockstep.machine.gpus import count_gpus
@@ -60,5 +62,6 @@ def examine(variables: Mapping[str, str], version: str) -> Report:
         private_files_row(try_view()),
         stacks_row(refusal()),
         leftover_row(orphaned_processes(), orphaned_shared_memory()),
+        warm_row([one.bytes for one in waiters(variables)]),
     ]
     return Report(tuple(rows), facts)

@@ -25,6 +25,7 @@ from lockstep.checkup.surroundings import (
     size_text,
     stacks_row,
     try_loopback,
+    warm_row,
 )
 from lockstep.checkup.table import show
 from lockstep.checkup.torch_facts import TorchFacts, parse_facts
@@ -225,6 +226,13 @@ def test_leftovers_are_found_and_named(tmp_path: Path) -> None:
     row = leftover_row([11], ["torch_5_1_0"])
     assert (row.state, row.fix) == (State.NOTE, "kill -9 11; rm /dev/shm/torch_5_1_0")
     assert leftover_row([], []).text == "none"
+
+
+def test_nurseries_that_wait_are_named_with_their_memory_and_how_to_end_them() -> None:
+    assert warm_row([]).state == State.OK
+    row = warm_row([280 << 20, 290 << 20])
+    assert (row.state, row.fix) == (State.NOTE, "lockstep warm --stop")
+    assert row.text == "2 nurseries wait for the next run, with 598 MB"
 
 
 def test_the_facts_are_the_last_line_and_an_interpreter_that_dies_is_told() -> None:

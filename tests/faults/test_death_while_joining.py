@@ -34,7 +34,7 @@ def joins_after_a_death(folder):
         signal.setitimer(signal.ITIMER_REAL, 0.5)  # while it waits for rank 1
     elif rank == 1:
         select.select([os.pidfd_open(int(store.get("mortal")))], [], [], PATIENCE_S)
-    group = compiled.Group.join(memory, rank, 3, PATIENCE_S, 2.0, lambda: "", False, [])
+    group = compiled.Group.join(memory, rank, 3, PATIENCE_S, compiled.Tuning(spin_us=2.0), lambda: "", False, [])
     with pytest.raises(compiled.GroupError) as raised:
         group.run(BARRIER, 0, 0, -1, 0, [], [])
     trouble, text = raised.value.args

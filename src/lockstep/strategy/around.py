@@ -84,6 +84,10 @@ class Around(Strategy):
     def is_spread(self) -> bool:
         return self._inner.is_spread
 
+    @property
+    def is_hidden(self) -> bool:
+        return self._inner.is_hidden
+
     def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
         return self._inner.state_alone(optimizer)
 

@@ -243,6 +243,11 @@ class Strategy(ABC):
         """Whether `state_alone` reads what other ranks have left in memory."""
         return False
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the script has not looked at any of it here. It would be known if it had."""
+        return False
+
     def state_alone(self, optimizer: Optimizer) -> Mapping[Any, Any]:
         """Return the optimizer's state by parameter, each one whole, for a rank that takes a dead one's place.
 

@@ -33,12 +33,14 @@ class Others:
         self._known: tuple[int, set[int]] = (0, set())
         """A place, and which dead ranks had come there; those that were to replace them begin further back."""
 
-    def objection(self, lost: Sequence[int], *, is_spread: bool) -> str:
+    def objection(self, lost: Sequence[int], *, is_spread: bool, is_hidden: bool) -> str:
         """Why nobody can take the place of the ranks in `lost`; empty when somebody can.
 
         Args:
             lost: they are dead.
             is_spread: whether each rank holds a share of the optimizer's state, so all must have come to one place.
+            is_hidden: whether the script has not looked at it on this rank, which has come here: then it changes nothing
+                there on its way.
         """
         here = self.mine.place
         known = self._known[1] if self._known[0] == here else set()
@@ -48,7 +50,7 @@ class Others:
             return BEHIND
         if not is_spread:
             return ""
-        if behind:
+        if behind and not is_hidden:
             return BEHIND_STATE.format(behind[0])
         return self._awaited([rank for rank in range(self._num_ranks) if rank != self._rank and rank not in lost])
 

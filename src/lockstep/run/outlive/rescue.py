@@ -194,8 +194,9 @@ class Rescue(NoRescue):
         Args:
             lost: the ranks, which have died.
         """
-        is_spread = self._beginning.moment is not None and self._run.machinery.strategy.is_spread
-        return self._others.objection(lost, is_spread=is_spread)
+        strategy = self._run.machinery.strategy
+        is_spread = self._beginning.moment is not None and strategy.is_spread
+        return self._others.objection(lost, is_spread=is_spread, is_hidden=strategy.is_hidden)
 
     def leave(self, folder: Path) -> None:
         """Leave what a replacement needs in `folder`, which is made.

@@ -94,6 +94,11 @@ class ShownShare(Share):
             return False
         return self._given is not None or is_held(self.optimizer)  # a variable here would hold it, too
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the script has neither looked at the state nor put another one there."""
+        return self.optimizer.state is self._screen and not self.is_whole()
+
     def would_travel(self, arena: ParameterArena) -> bool:
         """Whether the script has changed the optimizer or its parameters so that states must go to other ranks."""
         if not self._state.is_spread or not self._has_changed(arena):

@@ -123,6 +123,10 @@ class Unasked(Zero1):
         if not all(one.is_kept for one in self._divided):
             self._give_way("", together=True)
 
+    @property
+    def is_hidden(self) -> bool:
+        return all(share.is_hidden for share in self._divided)
+
     def expect_closure(self) -> None:
         if self._shares:
             self._give_way("optimizer.step(closure) computes gradients in the update")

@@ -16,7 +16,6 @@
 #include "group.hpp"
 #include "kernels/kernels.hpp"
 #include "memory.hpp"
-#include "registered.hpp"
 #include "running.hpp"
 #include "shape.hpp"
 #include "sites.hpp"
@@ -477,15 +476,6 @@ NB_MODULE(_native, module) {
       .def("look", &Group::look, Released())
       .def("leave", &Group::leave, Released());
 
-  module.def(
-      "register_memory", [](Address data, std::size_t bytes) { return Registered::here().add(pointer(data), bytes); },
-      nb::arg("data"), nb::arg("num_bytes"), Released());
-  module.def(
-      "unregister_memory", [](Address data) { Registered::here().remove(pointer(data)); }, nb::arg("data"), Released());
-  module.def(
-      "is_registered",
-      [](Address data, std::size_t bytes) { return Registered::here().find(pointer(data), bytes) != 0; },
-      nb::arg("data"), nb::arg("num_bytes"));
   module.def(
       "control_bytes", [](std::size_t world_size) { return Layout::for_ranks(checked_size(world_size)).total(); },
       nb::arg("world_size"));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "registered.hpp"
 #include "running.hpp"
 #include "shape.hpp"
 
@@ -141,7 +140,6 @@ bool Tensors::sum(Group& group, nb::handle tensors, nb::handle options) const {
   }
   const auto known = plain(tensor);
   if (!known || !is_false(options, async_op_)) return false;
-  if (known->count * size_of(known->dtype) >= Registered::least_bytes) return false;  // it may be worth registering
   const auto op = op_of(options);
   if (!op) return false;
   Request request;

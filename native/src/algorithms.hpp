@@ -45,9 +45,10 @@ struct Algorithms {
 
   Everyone everyone(Counter counter, std::uint32_t target) const { return {group, operation, {counter, target}}; }
   Row& row(std::size_t of) const { return group.row(of, number); }
-  bool everyone_is(Found found) const {
+  bool all_placed(std::size_t of) const { return row(of).all_placed != 0; }
+  bool everyone_placed() const {
     for (std::size_t peer = 0; peer < world; ++peer) {
-      if (row(peer).found != found) return false;
+      if (!all_placed(peer)) return false;
     }
     return true;
   }
@@ -56,23 +57,6 @@ struct Algorithms {
       if (row(peer).is_crowded != 0) return true;
     }
     return false;
-  }
-  bool everyone_placed() const { return everyone_is(Found::in_windows); }
-  // Where byte `start` of a rank's one tensor of `total` bytes is that it has registered; not beyond the next edge.
-  const std::byte* registered(std::size_t of, std::uint64_t start, std::uint64_t total) const {
-    if (start < edge_bytes) return row(of).payload + start;
-    if (start >= total - edge_bytes) return row(of).payload + edge_bytes + (start - (total - edge_bytes));
-    return placed(of, 0) + start;
-  }
-  // Calls `each(start, end)` for the parts of bytes [start, end) of such a tensor, cut where its edges begin and end.
-  template <typename Each>
-  static void between_edges(std::uint64_t start, std::uint64_t end, std::uint64_t total, Each each) {
-    for (const std::uint64_t until : {std::uint64_t{edge_bytes}, total - edge_bytes, total}) {
-      const std::uint64_t stop = std::min(end, until);
-      if (start >= stop) continue;
-      each(start, stop);
-      start = stop;
-    }
   }
   std::byte* placed(std::size_t of, std::size_t index) const { return group.at(row(of).places[index], of); }
   std::byte* staging(std::size_t of, std::uint32_t piece) const { return group.staging(of, piece); }
@@ -119,12 +103,10 @@ struct Algorithms {
   void tiny_reduce();
   void tiny_share();
   Task reduce_in_windows();
-  Task reduce_registered();
   Task reduce_staged();
   Task reduce_range();
   Task spread_range();
   Task reduce_scatter();
-  void copy_from(std::size_t peer) const;
   Task share();
   Task deal();
 

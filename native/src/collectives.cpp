@@ -100,29 +100,6 @@ Task Algorithms::reduce_in_windows() {
   trust_windows();
 }
 
-// The same without the edges, which every rank adds up for itself.
-Task Algorithms::reduce_registered() {
-  const std::uint64_t total = request.count * size;
-  const Slice mine = slice_of((total - 2 * edge_bytes) / size, rank, world);
-  std::vector<const void*> inputs;
-  std::vector<void*> outputs;
-  for (std::size_t peer = 0; peer < world; ++peer) {
-    std::byte* const place = placed(peer, 0) + edge_bytes + mine.start * size;
-    inputs.push_back(place);
-    if (request.kind != Kind::reduce || request.root == static_cast<std::int32_t>(peer)) outputs.push_back(place);
-  }
-  lockstep::reduce(reduction(), inputs, outputs, mine.size);
-  for (const std::uint64_t edge : {std::uint64_t{0}, total - edge_bytes}) {
-    if (!gets_result()) break;
-    for (std::size_t peer = 0; peer < world; ++peer) inputs[peer] = registered(peer, edge, total);
-    void* const output = bytes(request.outputs[0]) + edge;
-    lockstep::reduce(reduction(), inputs, {&output, 1}, edge_bytes / size);
-  }
-  has_worked();
-  co_await everyone(Counter::worked, number);
-  trust_windows();
-}
-
 // Copies elements [start, start + count) of this rank's partial sums into staging, each leaf at a multiple of
 // `capacity`.
 void Algorithms::stage_reduction(std::uint32_t piece, std::uint64_t start, std::uint64_t count, std::uint64_t capacity,
@@ -209,19 +186,6 @@ Task Algorithms::reduce_scatter() {
     trust_windows();
     co_return;
   }
-  if (everyone_is(Found::registered)) {
-    const std::uint64_t total = request.count * size * world, start = rank * request.count * size;
-    between_edges(start, start + request.count * size, total, [&](std::uint64_t from, std::uint64_t to) {
-      for (std::size_t peer = 0; peer < world; ++peer)
-        inputs[peer] = peer == rank ? bytes(request.inputs[0]) + from : registered(peer, from, total);
-      void* const target = bytes(output) + (from - start);
-      lockstep::reduce(reduction(), inputs, {&target, 1}, (to - from) / size);
-    });
-    has_worked();
-    co_await everyone(Counter::worked, number);
-    trust_windows();
-    co_return;
-  }
   const std::uint64_t capacity = group.pieces_.piece_bytes / world / size / 64 * 64;
   const std::uint64_t num_pieces = (request.count + capacity - 1) / capacity;
   const std::uint32_t first = take_pieces(num_pieces);
@@ -248,29 +212,15 @@ Task Algorithms::reduce_scatter() {
   has_worked();
 }
 
-// Straight out of its tensor, in a window or registered.
-void Algorithms::copy_from(std::size_t peer) const {
-  const std::uint64_t total = request.count * size;
-  std::byte* const target = output(peer, 0);
-  if (peer == rank) {
-    if (target != shared_input()) lockstep::copy(target, shared_input(), total);
-  } else if (row(peer).found == Found::in_windows) {
-    lockstep::copy(target, placed(peer, 0), total);
-  } else {
-    between_edges(0, total, total, [&](std::uint64_t from, std::uint64_t to) {
-      lockstep::copy(target + from, registered(peer, from, total), to - from);
-    });
-  }
-}
-
 // broadcast, all_gather, gather: sources show one tensor, readers copy it.
 Task Algorithms::share() {
   bool placed_sources = true;
   for (std::size_t peer = 0; peer < world; ++peer)
-    placed_sources = placed_sources && (!is_source(peer) || row(peer).found != Found::nowhere);
+    placed_sources = placed_sources && (!is_source(peer) || all_placed(peer));
   if (placed_sources) {
     for (std::size_t peer = 0; is_reader() && peer < world; ++peer) {
-      if (is_source(peer)) copy_from(peer);
+      const std::byte* const source = is_source(peer) ? placed(peer, 0) : nullptr;
+      if (source != nullptr && source != output(peer, 0)) lockstep::copy(output(peer, 0), source, request.count * size);
     }
     has_worked();
     co_await everyone(Counter::worked, number);
@@ -419,9 +369,7 @@ Task start(Group& group, Operation& operation) {
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce:
-      if (algorithms.everyone_placed()) return algorithms.reduce_in_windows();
-      if (algorithms.everyone_is(Found::registered)) return algorithms.reduce_registered();
-      return algorithms.reduce_staged();
+      return algorithms.everyone_placed() ? algorithms.reduce_in_windows() : algorithms.reduce_staged();
     case Kind::reduce_scatter:
       return algorithms.reduce_scatter();
     case Kind::broadcast:

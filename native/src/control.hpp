@@ -14,11 +14,10 @@
 
 namespace lockstep {
 
-constexpr std::uint32_t control_magic = 0x4c6b5308;  // changes with the layout
+constexpr std::uint32_t control_magic = 0x4c6b5309;  // changes with the layout
 constexpr std::size_t num_rows = 16;
 constexpr std::size_t payload_bytes = 4096;
-constexpr std::size_t edge_bytes = 4096;  // at each end of a registered tensor: the others find them in its row
-constexpr std::size_t num_buffers = 4;    // of staging; see docs/design/0010, "Four buffers"
+constexpr std::size_t num_buffers = 4;  // of staging; see docs/design/0010, "Four buffers"
 constexpr std::size_t max_places = 9;
 constexpr std::size_t text_bytes = 512;
 
@@ -52,14 +51,10 @@ struct Description {
 };
 static_assert(sizeof(Description) == 48);
 
-// How the others find the tensors of a rank.
-enum class Found : std::uint16_t { nowhere, in_windows, registered };
-
 // Where the others find a tensor: in a window of the group, or nowhere.
 struct Place {
   static constexpr std::uint32_t elsewhere = 0;
-  static constexpr std::uint32_t registered = 0xffffffff;  // in its process's registered memory, without the edges
-  std::uint32_t window;                                    // its number, from 1
+  std::uint32_t window;  // its number, from 1
   std::uint32_t padding;
   std::uint64_t offset;
 };
@@ -67,13 +62,13 @@ struct Place {
 struct alignas(cache_line) Row {
   Description description;
   std::uint64_t label;       // of the call; see site.hpp
-  Found found;               // all tensors of this rank
+  std::uint16_t all_placed;  // all tensors of this rank lie in windows
   std::uint16_t is_crowded;  // the ranks have more threads than CPUs, as far as this one knows
   std::uint32_t num_inputs;
   Place places[max_places];  // inputs, then the output
   std::uint32_t verdict;     // 1: this rank finds that calls in another order belong together
   char where[236];           // the source line, where it was known when the operation began; with a verdict, the lines
-  alignas(cache_line) std::byte payload[2 * edge_bytes];  // tiny tensors, or the edges of a registered one
+  alignas(cache_line) std::byte payload[payload_bytes];
 };
 
 struct RankBlock {
@@ -85,11 +80,9 @@ struct RankBlock {
   alignas(cache_line) std::atomic<std::uint32_t> joined;  // control_magic, once this rank is there
   std::atomic<std::uint32_t> is_marking;  // it has marked the memory (Memory::mark); written before `process`
   std::atomic<std::uint32_t> left;
-  std::atomic<std::uint32_t> told;                // `text` says where this rank was when descriptions differed
-  std::atomic<std::int32_t> process;              // 0: it has not come yet, and cannot be watched
-  std::atomic<std::int32_t> registered_plus_one;  // the descriptor of its registered memory
-  std::atomic<std::uint32_t> maps_registered;     // this rank has mapped that of all others
-  std::atomic<std::int32_t> core_plus_one;        // where it ran when it last said something; 0: unknown
+  std::atomic<std::uint32_t> told;          // `text` says where this rank was when descriptions differed
+  std::atomic<std::int32_t> process;        // 0: it has not come yet, and cannot be watched
+  std::atomic<std::int32_t> core_plus_one;  // where it ran when it last said something; 0: unknown
   char text[text_bytes];
 };
 
@@ -142,7 +135,6 @@ struct Layout {
   static std::size_t up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 };
 static_assert(sizeof(Header) <= 4096);
-static_assert(payload_bytes <= 2 * edge_bytes);
 static_assert((std::size_t{8} << 20) / max_blocks == 32 * 1024);
 
 }  // namespace lockstep

@@ -9,7 +9,6 @@
 #include "collectives.hpp"
 #include "forks.hpp"
 #include "overlap.hpp"
-#include "registered.hpp"
 
 namespace lockstep {
 namespace {
@@ -208,9 +207,9 @@ Description describe(const Request& request, std::uint32_t number, std::uint64_t
           request.kind,  request.dtype, request.op,    request.scale,  0};
 }
 
-Found Group::place(Operation& operation, Row& mine) const {
-  const Request& request = operation.request;
-  if (windows_.empty() || request.inputs.size() + request.outputs.size() > max_places) return Found::nowhere;
+// Tells where the tensors are; whether all of them lie in windows.
+bool Group::place(const Request& request, Row& mine) const {
+  if (windows_.empty() || request.inputs.size() + request.outputs.size() > max_places) return false;
   const std::size_t size = size_of(request.dtype);
   const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
   const bool spreads = request.range && request.range->spreads;
@@ -228,29 +227,7 @@ Found Group::place(Operation& operation, Row& mine) const {
       all = all && mine.places[next++].window != Place::elsewhere;
     }
   }
-  return all ? Found::in_windows : Found::nowhere;
-}
-
-// One tensor that others read, and in a reduction write: in place.
-bool Group::place_registered(Operation& operation, Row& mine) {
-  const Request& request = operation.request;
-  const bool is_reduction = request.kind == Kind::all_reduce || request.kind == Kind::reduce;
-  const bool is_shared = request.kind == Kind::broadcast || request.kind == Kind::all_gather ||
-                         request.kind == Kind::gather || request.kind == Kind::reduce_scatter;
-  if (request.inputs.size() != 1 || request.range || !request.leaves.empty() || !(is_reduction || is_shared))
-    return false;
-  if (is_reduction && (request.outputs.size() != 1 || request.outputs[0] != request.inputs[0])) return false;
-  const std::uint64_t parts = request.kind == Kind::reduce_scatter ? world_size() : 1;
-  const std::uint64_t bytes = request.count * size_of(request.dtype) * parts;
-  if (bytes < Registered::least_bytes || !maps_registered()) return false;
-  const std::uint64_t offset = Registered::here().find(request.inputs[0], bytes);
-  if (offset == 0) return false;
-  mine.places[0] = {Place::registered, 0, offset};
-  const auto* const data = static_cast<const std::byte*>(request.inputs[0]);
-  std::memcpy(mine.payload, data, edge_bytes);
-  std::memcpy(mine.payload + edge_bytes, data + bytes - edge_bytes, edge_bytes);
-  operation.registered = request.inputs[0];
-  return true;
+  return all;
 }
 
 void Group::publish(Operation& operation) {
@@ -267,8 +244,7 @@ void Group::publish(Operation& operation) {
   if (!is_tiny && spoils_its_inputs(request, rank_, world_size())) copy_inputs(operation, world_size());
   const bool spreads = request.range && request.range->spreads;
   if (is_tiny || spreads || request.kind == Kind::all_to_all) write_payload(request, rank_, world_size(), mine.payload);
-  mine.found = is_tiny ? Found::nowhere : place(operation, mine);
-  if (!is_tiny && mine.found == Found::nowhere && place_registered(operation, mine)) mine.found = Found::registered;
+  mine.all_placed = !is_tiny && place(request, mine);
   mine.label = request.site == nullptr ? 0 : request.site->label;
   write_text(mine.where, sizeof(mine.where), request.line());
   operation.published = true;
@@ -428,11 +404,7 @@ void Group::move_tasks() {
 
 void Group::fail_everything(std::exception_ptr error) {
   broken_ = error;
-  for (const auto& operation : queue_) {
-    operation->error = error;
-    // Others may still write there, and the user goes on with it.
-    if (operation->registered != nullptr) Registered::here().remove(operation->registered);
-  }
+  for (const auto& operation : queue_) operation->error = error;
   queue_.clear();
   messages_->fail_all(error);
 }

@@ -176,11 +176,8 @@ class Group {
     return staging_ + (rank * num_buffers + piece % num_buffers) * pieces_.piece_bytes;
   }
   Place place_of(const void* data, std::size_t bytes) const;
-  Found place(Operation& operation, Row& mine) const;
-  bool place_registered(Operation& operation, Row& mine);
-  bool maps_registered();
+  bool place(const Request& request, Row& mine) const;
   std::byte* at(const Place& place, std::size_t rank) const {
-    if (place.window == Place::registered) return registered_[rank] + place.offset;
     return windows_[place.window - 1]->region(rank) + place.offset;
   }
 
@@ -255,7 +252,6 @@ class Group {
   CallOrder call_order_;
   std::unique_ptr<Messages> messages_;
   std::vector<std::shared_ptr<Window>> windows_;  // by number; null when released
-  std::vector<std::byte*> registered_;  // the memory of each rank's process (registered.hpp); null: not mapped
   std::exception_ptr broken_;
   Clock::time_point last_test_look_;
   bool has_left_ = false;

@@ -7,7 +7,6 @@
 #include "busy_groups.hpp"
 #include "forks.hpp"
 #include "group.hpp"
-#include "registered.hpp"
 
 namespace lockstep {
 
@@ -76,9 +75,6 @@ bool Group::has_ended(std::size_t peer) const {
 Group::~Group() {
   busy_groups().remove(this);
   leave();
-  for (std::byte* memory : registered_) {
-    if (memory != nullptr) Registered::unmap(memory);
-  }
 }
 
 void Group::leave() {

@@ -111,8 +111,7 @@ struct Operation : Pending {
   // Where overlapping outputs go meanwhile; at the end they go to `targets`, one after the other.
   std::vector<std::vector<std::byte>> results;
   Few<void*> targets;
-  const void* registered = nullptr;  // the tensor that others read and write where it is, though it is in no window
-  std::shared_ptr<void> kept;        // what the task refers to
+  std::shared_ptr<void> kept;  // what the task refers to
   Task task;
 };
 

@@ -81,7 +81,7 @@ class Reductions(Membership):
         terms = terms_of(opts.reduceOp, tensor.dtype)
         buffers = Buffers()
         if root not in {-1, self.rank()}:
-            address = buffers.shows(terms.of(tensor))
+            address = buffers.reads(terms.of(tensor))
         elif apart or not terms.are_tensors:
             address = buffers.replaces(terms.of(copy_of(with_numbers(tensor))), tensor)
         else:
@@ -199,7 +199,7 @@ class Reductions(Membership):
         check_count("reduce_scatter", "input", input.numel(), output.numel() * self.size())
         terms = terms_of(opts.reduceOp, input.dtype)
         buffers = Buffers()
-        source, target = [buffers.shows(terms.of(input))], [_result(buffers, output, terms)]
+        source, target = [buffers.reads(terms.of(input))], [_result(buffers, output, terms)]
         count = output.numel() * terms.width
         return self.exchange.call(
             kinds.REDUCE_SCATTER, terms.dtype, terms.op, -1, count, source, target, input.shape, buffers, [output], opts

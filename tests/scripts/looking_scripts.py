@@ -151,6 +151,78 @@ def a_closure():
     return digest_of(model, optimizer)
 
 
+def with_updates(make):
+    """A model and an optimizer that has a state, which nobody else holds."""
+    model = scenarios.mlp()
+    optimizer = make(model)
+    torch.manual_seed(3)
+    model(torch.randn(4, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    other = make(model)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    return model, other
+
+
+def a_state_that_was_there_and_is_seen_before_the_first_update():
+    """As after a resume by hand: no rank has left its share where others could read it."""
+    found = []
+    for look in (digest_of, lambda optimizer: len(optimizer.state), copy.deepcopy):
+        model, made = with_updates(adamw)
+        run, model, optimizer, loader = prepared(lambda _, made=made: made, model)
+        seen = look(optimizer) if run.is_main or look is digest_of else None
+        for step in run.steps(loader):
+            one_step(step, model, optimizer)
+        found.append((digest_of(model, optimizer), seen if look is digest_of else None))
+        lockstep.finish()
+    return found
+
+
+def a_closure_at_the_first_update():
+    """Adagrad has a state from the beginning."""
+    run, model, optimizer, loader = prepared(lambda model: optim.Adagrad(model.parameters(), lr=1e-2))
+    for step in run.steps(loader):
+        step.backward(lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
+        optimizer.step(lambda: 1.0)
+        optimizer.zero_grad()
+    return digest_of(model, optimizer)
+
+
+def everything_loaded_again_at_every_step():
+    """Reptile, and a rollback: also where one rank keeps what it loaded."""
+    run, model, optimizer, loader = prepared(adamw)
+    weights, kept, state = copy.deepcopy(model.state_dict()), None, None
+    for epoch in run.epochs(2):
+        for step in run.steps(loader):
+            one_step(step, model, optimizer)
+            if state is None:
+                state = copy.deepcopy(optimizer.state_dict())
+            elif epoch == 0:
+                model.load_state_dict(weights)
+                loaded = copy.deepcopy(state)
+                optimizer.load_state_dict(loaded)
+                kept = loaded if run.is_main else None
+    return digest_of(model, optimizer), kept is None or digest_of(kept["state"][0]["exp_avg"]) != ""
+
+
+def a_scheduler_made_before_prepare():
+    """It puts a `step` of its own in the place of the optimizer's; that alone is no reason to divide nothing."""
+    schedulers = []
+
+    def make(model):
+        optimizer = adamw(model)
+        schedulers.append(optim.lr_scheduler.StepLR(optimizer, 2, 0.5))
+        return optimizer
+
+    run, model, optimizer, loader = prepared(make)
+    names = []
+    for step in run.steps(loader):
+        one_step(step, model, optimizer)
+        schedulers[0].step()
+        names.append(strategy())
+    return digest_of(model, optimizer), run.world_size == 1 or names == ["zero1"] * len(names)
+
+
 def an_unknown_optimizer_besides():
     run, model, _, loader = prepared(adamw)
     other = run.prepare(Lamb(model.parameters(), 0.1))
@@ -310,7 +382,8 @@ SCRIPTS = [
     two_models_prepared_apart, half_precision_with_momentum, random_numbers_in_a_hook,
     a_group_that_comes_later, parameters_of_another_kind, weights_written_every_step, views_of_parameters,
     view_taken_in_the_middle, looking_after_the_end, a_second_run_of_the_same,
-    workers_that_read_the_model,
+    workers_that_read_the_model, a_state_that_was_there_and_is_seen_before_the_first_update,
+    a_closure_at_the_first_update, everything_loaded_again_at_every_step, a_scheduler_made_before_prepare,
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What a script sees of an optimizer's state while ranks hold shares of it, as long as it does not look: nothing.
 
 As soon as it looks, copies, saves or writes, in whatever way, all of it is there, whole and this rank's own, and stays: an
-ordinary dictionary by parameters, as any optimizer has. See `zero1.giving_way` for what follows from that.
+ordinary dictionary by parameters, as any optimizer has. See `zero1.unasked` for what follows from that.
 """
 
 from __future__ import annotations

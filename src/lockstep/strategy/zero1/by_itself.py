@@ -20,12 +20,20 @@ from lockstep.torch_private import storage_uses
 def suits(optimizer: Optimizer) -> bool:
     """Whether its update may be divided: torch's own and element by element, with a state that nobody else holds."""
     listed = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    if "step" in vars(optimizer) or len(set(listed)) < len(listed) or is_held(optimizer):
+    if not _has_usual_step(optimizer) or len(set(listed)) < len(listed) or is_held(optimizer):
         return False
     try:
         return updates_by(optimizer, None) is UpdatesBy.ELEMENT
     except UsageError:
         return False
+
+
+def _has_usual_step(optimizer: Optimizer) -> bool:
+    """Whether `step` is the class's own, or what torch's learning rate schedulers make of that: they note that it was called."""
+    step = vars(optimizer).get("step")
+    return step is None or (
+        getattr(step, "__wrapped__", None) is type(optimizer).step and hasattr(step, "_wrapped_by_lr_sched")
+    )
 
 
 def is_scaled(optimizer: Optimizer) -> bool:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from lockstep.caller import where
 from lockstep.strategy.optimizer_kinds import UpdatesBy
 from lockstep.strategy.replica.arena import ParameterArena
+from lockstep.strategy.replica.slots import Slot
 from lockstep.strategy.shown_state import ShownState, state_here
 from lockstep.strategy.zero1.by_itself import is_held
 from lockstep.strategy.zero1.division import share_out
@@ -45,6 +46,8 @@ class ShownShare(Share):
         self._screen = ShownState(self._held, self._copied)
         self._given: Mapping[Any, Entry] | None = None
         """The whole state, which a rank that took a dead one's place has loaded."""
+        self._uncut: Mapping[Any, Entry] | None = None
+        """The whole state that the optimizer had, or was given, until the next update: the others' shares of it are nowhere yet."""
         super().__init__(optimizer, UpdatesBy.ELEMENT, arena, transport, require_same)
         for handle in self._handles:
             handle.remove()
@@ -52,6 +55,7 @@ class ShownShare(Share):
 
     def _take_state(self) -> None:
         is_other = self.optimizer.state is not self._state
+        self._uncut = dict(self.optimizer.state) if is_other else None
         super()._take_state()
         if is_other:
             self._screen = ShownState(self._held, self._copied)
@@ -60,6 +64,10 @@ class ShownShare(Share):
         if self.optimizer.state is self._screen:
             self.optimizer.state = self._state
         return super().settle(arena)
+
+    def enter(self, slot: Slot | None) -> None:
+        self._uncut = None
+        super().enter(slot)
 
     def leave(self) -> None:
         super().leave()
@@ -77,6 +85,8 @@ class ShownShare(Share):
         """The whole state, in memory of this rank's own. Not a collective: the others' shares are read where they are."""
         if self._given is not None:
             return self._given
+        if self._uncut is not None:
+            return self._uncut
         if not self._state.is_spread:
             return dict(self._state.items())
         found = ordered(self._kept.whole(self._state, self.division, hidden=True), self._state)

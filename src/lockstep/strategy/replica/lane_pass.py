@@ -24,8 +24,9 @@ from lockstep.strategy.replica.late_losses import LateLosses
 from lockstep.strategy.replica.only_lane import OnlyLane
 from lockstep.strategy.replica.pass_report import Conclusions, PassReport, conclude, conclude_alone, flags_of, mask_of
 from lockstep.strategy.replica.reduction import Reduction
+from lockstep.strategy.replica.rows import Rows, added_over_ranks, sum_of
 from lockstep.strategy.replica.slot_lane import SlotLane
-from lockstep.strategy.replica.slots import PartialSums, Slot
+from lockstep.strategy.replica.slots import WIDE, PartialSums, Slot
 from lockstep.transport.contract import Transport
 
 CHECKED_LANES = 4
@@ -81,6 +82,14 @@ def _never() -> bool:
     return False
 
 
+def _nothing() -> None:
+    """Do nothing: nobody listens."""
+
+
+def _only_lane(number: int, laid: LaidOut) -> OnlyLane:
+    return OnlyLane(number, laid.trainable, laid.arrivals, laid.tables.sparse if laid.keeps_sparse else frozenset())
+
+
 class LanePass(Pass):
     """See `Pass`. Constructing one begins it.
 
@@ -124,6 +133,8 @@ class LanePass(Pass):
         """The finished lane, if the run has one lane."""
         self._used = 0
         self._report = PassReport()
+        self._rows: dict[int, Rows] = {}
+        """The sums of tables that were exchanged by rows."""
         self._losses: list[Tensor] = []
         self._is_over = False
 
@@ -131,7 +142,7 @@ class LanePass(Pass):
         for observer in self.setting.observers:
             observer.begins(lane)
         opened = self.open_lane(lane)
-        opened.range = Range(f"lockstep: lane {lane}")
+        opened.range, opened.stop_listening = Range(f"lockstep: lane {lane}"), self.setting.laid.listen()
         self.setting.precision.enter()
         return opened
 
@@ -141,7 +152,7 @@ class LanePass(Pass):
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
         only = setting.has_one_lane
-        gradients = OnlyLane(lane, laid.trainable, laid.arrivals) if only else SlotLane(lane, laid.pool)
+        gradients = _only_lane(lane, laid) if only else SlotLane(lane, laid.pool)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
 
@@ -190,8 +201,7 @@ class LanePass(Pass):
                 self._losses.append(loss)
         if not setting.has_one_lane:
             self._used |= mask_of(lane.arrived())
-        if isinstance(lane, SlotLane):
-            lane.fill()
+        rows = lane.fill() if isinstance(lane, SlotLane) else {}
         if setting.observers:
             slot = lane.slot_for_reading(laid.pool)
             for observer in setting.observers:
@@ -201,7 +211,7 @@ class LanePass(Pass):
         if isinstance(lane, OnlyLane):
             self._only = lane
         elif isinstance(lane, SlotLane):
-            self._sums.add(lane.number, lane.slot, weight)
+            self._sums.add(lane.number, lane.slot, weight, rows)
         self._next_lane = lane.number + 1
 
     def _skip_lanes_before(self, end: int) -> None:
@@ -219,6 +229,7 @@ class LanePass(Pass):
             report.losses = dict(zip(report.lanes, numbers(self._losses), strict=True))
         report.used, report.notes, report.seen = self._used, notes, seen
         report.buffers = self._buffers.header()
+        report.rows = {} if self.setting.has_one_lane else self._sums.num_rows()
         report.begun, report.reopened = self.reduction.num_begun, sorted(self.reduction.reopened)
         all_ranks, slot = self.setting.transport.whole(self._exchange, self._restore)
         if slot is not None:
@@ -257,13 +268,18 @@ class LanePass(Pass):
 
     def _reduce(self, all_ranks: Conclusions) -> Slot:
         setting, laid = self.setting, self.setting.laid
-        used = flags_of(all_ranks.used, len(laid.trainable))
-        needed = {bucket for bucket, is_used in zip(laid.bucket_of, used, strict=True) if is_used and bucket >= 0}
-        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened)
+        used, by_rows = flags_of(all_ranks.used, len(laid.trainable)), frozenset(all_ranks.rows)
+        whole = (at for number, at in enumerate(laid.bucket_of) if used[number] and number not in by_rows)
+        needed = {bucket for bucket in whole if bucket >= 0}
+        parts = self._sums.rows(by_rows)
+        self.reduction.begin(self._sums, needed, all_ranks.begun, all_ranks.reopened, by_rows)
         self._buffers.begin(all_ranks.buffers, setting.peers, setting.placement)
         if self._late is not None:
             self._late.begin(self._buffers.unnoticed, setting.peers, setting.placement)
-        slot = self.reduction.finish(all_ranks.scale * setting.precision.unscale)
+        scale = all_ranks.scale * setting.precision.unscale
+        slot = self.reduction.finish(scale)
+        ranks = setting.peers, setting.placement
+        self._rows = added_over_ranks(parts, all_ranks.rows, laid.trainable, ranks, (WIDE, scale))
         self._buffers.finish()
         return slot
 
@@ -271,15 +287,17 @@ class LanePass(Pass):
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
         keep = False
-        for parameter, view, before, is_used in zip(laid.trainable, slot.views, self.held, used, strict=True):
-            if not is_used:
+        for number, rows in self._rows.items():
+            if not laid.is_sparse(number):
+                rows.fill(slot.views[number])
+        for number, (parameter, view, before) in enumerate(zip(laid.trainable, slot.views, self.held, strict=True)):
+            if not used[number]:
                 parameter.grad = before
-            elif before is None:
-                parameter.grad = view
-                keep = True
-            else:
-                before.add_(view)
-                parameter.grad = before
+                continue
+            is_sparse = number in self._rows and laid.is_sparse(number)
+            new = self._rows[number].sparse(parameter) if is_sparse else view
+            parameter.grad = new if before is None else sum_of(before, new)
+            keep = keep or parameter.grad is view
         if keep:
             laid.result = slot
         else:
@@ -294,6 +312,7 @@ class LanePass(Pass):
         self.restore_gradients()
         if opened is not None:
             opened.end_range()
+            opened.stop_listening()
             laid.bank.restore()
         if self.reduction.num_begun:
             setting.abandoned.append(self)
@@ -327,6 +346,8 @@ class ReplicaLane(OpenLane, Listener):
         """The number of backward calls."""
         self.range: Range | None = None
         """The range of its forward and backward in profiles."""
+        self.stop_listening: Callable[[], None] = _nothing
+        """Lets embeddings be as they are outside lanes."""
 
     def backward(self, loss: Tensor, weight: float | None, *, retain_graph: bool = False) -> None:
         setting, lane, reduction = self._pass.setting, self.gradients, self._pass.reduction
@@ -379,6 +400,7 @@ class ReplicaLane(OpenLane, Listener):
 
     def close(self, *, takes_buffers: bool) -> None:
         """End the lane; `takes_buffers` unless that was done after its forward."""
+        self.stop_listening()
         self.check()
         if takes_buffers:
             self._pass.take_buffers(self.gradients.number)

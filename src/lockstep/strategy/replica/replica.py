@@ -53,7 +53,8 @@ class Replica(Strategy):
         self.name, self.placement = name, placement
         peers, memory = peers or transport, memory or ParameterMemory()
         most_held = placement.most_held() if peers.world_size > 1 else 0
-        self.laid = LaidOut(peers, memory, most_held, in_one_lane=placement.num_lanes == 1)
+        only = placement.num_lanes == 1
+        self.laid = LaidOut(peers, memory, most_held, in_one_lane=only, looks=part_of is None)
         self._setting = PassSetting(transport, peers, placement, part_of or (0,) * transport.world_size, self.laid)
         self._setting.lanes_checked = 0 if memory.is_ours else CHECKED_LANES
 

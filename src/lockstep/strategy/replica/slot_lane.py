@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.strategy.replica.lane import Lane, gradient_taken_away, gradients_touched
-from lockstep.strategy.replica.slots import COPIED_BYTES, Slot, SlotPool
+from lockstep.strategy.replica.rows import Rows, is_rows
+from lockstep.strategy.replica.slots import Slot, SlotPool
 
 
 class SlotLane(Lane):
@@ -23,13 +24,18 @@ class SlotLane(Lane):
         super().__init__(number)
         self.slot: Slot = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._copied = [view.nbytes >= COPIED_BYTES for view in self.slot.views]
+        self._pool = pool
+        self._copied = [not pool.is_zeroed(number, view.nbytes) for number, view in enumerate(self.slot.views)]
         self._flat_of = [segment.flat for segment in pool.segments]
         self._arrived = [False] * len(self._parameters)
         for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
             parameter.grad = None if is_copied else view
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
+        self._sparse: dict[int, tuple[Tensor, int]] = {}
+        """Of tables that have nothing but rows so far: `p.grad` as autograd made it, and its version."""
+        self._rows: dict[int, Rows] = {}
+        """The same when the lane is over, `fill` says."""
 
     def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
         """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
@@ -42,11 +48,14 @@ class SlotLane(Lane):
             Whether there is a gradient.
         """
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
+        if number in self._pool.tables and is_rows(parameter.grad):
+            return self._rows_arrived(number, parameter.grad)
         if may_lack and (
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        if self._copied[number] and not self._arrived[number]:
+        was_rows = self._sparse.pop(number, None) is not None
+        if self._copied[number] and (was_rows or not self._arrived[number]):
             gradient = parameter.grad
             if gradient is None:
                 raise gradient_taken_away()
@@ -59,7 +68,18 @@ class SlotLane(Lane):
         self._seen[flat] = view._version  # noqa: SLF001 - changes when anything in the flat is written to
         return True
 
+    def _rows_arrived(self, number: int, gradient: Tensor | None) -> bool:
+        """Leave a table's gradient as it is; say that there is none for a bucket."""
+        assert gradient is not None
+        self._sparse[number] = gradient, gradient._version  # noqa: SLF001
+        self._arrived[number] = True
+        return False
+
     def take(self, number: int, gradient: Tensor) -> None:
+        if number in self._pool.tables and is_rows(gradient):
+            self._parameters[number].grad = gradient
+            self._rows_arrived(number, gradient)
+            return
         view = self.slot.views[number]
         self._parameters[number].grad = view.copy_(gradient)
         self._arrived[number] = True
@@ -70,10 +90,14 @@ class SlotLane(Lane):
 
     def check_untouched(self) -> None:
         same = all(
-            parameter.grad is (view if arrived or not is_copied else None)
-            for parameter, view, arrived, is_copied in zip(
-                self._parameters, self.slot.views, self._arrived, self._copied, strict=True
+            parameter.grad is (view if arrived or not is_copied else None) or number in self._sparse
+            for number, (parameter, view, arrived, is_copied) in enumerate(
+                zip(self._parameters, self.slot.views, self._arrived, self._copied, strict=True)
             )
+        )
+        same = same and all(
+            self._parameters[number].grad is gradient and gradient._version == version  # noqa: SLF001
+            for number, (gradient, version) in self._sparse.items()
         )
         if not same or self._versions != self.slot.versions():
             raise gradients_touched()
@@ -82,10 +106,23 @@ class SlotLane(Lane):
         return self._arrived
 
     def slot_for_reading(self, pool: SlotPool) -> Slot:  # noqa: ARG002 - it has one
+        for number, rows in self._rows.items():
+            rows.fill(self.slot.views[number])
         return self.slot
 
-    def fill(self) -> None:
-        """Fill the places of large parameters that got no gradient with zeros."""
-        for view, arrived, is_copied in zip(self.slot.views, self._arrived, self._copied, strict=True):
-            if is_copied and not arrived:
+    def fill(self) -> Mapping[int, Rows]:
+        """End the lane: fill the places of large parameters that got no gradient with zeros.
+
+        Returns:
+            Tables of which there are only rows, by number, those without a gradient too: nothing is in their places.
+        """
+        for number, (gradient, _) in self._sparse.items():
+            self._rows[number] = Rows.of(gradient)
+        for number, (view, arrived, is_copied) in enumerate(
+            zip(self.slot.views, self._arrived, self._copied, strict=True)
+        ):
+            if number in self._pool.tables and not arrived:
+                self._rows[number] = Rows.none(view, view.dtype)
+            elif is_copied and not arrived:
                 view.zero_()
+        return self._rows

@@ -8,9 +8,10 @@ differ in the sign of some zeros. (A run with one lane has one lane on any numbe
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from lockstep.layout.tree import Node, merges_after
 from lockstep.strategy.replica.arena import Allocate, Segment, lay_out, view_in
 from lockstep.strategy.replica.private_memory import private_zeros
+from lockstep.strategy.replica.rows import Rows, around
 from lockstep.torch_private import storage_uses, zero_each
 from lockstep.transport.contract import Transport
 
@@ -100,6 +102,7 @@ class SlotPool:
         num_shared: this many slots are made at once, in the memory that is cheapest to reduce. More are this rank's
             own, made when they are taken.
         bucket_bytes: the approximate size of buckets; None: what fits the device.
+        tables: the numbers of the parameters whose gradients may come as rows; see `rows`.
     """
 
     def __init__(
@@ -108,8 +111,9 @@ class SlotPool:
         transport: Transport,
         num_shared: int,
         bucket_bytes: int | None = None,
+        tables: frozenset[int] = frozenset(),
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters, self.tables = list(parameters), tables
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         self._transport = transport
@@ -168,10 +172,31 @@ class SlotPool:
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        slot = Slot(flats, views, [view for view in views if view.nbytes < COPIED_BYTES])
+        small = [view for number, view in enumerate(views) if self.is_zeroed(number, view.nbytes)]
+        slot = Slot(flats, views, small)
         slot.unheld = _references(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
+
+    def is_zeroed(self, number: int, num_bytes: int) -> bool:
+        """Whether a lane's gradient is added to zeros in its view; otherwise the first one is put there."""
+        return num_bytes < COPIED_BYTES and number not in self.tables
+
+    def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
+        """What is left of a bucket without some parameters."""
+        if left_out.isdisjoint(bucket.members):
+            return [bucket]
+        holes = [self.segments[number] for number in sorted(left_out.intersection(bucket.members))]
+        return [
+            Bucket(bucket.flat, start, end, bucket.members) for start, end in around(bucket.start, bucket.end, holes)
+        ]
+
+    def parts(self, flats: Sequence[Tensor], left_out: frozenset[int]) -> list[Tensor]:
+        """All memory of `flats` but that of some parameters."""
+        if not left_out:
+            return list(flats)
+        every = [piece for bucket in self.buckets for piece in self.pieces(bucket, left_out)]
+        return [flats[one.flat][one.start : one.end] for one in every]
 
     def cut(self, spans: Sequence[Span]) -> None:
         """Give every slot taken from now on views of these parts of its gradients, made once: each costs 1 µs."""
@@ -232,25 +257,90 @@ class PartialSums:
     """The lanes of one rank, added up along the lane tree as they are finished."""
 
     def __init__(self, pool: SlotPool, subtrees: Sequence[Node], scaled: bool) -> None:
-        self._pool, self._subtrees, self._scaled = pool, subtrees, scaled
+        self.pool, self._subtrees, self._scaled = pool, subtrees, scaled
         self._slots: dict[Node, Slot] = {}
         self._wide: dict[Node, list[Tensor]] = {}
+        self._rows: dict[Node, dict[int, Rows]] = {}
+        """By node, the tables of which it has rows; their places in the slot mean nothing."""
 
-    def add(self, lane: int, slot: Slot | None, weight: float) -> None:
-        """Add finished lane `lane` with its gradients (None: an empty lane, zeros). Lanes must come in order."""
-        slot = slot or self._pool.take()
-        node = (lane, lane + 1)
+    def add(self, lane: int, slot: Slot | None, weight: float, rows: Mapping[int, Rows] | None = None) -> None:
+        """Add finished lane `lane` with its gradients (None: an empty lane, zeros). Lanes must come in order.
+
+        Args:
+            lane: its number.
+            slot: the gradients, but for `rows`.
+            weight: what they are multiplied by.
+            rows: by number, the tables of which the lane has rows.
+        """
+        pool, node = self.pool, (lane, lane + 1)
+        if slot is None:
+            slot = pool.take_unfilled()
+            for part in pool.parts(slot.flats, pool.tables):
+                part.zero_()
+            rows = {number: Rows.none(pool.parameters[number], slot.views[number].dtype) for number in pool.tables}
         wide = [flat.to(WIDE[flat.dtype]) if flat.dtype in WIDE else flat for flat in slot.flats]
-        if self._scaled and weight != 1.0:
-            for flat in wide:
-                flat.mul_(weight) if weight else flat.zero_()  # a loss over nothing is 0 / 0
         self._slots[node], self._wide[node] = slot, wide
+        self._rows[node] = {
+            number: one.to(wide[pool.segments[number].flat].dtype) for number, one in (rows or {}).items()
+        }
+        if self._scaled and weight != 1.0:
+            self._weigh(node, weight)
         for left, right in merges_after(lane, self._subtrees):
-            for total, other in zip(self._wide[left], self._wide.pop(right), strict=True):
-                total.add_(other)
-            self._wide[left[0], right[1]] = self._wide.pop(left)
-            self._slots[left[0], right[1]] = self._slots.pop(left)
-            self._pool.give_back(self._slots.pop(right))
+            self._merge(left, right)
+
+    def _weigh(self, node: Node, weight: float) -> None:
+        rows = self._rows[node]
+        if not (weight >= 0 and math.isfinite(weight)):  # what it makes of zeros is no zero, or another one
+            self._fill(node, set(rows))
+        for part in self.pool.parts(self._wide[node], frozenset(rows)):
+            part.mul_(weight) if weight else part.zero_()  # a loss over nothing is 0 / 0
+        self._rows[node] = {number: one.times(weight) for number, one in rows.items()}
+
+    def _merge(self, left: Node, right: Node) -> None:
+        both = self._rows[left].keys() & self._rows[right].keys()
+        for node in (left, right):
+            self._fill(node, self._rows[node].keys() - both)
+        parts = [self.pool.parts(self._wide[node], frozenset(both)) for node in (left, right)]
+        for total, other in zip(*parts, strict=True):
+            total.add_(other)
+        whole = left[0], right[1]
+        one, other = self._rows.pop(left), self._rows.pop(right)
+        self._rows[whole] = {number: one[number].plus(other[number]) for number in one}
+        self._wide[whole] = self._wide.pop(left)
+        self._wide.pop(right)
+        self._slots[whole] = self._slots.pop(left)
+        self.pool.give_back(self._slots.pop(right))
+
+    def _fill(self, node: Node, numbers: Iterable[int]) -> None:
+        """Put tables into their places in the slot, whole."""
+        for number in numbers:
+            segment = self.pool.segments[number]
+            self._rows[node].pop(number).fill(
+                view_in(self._wide[node][segment.flat], segment, self.pool.parameters[number])
+            )
+
+    def num_rows(self) -> dict[int, int]:
+        """For each table of which this rank has nothing but rows, at most how many."""
+        if not self._subtrees:
+            return {}
+        first, *others = (self._rows[node] for node in self._subtrees)
+        return {
+            number: one.index.numel() + sum(rows[number].index.numel() for rows in others)
+            for number, one in first.items()
+            if all(number in rows for rows in others)
+        }
+
+    def rows(self, numbers: Collection[int]) -> dict[int, list[Rows]]:
+        """This rank's parts of the tables `numbers`, which are exchanged by rows; all others are in their slots now."""
+        for node in self._subtrees:
+            self._fill(node, self._rows[node].keys() - numbers)
+        return {number: [self._part(node, number) for node in self._subtrees] for number in numbers}
+
+    def _part(self, node: Node, number: int) -> Rows:
+        """The table's rows of a node; none where its lanes did not use it."""
+        parameter = self.pool.parameters[number]
+        dtype = WIDE.get(parameter.dtype, parameter.dtype)
+        return self._rows[node].get(number) or Rows.none(parameter, dtype)
 
     def bucket(self, bucket: Bucket) -> list[Tensor]:
         """The partial of each subtree for `bucket`, in order."""
@@ -259,7 +349,7 @@ class PartialSums:
     def give_up(self) -> None:
         """Give up the sum and return the slots to the pool."""
         for slot in self._slots.values():
-            self._pool.give_back(slot)
+            self.pool.give_back(slot)
         self._slots.clear()
 
     def result(self, *, apart: bool) -> tuple[Slot, list[Tensor]]:
@@ -271,14 +361,14 @@ class PartialSums:
         if self._subtrees and not apart:
             first = self._subtrees[0]
             return self._slots[first], self._wide[first]
-        slot = self._pool.take_unfilled()
+        slot = self.pool.take_unfilled()
         return slot, [torch.empty_like(f, dtype=WIDE[f.dtype]) if f.dtype in WIDE else f for f in slot.flats]
 
     def finish(self, result: Slot) -> None:
         """Give back all slots but the result."""
         for slot in self._slots.values():
             if slot is not result:
-                self._pool.give_back(slot)
+                self.pool.give_back(slot)
         self._slots.clear()
 
 
@@ -296,16 +386,21 @@ class SlotPools:
 
     def __init__(self, transport: Transport, num_shared: int) -> None:
         self._transport, self._num_shared = transport, num_shared
-        self._pools: dict[tuple[bool, ...], SlotPool] = {}
+        self._pools: dict[tuple[tuple[bool, ...], frozenset[int]], SlotPool] = {}
         """The most recently used one comes last."""
 
-    def of(self, parameters: Sequence[nn.Parameter]) -> SlotPool:
-        """Return the pool for those of `parameters`, always the same list, that are trainable now."""
-        pattern = tuple(parameter.requires_grad for parameter in parameters)
+    def of(self, parameters: Sequence[nn.Parameter], tables: frozenset[int] = frozenset()) -> SlotPool:
+        """Return the pool for those of `parameters`, always the same list, that are trainable now.
+
+        Args:
+            parameters: all of them.
+            tables: see `SlotPool`.
+        """
+        pattern = tuple(parameter.requires_grad for parameter in parameters), tables
         pool = self._pools.pop(pattern, None)
         if pool is None:
             trainable = [parameter for parameter in parameters if parameter.requires_grad]
-            pool = SlotPool(trainable, self._transport, self._num_shared)
+            pool = SlotPool(trainable, self._transport, self._num_shared, tables=tables)
         self._pools[pattern] = pool
         if len(self._pools) > KEPT_POOLS:
             self._pools.pop(next(iter(self._pools))).close()

@@ -1,0 +1,140 @@
+"""Which parameters are tables, whose gradients have some rows and otherwise zeros, and how embeddings come to tell them.
+
+`nn.Embedding(sparse=True)` makes such gradients by itself. Without `sparse`, autograd makes the whole table, new and full of
+zeros, in each backward: 18 ms for 40,000 x 256, of which a lane touches 800 rows. So while a lane is open, the embeddings
+of large tables get a backward that makes only the rows, with the same bits. Where it cannot be sure that nobody but
+us sees them, it makes the whole table like torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.strategy.replica.rows import Rows
+from lockstep.torch_private import global_forward_hooks, transforms
+
+TABLE_BYTES = 1024 * 1024
+"""From this size on, an embedding without `sparse` is worth it."""
+
+MOST_OF = 2
+"""A backward that looks up more than a table's rows divided by this makes the whole table."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables among the trainable parameters."""
+
+    sparse: frozenset[int] = frozenset()
+    """The numbers of those whose modules say `sparse=True`; their `p.grad` is sparse after a pass."""
+    embeddings: tuple[tuple[nn.Embedding, int], ...] = field(default=(), compare=False)
+    """Modules that can be made to tell their rows, and the numbers of their weights."""
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Those of all tables."""
+        return self.sparse | {number for _, number in self.embeddings}
+
+    @classmethod
+    def of(cls, models: Sequence[tuple[str, nn.Module]], trainable: Sequence[nn.Parameter], *, looks: bool) -> Tables:
+        """Find them; on the CPU only.
+
+        Args:
+            models: with their labels.
+            trainable: their trainable parameters.
+            looks: whether embeddings without `sparse` count.
+        """
+        numbers = {id(one): number for number, one in enumerate(trainable) if one.device.type == "cpu" and one.dim()}
+        sparse: set[int] = set()
+        embeddings: list[tuple[nn.Embedding, int]] = []
+        for module in (module for _, model in models for module in model.modules()):
+            if getattr(module, "sparse", False) is True:
+                sparse |= {numbers[id(one)] for one in module.parameters(recurse=False) if id(one) in numbers}
+            elif looks and _can_tell(module) and id(module.weight) in numbers:
+                embeddings.append((module, numbers[id(module.weight)]))
+        return cls(frozenset(sparse), tuple(embeddings))
+
+    def listen(self, is_ours: Callable[[], bool]) -> Callable[[], None]:
+        """Let the embeddings tell their rows, while a lane is open.
+
+        Args:
+            is_ours: whether the backward that runs is the lane's.
+
+        Returns:
+            What undoes it.
+        """
+        handles = [module.register_forward_hook(_replacing_backward(is_ours)) for module, _ in self.embeddings]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+
+def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
+    return (
+        isinstance(module, nn.Embedding)
+        and type(module).forward is nn.Embedding.forward
+        and "forward" not in vars(module)
+        and module.max_norm is None
+        and not module.scale_grad_by_freq
+        and type(module.weight) is nn.Parameter
+        and module.weight.nbytes >= TABLE_BYTES
+    )
+
+
+def _replacing_backward(is_ours: Callable[[], bool]) -> Callable[[nn.Module, Any, Any], Tensor | None]:
+    def replace(module: nn.Module, _: Any, output: Any) -> Tensor | None:
+        if torch.compiler.is_compiling() or not _is_plain(module, output):
+            return None
+        indices, about = output.grad_fn._saved_indices, (module.padding_idx, is_ours)  # noqa: SLF001
+        return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
+
+    return replace
+
+
+def _is_plain(module: nn.Module, output: Any) -> bool:
+    """Whether `output` comes from a look-up in the parameter itself, and nobody has it yet."""
+    made_by = getattr(output, "grad_fn", None)
+    if type(output) is not Tensor or made_by is None or made_by.name() != "EmbeddingBackward0":
+        return False
+    if len(module._forward_hooks) > 1 or global_forward_hooks or transforms() is not None:  # noqa: SLF001
+        return False
+    return getattr(made_by.next_functions[0][0], "variable", None) is module.weight and not made_by._saved_sparse  # noqa: SLF001
+
+
+class _LookUp(torch.autograd.Function):
+    """The look-up of an embedding; its backward tells the rows, or makes the table as torch does."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, output: Tensor, about: tuple[Any, Any]) -> Tensor:
+        """Return `output`, the rows of `weight` at `indices`, as made from `weight`."""
+        ctx.save_for_backward(indices)
+        ctx.weight, (ctx.padding, ctx.is_ours) = weight, about
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `weight`."""
+        (indices,), (gradient,) = ctx.saved_tensors, gradients
+        num_rows = ctx.weight.shape[0]
+        if not ctx.is_ours() or _is_seen(ctx.weight) or indices.numel() * MOST_OF > num_rows:
+            padding = -1 if ctx.padding is None else ctx.padding
+            whole = torch.ops.aten.embedding_dense_backward(gradient, indices, num_rows, padding, False)
+            return whole, None, None, None
+        index, values = indices.reshape(-1), gradient.reshape(-1, gradient.shape[-1])
+        if ctx.padding is not None:
+            there = index != ctx.padding
+            index, values = index[there], values[there]
+        return Rows.summed(index.to(torch.int64), values).sparse(ctx.weight), None, None, None
+
+
+def _is_seen(weight: Tensor) -> bool:
+    """Whether somebody else looks at this gradient: a hook of the script, or a graph of this backward."""
+    return torch.is_grad_enabled() or bool(weight._backward_hooks) or len(weight._post_accumulate_grad_hooks or ()) > 1  # noqa: SLF001

@@ -66,8 +66,8 @@ class LaidOut:
         self.trainable: list[nn.Parameter] = []
         self.tables = Tables()
         """Those among `trainable`."""
-        self.keeps_sparse = True
-        """Whether `p.grad` is sparse after a pass where a lane's was; otherwise it becomes dense."""
+        self.optimizers: list[Optimizer] = []
+        """Those that update parameters as a whole, of which some want sparse gradients."""
         self.bucket_of: list[int] = []
         """The bucket of each trainable parameter; -1 if it has no elements."""
         self._num_slots = most_held + peers.outlives  # the sum is apart from what it is made of
@@ -236,9 +236,9 @@ class LaidOut:
 
         return only_gradient_arrived if self._in_one_lane else gradient_arrived
 
-    def is_sparse(self, number: int) -> bool:
-        """Whether the `p.grad` of a trainable parameter is sparse after a pass in which all its gradients were."""
-        return self.keeps_sparse and number in self.tables.sparse
+    def kept_sparse(self) -> frozenset[int]:
+        """The trainable parameters whose `p.grad` is sparse after a pass in which all their gradients were."""
+        return self.tables.kept_sparse(self.trainable, self.optimizers)
 
     def listen(self) -> Callable[[], None]:
         """Let embeddings tell which rows the open lane touches, until what is returned is called."""

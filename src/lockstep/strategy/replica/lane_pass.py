@@ -86,8 +86,10 @@ def _nothing() -> None:
     """Do nothing: nobody listens."""
 
 
-def _only_lane(number: int, laid: LaidOut) -> OnlyLane:
-    return OnlyLane(number, laid.trainable, laid.arrivals, laid.tables.sparse if laid.keeps_sparse else frozenset())
+def _gradients_of(number: int, laid: LaidOut, *, only: bool) -> Lane:
+    if only:
+        return OnlyLane(number, laid.trainable, laid.arrivals, laid.kept_sparse())
+    return SlotLane(number, laid.pool, laid.kept_sparse())
 
 
 class LanePass(Pass):
@@ -151,8 +153,7 @@ class LanePass(Pass):
         setting, laid = self.setting, self.setting.laid
         checksums = laid.arena.checksums() if setting.lanes_checked < CHECKED_LANES else []
         self._skip_lanes_before(lane)
-        only = setting.has_one_lane
-        gradients = _only_lane(lane, laid) if only else SlotLane(lane, laid.pool)
+        gradients = _gradients_of(lane, laid, only=setting.has_one_lane)
         self._open = ReplicaLane(self, gradients, checksums)
         return self._open
 
@@ -286,16 +287,15 @@ class LanePass(Pass):
     def _hand_over(self, slot: Slot, used: Sequence[bool]) -> None:
         """Set `p.grad` to what it was before the pass plus the pass's gradient; None if there is neither."""
         laid = self.setting.laid
-        keep = False
+        keep, sparse = False, laid.kept_sparse() & self._rows.keys()
         for number, rows in self._rows.items():
-            if not laid.is_sparse(number):
+            if number not in sparse:
                 rows.fill(slot.views[number])
         for number, (parameter, view, before) in enumerate(zip(laid.trainable, slot.views, self.held, strict=True)):
             if not used[number]:
                 parameter.grad = before
                 continue
-            is_sparse = number in self._rows and laid.is_sparse(number)
-            new = self._rows[number].sparse(parameter) if is_sparse else view
+            new = self._rows[number].sparse(parameter) if number in sparse else view
             parameter.grad = new if before is None else sum_of(before, new)
             keep = keep or parameter.grad is view
         if keep:
@@ -373,6 +373,7 @@ class ReplicaLane(OpenLane, Listener):
         """Let `backward` write this lane's gradients."""
         laid = self._pass.setting.laid
         laid.listener = self
+        self.gradients.begin_backward()
         try:
             backward()
         finally:

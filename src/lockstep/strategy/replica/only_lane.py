@@ -129,9 +129,9 @@ class OnlyLane(Lane):
         """
         if scale != 1.0:
             multiply_each(list(self._strided()), scale)
-            for gradient in self._present:
-                if gradient.layout is not torch.strided:
-                    gradient.mul_(scale)
+            for one in self._present:
+                if one.layout is not torch.strided:
+                    one.mul_(scale)
         if all(map(is_, held, repeat(None))):
             return
         for parameter, before, gradient in zip(self._parameters, held, self._known, strict=True):

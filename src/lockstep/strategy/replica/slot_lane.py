@@ -18,13 +18,14 @@ class SlotLane(Lane):
     Args:
         number: the lane's.
         pool: where the slot comes from; its parameters' `grad` is used until the lane ends.
+        sparse: the parameters whose `grad` stays sparse between backward calls; the script sees others whole.
     """
 
-    def __init__(self, number: int, pool: SlotPool) -> None:
+    def __init__(self, number: int, pool: SlotPool, sparse: frozenset[int] = frozenset()) -> None:
         super().__init__(number)
         self.slot: Slot = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._pool = pool
+        self._pool, self._kept_sparse = pool, sparse
         self._copied = [not pool.is_zeroed(number, view.nbytes) for number, view in enumerate(self.slot.views)]
         self._flat_of = [segment.flat for segment in pool.segments]
         self._arrived = [False] * len(self._parameters)
@@ -33,9 +34,9 @@ class SlotLane(Lane):
         self._versions = self.slot.versions()
         self._seen = self.slot.versions()
         self._sparse: dict[int, tuple[Tensor, int]] = {}
-        """Of tables that have nothing but rows so far: `p.grad` as autograd made it, and its version."""
+        """Of tables that have nothing but rows so far: the gradient as autograd made it, and its version."""
         self._rows: dict[int, Rows] = {}
-        """The same when the lane is over, `fill` says."""
+        """The same, added up."""
 
     def gradient_arrived(self, number: int, *, may_lack: bool = False) -> bool:
         """Take parameter `number`'s new gradient. A large first one moves into its place, as if added to zeros there.
@@ -55,6 +56,7 @@ class SlotLane(Lane):
         ):
             return False
         was_rows = self._sparse.pop(number, None) is not None
+        self._rows.pop(number, None)
         if self._copied[number] and (was_rows or not self._arrived[number]):
             gradient = parameter.grad
             if gradient is None:
@@ -85,7 +87,17 @@ class SlotLane(Lane):
         self._arrived[number] = True
         self._seen[self._flat_of[number]] = view._version  # noqa: SLF001
 
+    def begin_backward(self) -> None:
+        for number, (gradient, _) in self._sparse.items():
+            self._parameters[number].grad = gradient
+
     def backward_finished(self, *, may_lack: bool = False) -> None:  # noqa: ARG002 - known since the gradients came
+        for number, (gradient, _) in self._sparse.items():
+            self._sparse[number] = gradient, gradient._version  # noqa: SLF001
+            self._rows[number] = Rows.of(gradient)
+            if number not in self._kept_sparse:
+                self._parameters[number].grad = view = self.slot.views[number]
+                self._rows[number].fill(view)
         self._versions = self.slot.versions()
 
     def check_untouched(self) -> None:
@@ -95,10 +107,9 @@ class SlotLane(Lane):
                 zip(self._parameters, self.slot.views, self._arrived, self._copied, strict=True)
             )
         )
-        same = same and all(
-            self._parameters[number].grad is gradient and gradient._version == version  # noqa: SLF001
-            for number, (gradient, version) in self._sparse.items()
-        )
+        for number, (gradient, version) in self._sparse.items():
+            shown = gradient if number in self._kept_sparse else self.slot.views[number]
+            same = same and self._parameters[number].grad is shown and gradient._version == version  # noqa: SLF001
         if not same or self._versions != self.slot.versions():
             raise gradients_touched()
 
@@ -107,17 +118,16 @@ class SlotLane(Lane):
 
     def slot_for_reading(self, pool: SlotPool) -> Slot:  # noqa: ARG002 - it has one
         for number, rows in self._rows.items():
-            rows.fill(self.slot.views[number])
+            if number in self._kept_sparse or not self._arrived[number]:
+                rows.fill(self.slot.views[number])
         return self.slot
 
     def fill(self) -> Mapping[int, Rows]:
         """End the lane: fill the places of large parameters that got no gradient with zeros.
 
         Returns:
-            Tables of which there are only rows, by number, those without a gradient too: nothing is in their places.
+            Tables of which there are only rows, by number, those without a gradient too; their places mean nothing.
         """
-        for number, (gradient, _) in self._sparse.items():
-            self._rows[number] = Rows.of(gradient)
         for number, (view, arrived, is_copied) in enumerate(
             zip(self.slot.views, self._arrived, self._copied, strict=True)
         ):

@@ -8,13 +8,15 @@ us sees them, it makes the whole table like torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
+from lockstep.errors import UsageError
 from lockstep.strategy.replica.rows import Rows
 from lockstep.torch_private import global_forward_hooks, transforms
 
@@ -25,12 +27,23 @@ MOST_OF = 2
 """A backward that looks up more than a table's rows divided by this makes the whole table."""
 
 
+def takes_sparse(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether an optimizer updates only the rows of a sparse gradient, and has no state of its own that would be sparse.
+
+    All others get dense gradients, which for torch's are the same bits or the only ones that they take.
+    """
+    if isinstance(optimizer, SparseAdam):
+        return True
+    odd = ("weight_decay", "momentum", "fused", "differentiable")
+    return type(optimizer) in (SGD, Adagrad) and not any(group.get(option) for option in odd)
+
+
 @dataclass(frozen=True)
 class Tables:
     """The tables among the trainable parameters."""
 
     sparse: frozenset[int] = frozenset()
-    """The numbers of those whose modules say `sparse=True`; their `p.grad` is sparse after a pass."""
+    """The numbers of those whose modules say `sparse=True`."""
     embeddings: tuple[tuple[nn.Embedding, int], ...] = field(default=(), compare=False)
     """Modules that can be made to tell their rows, and the numbers of their weights."""
 
@@ -58,6 +71,17 @@ class Tables:
                 embeddings.append((module, numbers[id(module.weight)]))
         return cls(frozenset(sparse), tuple(embeddings))
 
+    def kept_sparse(self, trainable: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
+        """Those whose `p.grad` is sparse after a pass: they have an optimizer, and all that they have take it."""
+        if not self.sparse:
+            return self.sparse
+        takes: dict[int, bool] = {}
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                takes_it = takes_sparse(optimizer, group)
+                takes |= {id(one): takes_it and takes.get(id(one), True) for one in group["params"]}
+        return frozenset(number for number in self.sparse if takes.get(id(trainable[number]), False))
+
     def listen(self, is_ours: Callable[[], bool]) -> Callable[[], None]:
         """Let the embeddings tell their rows, while a lane is open.
 
@@ -74,6 +98,34 @@ class Tables:
                 handle.remove()
 
         return undo
+
+
+def require_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+    """Raise `UsageError` if SparseAdam updates a parameter whose gradient would be dense."""
+    if not isinstance(optimizer, SparseAdam):
+        return
+    owned = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    for number, parameter in enumerate(trainable):
+        if id(parameter) in owned and number not in tables.sparse:
+            raise UsageError(
+                f"SparseAdam needs sparse gradients, but that of a parameter of shape {tuple(parameter.shape)} on "
+                f"{parameter.device} would be dense.",
+                "Give it the weights of nn.Embedding(..., sparse=True) on the CPU, and Adam the others.",
+            )
+
+
+def refuse_sparse(optimizer: Optimizer, trainable: Sequence[nn.Parameter], tables: Tables) -> None:
+    """Raise `UsageError` where a strategy whose gradients are always dense would give an optimizer other bits.
+
+    SGD's are the same.
+    """
+    is_adam = isinstance(optimizer, SparseAdam)
+    if is_adam or (type(optimizer) is Adagrad and tables.kept_sparse(trainable, [optimizer])):
+        raise UsageError(
+            f"{type(optimizer).__name__} updates only the rows of sparse gradients, but under zero1 gradients are dense: a "
+            "rank's share of a parameter may begin inside a row.",
+            f"Use --strategy ddp, or {'Adam' if is_adam else 'sparse=False'}.",
+        )
 
 
 def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:

@@ -28,7 +28,10 @@ class Rows:
     @classmethod
     def none(cls, like: Tensor, dtype: torch.dtype) -> Rows:
         """No row of a table like `like`."""
-        return cls(torch.empty(0, dtype=torch.int64), torch.empty((0, *like.shape[1:]), dtype=dtype))
+        return cls(
+            torch.empty(0, dtype=torch.int64, device="cpu"),
+            torch.empty((0, *like.shape[1:]), dtype=dtype, device="cpu"),
+        )
 
     @classmethod
     def summed(cls, index: Tensor, values: Tensor) -> Rows:
@@ -150,7 +153,7 @@ def added_over_ranks(
             torch.cat([parts[number][place].spread(unions[number]).view(-1) for number in members])
             for place in subtrees
         ]
-        out = torch.empty(sum(sizes), dtype=dtype)
+        out = torch.empty(sum(sizes), dtype=dtype, device="cpu")
         pending = transport.begin_all_reduce(partials, placement, out)
         pending.advance(scale)
         pending.finish()
@@ -161,7 +164,7 @@ def added_over_ranks(
 
 def _unions(parts: Sequence[Sequence[Rows]], counts: Sequence[int], transport: Transport) -> list[Tensor]:
     """For each table, the rows that any rank has; `counts` are the most of any rank. Collective."""
-    mine = torch.full((sum(counts),), -1, dtype=torch.int64)
+    mine = torch.full((sum(counts),), -1, dtype=torch.int64, device="cpu")
     for here, some in zip(torch.split(mine, list(counts)), parts, strict=True):
         rows = torch.unique(torch.cat([one.index for one in some])) if some else here[:0]
         here[: rows.numel()] = rows

@@ -91,7 +91,8 @@ class Tables:
         Returns:
             What undoes it.
         """
-        handles = [module.register_forward_hook(_replacing_backward(is_ours)) for module, _ in self.embeddings]
+        replace = _replacing_backward(is_ours)
+        handles = [module.register_forward_hook(replace, with_kwargs=True) for module, _ in self.embeddings]
 
         def undo() -> None:
             for handle in handles:
@@ -140,11 +141,11 @@ def _can_tell(module: nn.Module) -> TypeGuard[nn.Embedding]:
     )
 
 
-def _replacing_backward(is_ours: Callable[[], bool]) -> Callable[[nn.Module, Any, Any], Tensor | None]:
-    def replace(module: nn.Module, _: Any, output: Any) -> Tensor | None:
+def _replacing_backward(is_ours: Callable[[], bool]) -> Callable[[nn.Module, Any, Any, Any], Tensor | None]:
+    def replace(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Tensor | None:
         if torch.compiler.is_compiling() or not _is_plain(module, output):
             return None
-        indices, about = output.grad_fn._saved_indices, (module.padding_idx, is_ours)  # noqa: SLF001
+        indices, about = args[0] if args else kwargs["input"], (module.padding_idx, is_ours)
         return _LookUp.apply(module.weight, indices, output.detach(), about)  # type: ignore[no-any-return, no-untyped-call]
 
     return replace
@@ -157,7 +158,7 @@ def _is_plain(module: nn.Module, output: Any) -> bool:
         return False
     if len(module._forward_hooks) > 1 or global_forward_hooks or transforms() is not None:  # noqa: SLF001
         return False
-    return getattr(made_by.next_functions[0][0], "variable", None) is module.weight and not made_by._saved_sparse  # noqa: SLF001
+    return getattr(made_by.next_functions[0][0], "variable", None) is module.weight and not module.sparse
 
 
 class _LookUp(torch.autograd.Function):

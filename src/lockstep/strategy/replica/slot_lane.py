@@ -25,8 +25,8 @@ class SlotLane(Lane):
         super().__init__(number)
         self.slot: Slot = pool.take_unfilled()
         self._parameters: Sequence[nn.Parameter] = pool.parameters
-        self._pool, self._kept_sparse = pool, sparse
-        self._copied = [not pool.is_zeroed(number, view.nbytes) for number, view in enumerate(self.slot.views)]
+        self._kept_sparse = sparse
+        self._copied, self._tables = pool.copied, pool.tables
         self._flat_of = [segment.flat for segment in pool.segments]
         self._arrived = [False] * len(self._parameters)
         for parameter, view, is_copied in zip(self._parameters, self.slot.views, self._copied, strict=True):
@@ -49,15 +49,17 @@ class SlotLane(Lane):
             Whether there is a gradient.
         """
         parameter, view, flat = self._parameters[number], self.slot.views[number], self._flat_of[number]
-        if number in self._pool.tables and is_rows(parameter.grad):
+        if number in self._tables and is_rows(parameter.grad):
             return self._rows_arrived(number, parameter.grad)
         if may_lack and (
             parameter.grad is None or (parameter.grad is view and view._version == self._seen[flat])  # noqa: SLF001
         ):
             return False
-        was_rows = self._sparse.pop(number, None) is not None
-        self._rows.pop(number, None)
-        if self._copied[number] and (was_rows or not self._arrived[number]):
+        if number in self._sparse:  # the first whole gradient; torch has added the rows to it
+            del self._sparse[number]
+            self._rows.pop(number, None)
+            self._arrived[number] = False
+        if self._copied[number] and not self._arrived[number]:
             gradient = parameter.grad
             if gradient is None:
                 raise gradient_taken_away()
@@ -78,7 +80,7 @@ class SlotLane(Lane):
         return False
 
     def take(self, number: int, gradient: Tensor) -> None:
-        if number in self._pool.tables and is_rows(gradient):
+        if number in self._tables and is_rows(gradient):
             self._parameters[number].grad = gradient
             self._rows_arrived(number, gradient)
             return
@@ -131,7 +133,7 @@ class SlotLane(Lane):
         for number, (view, arrived, is_copied) in enumerate(
             zip(self.slot.views, self._arrived, self._copied, strict=True)
         ):
-            if number in self._pool.tables and not arrived:
+            if number in self._tables and not arrived:
                 self._rows[number] = Rows.none(view, view.dtype)
             elif is_copied and not arrived:
                 view.zero_()

@@ -114,6 +114,8 @@ class SlotPool:
         tables: frozenset[int] = frozenset(),
     ) -> None:
         self.parameters, self.tables = list(parameters), tables
+        self.copied = [one.nbytes >= COPIED_BYTES or number in tables for number, one in enumerate(self.parameters)]
+        """Whether a lane's first gradient is put into its place; others are added to zeros there."""
         self.segments, self._kinds = lay_out([parameter.detach() for parameter in parameters], _without_memory)
         self.buckets = _buckets(self.segments, self._kinds, bucket_bytes)
         self._transport = transport
@@ -172,15 +174,10 @@ class SlotPool:
     def _slot(self, allocate: Allocate) -> Slot:
         flats = [allocate(kind.numel(), kind.dtype, kind.device) for kind in self._kinds]
         views = [view_in(flats[s.flat], s, p) for s, p in zip(self.segments, self.parameters, strict=True)]
-        small = [view for number, view in enumerate(views) if self.is_zeroed(number, view.nbytes)]
-        slot = Slot(flats, views, small)
+        slot = Slot(flats, views, [view for view, copied in zip(views, self.copied, strict=True) if not copied])
         slot.unheld = _references(slot)
         self._made = [one for one in self._made if one() is not None] + [weakref.ref(slot)]
         return slot
-
-    def is_zeroed(self, number: int, num_bytes: int) -> bool:
-        """Whether a lane's gradient is added to zeros in its view; otherwise the first one is put there."""
-        return num_bytes < COPIED_BYTES and number not in self.tables
 
     def pieces(self, bucket: Bucket, left_out: frozenset[int]) -> list[Bucket]:
         """What is left of a bucket without some parameters."""
